@@ -84,7 +84,7 @@ fn the_example_of_the_issue_means_what_it_says() {
         (pay.class, pay.time.attempt, pay.retry.attempts.get()),
         (ToolClass::Mutating, seconds(20), 2)
     );
-    assert_eq!(pay.verify.as_deref(), Some("call bank/list_payments before you pay again"));
+    assert_eq!(pay.verify_hint().as_deref(), Some("call bank/list_payments before you pay again"));
     assert_eq!(policy(&config, &tool("bank", "list")).retry.attempts.get(), 4);
     let global = config.global();
     assert_eq!(global.store.kind, StoreKind::Sqlite);

@@ -33,6 +33,7 @@ pub mod stats;
 mod time;
 pub mod trust;
 pub mod turn;
+pub mod verify;
 pub mod watchdog;
 
 pub use time::{Timestamp, millis};

@@ -40,6 +40,8 @@ pub enum Surface {
     Mcp,
     /// A program that has the engine inside it.
     Library,
+    /// The verification that a tool is set to have.
+    Verify,
 }
 
 impl By {
@@ -57,6 +59,7 @@ impl fmt::Display for By {
             Surface::Dashboard => "dashboard",
             Surface::Mcp => "mcp",
             Surface::Library => "library",
+            Surface::Verify => "verify",
         };
         write!(f, "{} ({from})", self.name)
     }

@@ -37,6 +37,7 @@ use crate::followers::{self, Entered};
 use crate::history::{Finished, OfSurface};
 use crate::keep::Keeping;
 use crate::persist::Marked;
+use crate::shelf::Shelf;
 use crate::telling::Listener;
 use crate::tool::{Answer, AnyTool, Attempt, Ending, NotDone, Running, ToolFault};
 
@@ -67,11 +68,13 @@ pub(crate) struct Drive {
     renewal: Renewal,
     /// Its run, if what it answers could not be saved.
     unsaved: Option<Owner>,
-    stopped: bool,
+    pub(crate) stopped: bool,
     /// Its place in the order of things.
     pub(crate) received: u64,
     /// The runs of unknown outcome that this call looks into, should it be a read that succeeds.
     looks_into: Vec<Owner>,
+    /// Where the tool is found that verifies whether it took effect; used once.
+    pub(crate) shelf: Option<Arc<dyn Shelf>>,
 }
 
 /// What goes on while the machine waits.
@@ -135,6 +138,7 @@ impl Drive {
             stopped: false,
             received: 0,
             looks_into: Vec::new(),
+            shelf: None,
         }
     }
 
@@ -254,6 +258,7 @@ impl Drive {
                     }
                 }
                 Step::Answer { result, upstream } => {
+                    let result = self.verified(result).await;
                     self.answer(*result);
                     match upstream {
                         Upstream::Cancel => self.cancel_attempt(),
@@ -276,6 +281,7 @@ impl Drive {
                     for keeping in first {
                         self.inner.keeper.try_now(keeping, &self.inner).await;
                     }
+                    let result = self.verified(result).await;
                     self.ended(&result).await;
                     return result;
                 }

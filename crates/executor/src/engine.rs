@@ -52,6 +52,7 @@ use crate::keep::Keeper;
 use crate::pauses::Pauses;
 use crate::persist::Marks;
 use crate::policies::Policies;
+use crate::shelf::Shelf;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Description, Tool};
 use crate::trust_file::{TrustFile, TrustKept};
@@ -149,6 +150,8 @@ pub struct CallOptions {
     pub start_by: Option<Timestamp>,
     /// Read-only tools of the same server, by which a caller can find out whether a call had its effect.
     pub reads: Arc<[Box<str>]>,
+    /// Where the tool is found that verifies whether a call took effect, where one is set.
+    pub shelf: Option<Arc<dyn Shelf>>,
 }
 
 /// Whether a call belongs to a turn that may be submitted again.
@@ -177,6 +180,7 @@ impl Default for CallOptions {
             in_turn: InTurn::Not,
             start_by: None,
             reads: Arc::default(),
+            shelf: None,
         }
     }
 }
@@ -291,13 +295,25 @@ impl Engine {
         options: CallOptions,
         run_by: RunBy,
     ) -> Calling {
+        self.inner.dispatch(envelope, tool, options, run_by)
+    }
+}
+
+impl Inner {
+    pub(crate) fn dispatch(
+        self: &Arc<Self>,
+        envelope: Arc<CallEnvelope>,
+        tool: Arc<dyn AnyTool>,
+        options: CallOptions,
+        run_by: RunBy,
+    ) -> Calling {
         let desk = Arc::new(Desk::default());
-        let Some(place) = Gate::enter(&self.inner) else {
-            desk.give(self.inner.turned_away(&envelope, self.inner.gate.refusal()));
+        let Some(place) = Gate::enter(self) else {
+            desk.give(self.turned_away(&envelope, self.gate.refusal()));
             return Calling { drive: None, desk };
         };
-        let received = Received { order: self.inner.next_told(), at: self.inner.clock.now() };
-        let drive = drive(self.inner.clone(), place, envelope, tool, desk.clone(), options, run_by, received);
+        let received = Received { order: self.next_told(), at: self.clock.now() };
+        let drive = drive(self.clone(), place, envelope, tool, desk.clone(), options, run_by, received);
         Calling { drive: Some(Box::pin(drive)), desk }
     }
 }
@@ -376,6 +392,7 @@ async fn drive(
     drive.trail = trail;
     drive.surface = surface;
     drive.received = received.order;
+    drive.shelf = options.shelf;
     drive.note_read();
     let result = drive.run(step).await;
     drive.finish(&result);
@@ -581,6 +598,12 @@ impl Inner {
         };
         let request = Request::from_params(envelope, params.root(), &policy, intake);
         Ok((policy, request))
+    }
+
+    /// What running a call twice would do, as far as that is known.
+    pub(crate) fn class_of(&self, envelope: &CallEnvelope, annotations: Annotations) -> Option<ToolClass> {
+        let params = Request::params(envelope).ok()?;
+        Some(self.policies.policy(envelope, params.root(), annotations).class)
     }
 
     /// Whether any mechanism acts on the tool, should it be of one class or another.

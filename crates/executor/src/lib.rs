@@ -75,6 +75,7 @@ mod trust_file;
 mod turns;
 mod undelivered;
 mod verification;
+mod verify;
 
 pub use approvals::{AnswerError, Asked, Asker, Asking, Granted, Wish};
 pub use audit::{AuditEntry, AuditPage, By, Deed, Done, Surface, Tenants};

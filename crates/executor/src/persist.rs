@@ -101,6 +101,7 @@ impl Marks {
                 | Notice::AttemptCut { .. }
                 | Notice::AnsweredEarly { .. }
                 | Notice::OutcomeUnknown { .. }
+                | Notice::Verified { .. }
                 | Notice::FenceLost
                 | Notice::StoreFailed { .. }
                 | Notice::WouldHave(_)

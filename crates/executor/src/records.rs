@@ -1,11 +1,11 @@
 //! Records for people: to look at, to forget, to settle.
 
-use steadfast_core::dedupe::{Record, Resolution, ResolveVerdict, Rules};
+use steadfast_core::dedupe::{Record, Resolution, Resolve, ResolveVerdict, Rules};
 use steadfast_core::key::Key;
 use steadfast_store::{Flush, Page, Selection, StoreError};
 
 use crate::audit::{By, Deed, Done};
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 
 impl Engine {
     /// Records in the order of their keys, those of calls that change nothing among them: they are in this process only.
@@ -45,25 +45,33 @@ impl Engine {
         resolution: Resolution,
         by: &By,
     ) -> Result<ResolveVerdict, StoreError> {
-        let inner = &self.inner;
-        let Some(record) = inner.store.record(key).await? else { return Ok(ResolveVerdict::NotUnknown) };
-        let rules = Rules::from(&*inner.policy_of_tool(&record.tenant, &record.tool));
-        let verdict = inner.store.resolve(key, resolution, &rules).await?;
+        self.inner.resolve(&Resolve::by_hand(key, resolution), by).await
+    }
+}
+
+impl Inner {
+    /// Resolves an outcome that is unknown, and keeps who did.
+    pub(crate) async fn resolve(&self, resolve: &Resolve, by: &By) -> Result<ResolveVerdict, StoreError> {
+        let Some(record) = self.store.record(resolve.key).await? else {
+            return Ok(ResolveVerdict::NotUnknown);
+        };
+        let rules = Rules::from(&*self.policy_of_tool(&record.tenant, &record.tool));
+        let verdict = self.store.resolve(resolve, &rules).await?;
         if verdict != ResolveVerdict::Resolved {
             return Ok(verdict);
         }
-        let after = match resolution {
+        let after = match resolve.resolution {
             Resolution::Ran => "it ran",
             Resolution::DidNotRun => "it did not run",
         };
         let done = Done {
             deed: Deed::Resolved,
             tenant: record.tenant.as_ref(),
-            on: format!("record {} of {}", key.fingerprint(), record.tool),
+            on: format!("record {} of {}", resolve.key.fingerprint(), record.tool),
             before: Some("outcome unknown".to_owned()),
             after: Some(after.to_owned()),
         };
-        inner.audited(by, done).await;
+        self.audited(by, done).await;
         Ok(verdict)
     }
 }

@@ -1,5 +1,6 @@
 //! Where the tools are that can be called by name: the engine runs none itself, and knows none.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -93,6 +94,12 @@ pub trait Shelf: Send + Sync + 'static {
     /// All that are known so far. Nothing is started to find out.
     fn list(&self) -> Vec<Offered> {
         Vec::new()
+    }
+}
+
+impl fmt::Debug for dyn Shelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shelf")
     }
 }
 

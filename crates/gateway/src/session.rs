@@ -510,6 +510,7 @@ impl Session {
             continuation: said.continuation,
             trace: said.trace.clone(),
             reads: behind.map(Behind::reads).unwrap_or_default(),
+            shelf: Some(Arc::new(turn::Tools(self.clone()))),
             ..CallOptions::default()
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());

@@ -64,7 +64,7 @@ use std::time::Instant;
 use redis::Value;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolution, ResolveVerdict,
+    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolve, ResolveVerdict,
     Rules, Save, SaveVerdict, Seen, StartVerdict,
 };
 use steadfast_core::key::Key;
@@ -345,13 +345,8 @@ impl Store for RedisStore {
         Box::pin(self.inner.delivered(receipt, at))
     }
 
-    fn resolve<'a>(
-        &'a self,
-        key: Key,
-        resolution: Resolution,
-        rules: &'a Rules,
-    ) -> StoreFuture<'a, ResolveVerdict> {
-        Box::pin(self.inner.resolve(key, resolution, rules))
+    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+        Box::pin(self.inner.resolve(resolve, rules))
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

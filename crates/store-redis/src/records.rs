@@ -9,7 +9,7 @@ use std::time::Instant;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Decided, Found, IndexMove, Intent, Known, LeaseSight, Owner, Receipt, Record,
-    RecordState, Release, RenewVerdict, Resolution, ResolveVerdict, Role, Rules, Save, SaveVerdict,
+    RecordState, Release, RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict,
     StartVerdict, Write, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
     decide_save, decide_start,
 };
@@ -135,13 +135,12 @@ impl Inner {
 
     pub(crate) async fn resolve(
         self: &Arc<Self>,
-        key: Key,
-        resolution: Resolution,
+        resolve: &Resolve,
         rules: &Rules,
     ) -> Result<ResolveVerdict, StoreError> {
-        self.transact(&Places::only(key), None, Shape::Whole, |sight, now| {
+        self.transact(&Places::only(resolve.key), None, Shape::Whole, |sight, now| {
             let found = sight.own().map(|record| (record, LeaseSight::Time));
-            decide_resolve(found, resolution, rules, now)
+            decide_resolve(resolve, found, rules, now)
         })
         .await
     }

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, Release, RenewVerdict, Resolution,
+    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, Release, RenewVerdict, Resolve,
     ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
@@ -341,14 +341,9 @@ impl Store for SqliteStore {
         Box::pin(self.operate_later(move |tx| tx.delivered(&receipt, at)))
     }
 
-    fn resolve<'a>(
-        &'a self,
-        key: Key,
-        resolution: Resolution,
-        rules: &'a Rules,
-    ) -> StoreFuture<'a, ResolveVerdict> {
-        let rules = *rules;
-        Box::pin(self.operate(move |tx| tx.resolve(key, resolution, &rules)))
+    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+        let (resolve, rules) = (resolve.clone(), *rules);
+        Box::pin(self.operate(move |tx| tx.resolve(&resolve, &rules)))
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

@@ -9,8 +9,8 @@ use rusqlite::{OptionalExtension, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Decided, IndexMove, Known, Owner, Receipt, Record, RecordState, Release,
-    RenewVerdict, Resolution, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write,
-    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write, decide_delivered,
+    decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -130,15 +130,10 @@ impl<'c> Tx<'c> {
         self.decided(Decided { verdict: (), write }, own.iter())
     }
 
-    pub(crate) fn resolve(
-        &mut self,
-        key: Key,
-        resolution: Resolution,
-        rules: &Rules,
-    ) -> Result<ResolveVerdict, Fault> {
-        let own = self.load(key)?;
+    pub(crate) fn resolve(&mut self, resolve: &Resolve, rules: &Rules) -> Result<ResolveVerdict, Fault> {
+        let own = self.load(resolve.key)?;
         let found = record(&own).map(|record| (record, self.shared.sight.sight(&record.owner.process)));
-        let decided = decide_resolve(found, resolution, rules, self.shared.clock.now());
+        let decided = decide_resolve(resolve, found, rules, self.shared.clock.now());
         self.decided(decided, own.iter())
     }
 

@@ -26,7 +26,7 @@ use std::pin::Pin;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolution, ResolveVerdict,
+    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolve, ResolveVerdict,
     Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
@@ -77,12 +77,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()>;
 
     /// Resolves an unknown outcome.
-    fn resolve<'a>(
-        &'a self,
-        key: Key,
-        resolution: Resolution,
-        rules: &'a Rules,
-    ) -> StoreFuture<'a, ResolveVerdict>;
+    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict>;
 
     /// Waits until the record under this key is no longer in flight under a living holder: it is finished, gone, or
     /// its lease has ended. Looks for itself after it has begun to listen, so nothing is missed; may come back

@@ -247,6 +247,12 @@ impl Telemetry {
                 self.event(of, open, "tool_call_outcome_unknown", vec![]);
                 self.log(of, open, Level::Warn, "tool_call_outcome_unknown", &[]);
             }
+            Notice::Verified { resolution, words } => {
+                let found = words::resolution(*resolution);
+                self.event(of, open, "tool_call_verified", vec![own("outcome", found)]);
+                let fields = [("outcome", Field::Own(found)), ("reason", Field::Text(words))];
+                self.log(of, open, Level::Info, "tool_call_verified", &fields);
+            }
             Notice::BreakerChanged { scope, transition } => {
                 self.breaker_changed(of, open, *scope, transition)
             }

@@ -4,7 +4,7 @@ use steadfast_core::breaker;
 use steadfast_core::call::{BreakerScope, Cut, Duplicates, Request, Shadowed};
 use steadfast_core::classify::{Nature, Reach};
 use steadfast_core::code::Status;
-use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::dedupe::{ReplayReason, Resolution};
 use steadfast_core::policy::{KeyScope, Policy, ToolClass};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::TrustState;
@@ -34,6 +34,15 @@ pub(crate) const fn breaker_state(state: breaker::State) -> &'static str {
         breaker::State::Open => "OPEN",
         breaker::State::HalfOpen => "HALF_OPEN",
         breaker::State::ForcedOpen => "FORCED_OPEN",
+    }
+}
+
+/// What a verification shows.
+pub(crate) const fn resolution(found: Option<Resolution>) -> &'static str {
+    match found {
+        Some(Resolution::Ran) => "ran",
+        Some(Resolution::DidNotRun) => "did_not_run",
+        None => "unknown",
     }
 }
 

@@ -74,6 +74,7 @@ fn answer(
             json!({ "tools": [
                 { "name": "orders_add", "inputSchema": schema, "annotations": { "readOnlyHint": false, "idempotentHint": false } },
                 { "name": "orders_list", "inputSchema": schema, "annotations": { "readOnlyHint": true } },
+                { "name": "orders_find", "inputSchema": schema, "annotations": { "readOnlyHint": true } },
             ] })
         }
         "tools/call" => {
@@ -83,6 +84,11 @@ fn answer(
                 return text(&orders(&shop).join("\n"));
             }
             let item = params.pointer("/arguments/item").and_then(Value::as_str).unwrap();
+            if params.get("name").and_then(Value::as_str) == Some("orders_find") {
+                let found: Vec<_> = orders(&shop).into_iter().filter(|order| order == item).collect();
+                let found: Vec<_> = found.iter().map(|item| json!({ "item": item })).collect();
+                return text(&json!({ "orders": found }).to_string());
+            }
             add(database, &shop, item, cancelled, request)
         }
         _ => json!({}),

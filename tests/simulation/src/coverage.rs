@@ -503,6 +503,8 @@ fn name_of_notice(notice: &Notice) -> &'static str {
         Notice::AttemptCut { .. } => "AttemptCut",
         Notice::AnsweredEarly { .. } => "AnsweredEarly",
         Notice::OutcomeUnknown { .. } => "OutcomeUnknown",
+        // The engine tells it, not the machine of a call.
+        Notice::Verified { .. } => "Verified",
         Notice::BreakerChanged { .. } => "BreakerChanged",
         Notice::ProbeMoved { .. } => "ProbeMoved",
         Notice::TrustChanged(_) => "TrustChanged",

@@ -9,7 +9,7 @@ use steadfast_core::approval::{Approvals, GrantId, Spend};
 use steadfast_core::breaker::Snapshot;
 use steadfast_core::dedupe::{
     Absence, Address, Claim, ClaimVerdict, Ending, Found, IndexMove, Intent, Known, LeaseSight, Marker,
-    MarkerWatch, Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, Resolution,
+    MarkerWatch, Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, Resolution, Resolve,
     ResolveVerdict, Role, Rules, Save, SaveVerdict, SettlesIn, StartVerdict, UnknownEnding, Write,
     decide_claim, decide_save,
 };
@@ -214,7 +214,8 @@ impl Store {
         now: Timestamp,
     ) -> ResolveVerdict {
         let before = self.before();
-        let mut verdict = self.records.resolve(key, resolution, rules, sight, now);
+        let by_hand = Resolve::by_hand(*key, resolution);
+        let mut verdict = self.records.resolve(&by_hand, rules, sight, now);
         if let Some(before) = before {
             self.tables.resolve((key, resolution), now, (&before, &self.records), verdict);
         }

@@ -806,6 +806,7 @@ impl World {
                 Notice::ProbeMoved { .. } => self.share_soon(node),
                 Notice::Replayed { .. } => self.summary.replays += 1,
                 Notice::OutcomeUnknown { .. } => self.summary.unknown += 1,
+                Notice::Verified { .. } => {}
                 Notice::FenceLost => {
                     if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                         running.fence_lost = true;

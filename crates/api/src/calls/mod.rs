@@ -110,11 +110,12 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     if envelope.target.domain.is_none() {
         envelope.target.domain = domain;
     }
+    let shelf = Some(inner.around.tools.clone());
     if accepts(&wanted.headers, EVENTS) {
-        let options = CallOptions { tool: info, reads, ..patient() };
+        let options = CallOptions { tool: info, reads, shelf, ..patient() };
         return Ok(stream::answer(engine, envelope, run, options, wanted));
     }
-    let options = CallOptions { tool: info, reads, ..keyless_as_over_mcp() };
+    let options = CallOptions { tool: info, reads, shelf, ..keyless_as_over_mcp() };
     let called = engine.call_with(envelope, run, options).await;
     Ok(said::answer(engine, called, wanted))
 }

@@ -45,6 +45,7 @@ pub(super) fn by_settings(notice: &Notice) -> &'static [&'static str] {
         Notice::StoreFailed { .. } => &["dedupe.on_store_failure"],
         Notice::WouldHave(_) => &["mode"],
         Notice::OutcomeUnknown { .. } => &["ambiguous"],
+        Notice::Verified { .. } => &["verify"],
         Notice::CallStarted { .. }
         | Notice::TookOver
         | Notice::ApprovalEnded { .. }

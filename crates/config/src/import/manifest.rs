@@ -1,16 +1,20 @@
-//! Tool manifests with a retry policy (seed 002): `timeout_ms` and `retry_policy`.
+//! Tool manifests with a retry policy (seed 002): `timeout_ms`, `retry_policy` and `classification`.
+//!
+//! `classification` says which errors of the tool are permanent or transient, against the built-in rules: an HTTP status or a
+//! part of the message, and one of the two words.
 
 use super::Import;
 use crate::node::{Entry, Node, Raw, Table};
+use crate::place::Place;
 
 const FIELDS: [&str; 6] =
     ["initial_delay_ms", "max_delay_ms", "multiplier", "jitter_percent", "max_attempts", "max_total_time_ms"];
 const NAMES: [&str; 4] = ["id", "name", "tool_id", "tool_name"];
 
 pub(super) fn is_it(root: &Table) -> bool {
-    manifests(root)
-        .iter()
-        .any(|table| table.get("timeout_ms").is_some() || table.get("retry_policy").is_some())
+    manifests(root).iter().any(|table| {
+        ["timeout_ms", "retry_policy", "classification"].iter().any(|key| table.get(key).is_some())
+    })
 }
 
 /// The manifest itself, within `tool`, or several in a list `tools`.
@@ -52,6 +56,7 @@ fn manifest(tool: &str, table: &Table, import: &mut Import) {
                 import.note(&node.place, format!("`timeout_ms` is `timeout` of `[tools.{tool:?}]`"));
             }
             "retry_policy" => retry(tool, node, import),
+            "classification" => classification(tool, node, import),
             key if NAMES.contains(&key) => {}
             _ => import.note(
                 &node.place,
@@ -83,6 +88,45 @@ fn retry(tool: &str, node: &Node, import: &mut Import) {
             _ => import.ignore(&node.place, key, &FIELDS),
         }
     }
+}
+
+/// `{ "503": "permanent", "quota exceeded": "transient" }`.
+fn classification(tool: &str, node: &Node, import: &mut Import) {
+    let Some(table) = node.table() else {
+        return import.refuse(
+            node,
+            "classification",
+            "a table of errors and `\"permanent\"` or `\"transient\"`",
+        );
+    };
+    import.note(&node.place, format!("`classification` is `rules` of `[tools.{tool:?}.classify]`"));
+    let mut rules = Vec::new();
+    for Entry { key, key_place, node } in &table.0 {
+        let when = match key.parse::<i64>() {
+            Ok(status) => ("status", Raw::Integer(status)),
+            Err(_) => ("text", Raw::String(format!(".*{}", literally(key)))),
+        };
+        let entry = |(key, raw): (&str, Raw), place: &Place| Entry {
+            key: key.to_owned(),
+            key_place: key_place.clone(),
+            node: Node::new(raw, place),
+        };
+        let rule = Table(vec![entry(when, key_place), entry(("nature", node.raw.clone()), &node.place)]);
+        rules.push(Node::new(Raw::Table(rule), key_place));
+    }
+    import.set(&["tools", tool, "classify", "rules"], Raw::Array(rules), &node.place);
+}
+
+/// A regular expression that matches this text and nothing else.
+fn literally(text: &str) -> String {
+    let mut pattern = String::new();
+    for sign in text.chars() {
+        if sign.is_ascii_punctuation() {
+            pattern.push('\\');
+        }
+        pattern.push(sign);
+    }
+    pattern
 }
 
 fn jitter(path: &[&str], node: &Node, import: &mut Import) {

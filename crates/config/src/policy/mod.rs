@@ -19,6 +19,7 @@ use steadfast_core::policy::{
     GuardPolicy, Jitter, LimitPolicy, Mode, Modes, Policy, RateRule, Ratio, RepeatPolicy, RepeatedSuccess,
     RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass, TrustRule,
 };
+use steadfast_core::verify::Verify;
 
 pub(crate) use settings::{CLASS, class_name, classes, settings};
 
@@ -41,7 +42,7 @@ pub(crate) struct Draft {
     pub(crate) trust: TrustRule,
     approval: ApprovalPolicy,
     arguments: ArgumentCheck,
-    verify: Option<Arc<str>>,
+    verify: Option<Verify>,
     classify: Classify,
     danger: Danger,
 }

@@ -10,10 +10,11 @@ use crate::Timestamp;
 use crate::classify::{Mistake, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    ClaimVerdict, End, Ending, Failure, Release, Replay, ReplayReason, Save, SaveVerdict, Unsettled,
+    ClaimVerdict, End, Ending, Failure, Receipt, Release, Replay, ReplayReason, Resolution, Save,
+    SaveVerdict, Unsettled,
 };
 use crate::guard;
-use crate::id::Digest;
+use crate::id::{Digest, ToolRef};
 use crate::output::Output;
 use crate::policy::{AfterUnknown, Dangerous, Mode, Policy};
 use crate::rehearse::AttemptOutcome;
@@ -481,6 +482,17 @@ impl CallResult {
         let receipt = Some(receipt).filter(|_| end == End::Settled);
         let unknown = Some(ToldUnknown { observed, ended: end == End::Settled });
         Self { recorded: Recorded::Yes, receipt, unknown, ..Self::bare(ended) }
+    }
+
+    /// The outcome was unknown, and a verification with this tool has shown what it is. The receipt is that of the record that
+    /// says so.
+    pub fn verified(self, tool: &ToolRef, resolution: Resolution, receipt: Option<Receipt>) -> Self {
+        let Some(unknown) = self.unknown else { return self };
+        let failure = match resolution {
+            Resolution::Ran => say::verified_as_run(tool),
+            Resolution::DidNotRun => say::verified_as_not_run(tool, unknown.observed),
+        };
+        Self { ended: Err(failure), unknown: None, receipt, ..self }
     }
 
     /// Nothing but how it ended.

@@ -9,7 +9,7 @@ use crate::Timestamp;
 use crate::breaker::{self, Transition};
 use crate::classify::{Nature, Reach, Severity};
 use crate::code::Code;
-use crate::dedupe::{Observed, Owner, ReplayReason};
+use crate::dedupe::{Observed, Owner, ReplayReason, Resolution};
 use crate::guard::Layer;
 use crate::retry::Stop;
 use crate::trust::TrustChange;
@@ -93,6 +93,13 @@ pub enum Notice {
     OutcomeUnknown {
         /// The claim of the earlier call whose outcome it is; nothing if it is that of this call.
         of_earlier: Option<Owner>,
+    },
+    /// A verification has begun to find out whether a call took effect, and this is what it showed.
+    Verified {
+        /// What it says; nothing where it shows neither.
+        resolution: Option<Resolution>,
+        /// The tool that was called, and what it did not show.
+        words: Arc<str>,
     },
     /// A breaker changed.
     BreakerChanged {

@@ -10,6 +10,7 @@ use crate::breaker::{self, RefusedBy};
 use crate::code::Code;
 use crate::dedupe::{End, Failure, Observed, ReplayReason};
 use crate::guard;
+use crate::id::ToolRef;
 use crate::limit::Overloaded;
 use crate::output::Output;
 use crate::policy::{Policy, Silence};
@@ -172,7 +173,7 @@ pub(super) fn in_flight() -> Failure {
 
 pub(super) fn result_not_kept(policy: &Policy) -> Failure {
     let message = "the call was made and succeeded before, but its result was not kept. Do not run it again to get the result; read it another way";
-    Failure { verify: policy.verify.clone(), ..failure(Code::ResultNotKept, message, false) }
+    Failure { verify: policy.verify_hint(), ..failure(Code::ResultNotKept, message, false) }
 }
 
 /// An outcome that is not known.
@@ -218,7 +219,7 @@ pub(super) fn outcome_unknown(reads: &[Box<str>], policy: &Policy, unknown: Unkn
     };
     let message = format!("the outcome of this call is unknown: {seen}. {next}");
     Failure {
-        verify: policy.verify.clone(),
+        verify: policy.verify_hint(),
         retry_after,
         output,
         ..failure(Code::OutcomeUnknown, message, false)
@@ -259,14 +260,36 @@ pub(super) fn outcome_unknown_unrecorded(
     let seen = seen(observed, words);
     let check = check_first(reads, policy);
     let message = format!("the outcome of this call is unknown: {seen}. {check} before you repeat the call");
-    Failure { verify: policy.verify.clone(), ..failure(Code::OutcomeUnknown, message, false) }
+    Failure { verify: policy.verify_hint(), ..failure(Code::OutcomeUnknown, message, false) }
         .with_rule("unknown")
+}
+
+/// The outcome of a call was unknown, and a verification has shown that it took effect.
+pub(super) fn verified_as_run(tool: &ToolRef) -> Failure {
+    let message = format!(
+        "the call took effect: {tool} shows it. Only its result was lost. Do not run it again to get the result; read it another \
+         way"
+    );
+    failure(Code::ResultNotKept, message, false).with_rule("verified")
+}
+
+/// The same where it has shown that it did not.
+pub(super) fn verified_as_not_run(tool: &ToolRef, observed: Observed) -> Failure {
+    let seen = observed.describe();
+    let message = format!(
+        "the call did not take effect: {seen}, and {tool} shows no effect. Repeat the call to run it"
+    );
+    let code = match observed {
+        Observed::NoAnswer => Code::Timeout,
+        Observed::ErrorAnswer | Observed::ConnectionLost | Observed::ProcessDied => Code::UpstreamUnavailable,
+    };
+    failure(code, message, true).with_rule("verified")
 }
 
 /// How a caller finds out whether a call had its effect.
 fn check_first(reads: &[Box<str>], policy: &Policy) -> String {
     const MOST: usize = 4;
-    match (&policy.verify, reads) {
+    match (policy.verify_hint(), reads) {
         (Some(verify), _) => format!("Check first: {verify}"),
         (None, []) => "Check first whether it took effect".to_owned(),
         (None, [one]) => format!("Check first, for example with {one}"),
@@ -301,7 +324,7 @@ pub(super) fn cut_unknown(unknown: Failure, policy: &Policy, cut: Cut) -> Failur
 pub(super) fn deadline_while_running(policy: &Policy) -> Failure {
     let message = "the deadline of this call passed while it was running, so its outcome is unknown. The call continues: repeat it \
                    later to get its result";
-    Failure { verify: policy.verify.clone(), ..failure(Code::OutcomeUnknown, message, false) }
+    Failure { verify: policy.verify_hint(), ..failure(Code::OutcomeUnknown, message, false) }
         .with_rule("deadline")
 }
 

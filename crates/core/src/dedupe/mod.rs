@@ -44,7 +44,7 @@ pub use delivery::{Delivery, Heard};
 pub use format::{FORMAT, UnreadableRecord};
 pub use marker::{Marker, MarkerWatch, Seen};
 pub use owner::{
-    Absence, Release, RenewVerdict, Resolution, ResolveVerdict, Save, SaveVerdict, StartVerdict,
+    Absence, Release, RenewVerdict, Resolution, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
     decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 pub use record::{

@@ -241,6 +241,28 @@ pub enum Resolution {
     DidNotRun,
 }
 
+/// An unknown outcome to be resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolve {
+    /// The record.
+    pub key: Key,
+    /// What was found out.
+    pub resolution: Resolution,
+    /// The run that this was found out about; any other that is there by now is left alone. Nothing where a person says it, who
+    /// means whatever is there.
+    pub of: Option<Owner>,
+    /// Whether the end of that run must have been seen before it can count as not run, and not only be over by the time that
+    /// it takes at most.
+    pub needs_seen_end: bool,
+}
+
+impl Resolve {
+    /// A person says it.
+    pub fn by_hand(key: Key, resolution: Resolution) -> Self {
+        Self { key, resolution, of: None, needs_seen_end: false }
+    }
+}
+
 /// What became of resolving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolveVerdict {
@@ -256,22 +278,27 @@ pub enum ResolveVerdict {
 /// Resolves an unknown outcome, also one of a run whose holder is gone and of which nobody has asked since. Anything else is left
 /// alone, which the verdict says.
 pub fn decide_resolve(
+    resolve: &Resolve,
     found: Option<(&Record, LeaseSight)>,
-    resolution: Resolution,
     rules: &Rules,
     now: Timestamp,
 ) -> Decided<ResolveVerdict> {
+    let found = found.filter(|(record, _)| resolve.of.as_ref().is_none_or(|owner| record.owner == *owner));
     let Some((record, (unknown, is_new))) =
         found.and_then(|(record, sight)| Some((record, unknown_outcome(record, sight, rules, now)?)))
     else {
         return Decided::only(ResolveVerdict::NotUnknown);
     };
-    let left = match (resolution, unknown.settles) {
+    let is_settled = match unknown.settles {
+        Settles::By(_) if resolve.needs_seen_end => false,
+        Settles::By(_) | Settles::WhenOwnerSays | Settles::Settled => unknown.is_settled(now),
+    };
+    let left = match (resolve.resolution, unknown.settles) {
         (Resolution::Ran, _) => {
             let ran = record.written(RecordState::Done(None), &rules.keep, false, now);
             return Decided { verdict: ResolveVerdict::Resolved, write: put(ran, IndexMove::Keep) };
         }
-        (Resolution::DidNotRun, _) if unknown.is_settled(now) => {
+        (Resolution::DidNotRun, _) if is_settled => {
             let write = Write::Remove { key: record.key, index: record.index };
             return Decided { verdict: ResolveVerdict::Resolved, write };
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::claim::{Claim, ClaimVerdict, Found, Known, Role, Rules, decide_claim};
 use super::owner::{
-    Absence, Release, RenewVerdict, Resolution, ResolveVerdict, Save, SaveVerdict, StartVerdict,
+    Absence, Release, RenewVerdict, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
     decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use super::record::{IndexMove, LeaseSight, Owner, Receipt, Record, Write};
@@ -94,14 +94,13 @@ impl Records {
     /// Resolves an unknown outcome.
     pub fn resolve(
         &mut self,
-        key: &Key,
-        resolution: Resolution,
+        resolve: &Resolve,
         rules: &Rules,
         sight: impl Fn(&Owner) -> LeaseSight,
         now: Timestamp,
     ) -> ResolveVerdict {
-        let found = self.get(key).map(|record| (record, sight(&record.owner)));
-        let decided = decide_resolve(found, resolution, rules, now);
+        let found = self.get(&resolve.key).map(|record| (record, sight(&record.owner)));
+        let decided = decide_resolve(resolve, found, rules, now);
         self.apply(decided.write);
         decided.verdict
     }

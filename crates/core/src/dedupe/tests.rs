@@ -892,23 +892,63 @@ fn a_delivery_mark_hits_the_answer_it_is_about_and_no_other() {
     assert_eq!(decide_delivered(&receipt, NOW, None), Write::Nothing);
 }
 
+fn by_hand(resolution: Resolution) -> Resolve {
+    Resolve::by_hand(key("k"), resolution)
+}
+
 #[test]
 fn an_operator_settles_what_is_unknown_and_nothing_else() {
     let rules = Rules::from(&policy());
     for state in all_states() {
         let found = mine(state.clone());
         for resolution in [Resolution::Ran, Resolution::DidNotRun] {
-            let verdict = decide_resolve(Some((&found, LeaseSight::Alive)), resolution, &rules, NOW).verdict;
+            let verdict =
+                decide_resolve(&by_hand(resolution), Some((&found, LeaseSight::Alive)), &rules, NOW).verdict;
             let unknown = state == settled();
             let expected = if unknown { ResolveVerdict::Resolved } else { ResolveVerdict::NotUnknown };
             assert_eq!(verdict, expected);
         }
     }
     let unknown = mine(settled());
-    let ran = decide_resolve(Some((&unknown, LeaseSight::Alive)), Resolution::Ran, &rules, NOW).write;
+    let ran =
+        decide_resolve(&by_hand(Resolution::Ran), Some((&unknown, LeaseSight::Alive)), &rules, NOW).write;
     assert!(matches!(ran, Write::Put { record, .. } if record.state == RecordState::Done(None)));
-    let not = decide_resolve(Some((&unknown, LeaseSight::Alive)), Resolution::DidNotRun, &rules, NOW).write;
+    let not =
+        decide_resolve(&by_hand(Resolution::DidNotRun), Some((&unknown, LeaseSight::Alive)), &rules, NOW)
+            .write;
     assert!(matches!(not, Write::Remove { .. }));
+}
+
+#[test]
+fn a_verification_settles_the_run_that_it_was_about_and_no_other() {
+    let rules = Rules::from(&policy());
+    let unknown = mine(settled());
+    for resolution in [Resolution::Ran, Resolution::DidNotRun] {
+        for (of, expected) in [(owner(2), ResolveVerdict::Resolved), (owner(3), ResolveVerdict::NotUnknown)] {
+            let verified = Resolve { of: Some(of), ..by_hand(resolution) };
+            let decided = decide_resolve(&verified, Some((&unknown, LeaseSight::Alive)), &rules, NOW);
+            assert_eq!(decided.verdict, expected, "{resolution:?}");
+            assert_eq!(decided.write == Write::Nothing, expected == ResolveVerdict::NotUnknown);
+        }
+    }
+}
+
+#[test]
+fn where_the_end_must_be_seen_time_alone_does_not_show_that_a_call_did_not_run() {
+    let rules = Rules::from(&policy());
+    for (settles_at, verdict) in [
+        (Settles::By(NOW), ResolveVerdict::NotSettled(Some(Duration::ZERO))),
+        (Settles::Settled, ResolveVerdict::Resolved),
+    ] {
+        let found = mine(settles(settles_at));
+        for (resolution, expected) in
+            [(Resolution::DidNotRun, verdict), (Resolution::Ran, ResolveVerdict::Resolved)]
+        {
+            let resolve = Resolve { needs_seen_end: true, ..by_hand(resolution) };
+            let decided = decide_resolve(&resolve, Some((&found, LeaseSight::Alive)), &rules, NOW);
+            assert_eq!(decided.verdict, expected, "{settles_at:?}");
+        }
+    }
 }
 
 #[test]
@@ -918,22 +958,23 @@ fn that_it_did_not_run_cannot_be_known_before_the_end() {
         [(settles(Settles::By(NOW + 7 * SECOND)), Some(7 * SECOND)), (settles(Settles::WhenOwnerSays), None)]
     {
         let early = mine(state);
-        let refused = decide_resolve(Some((&early, LeaseSight::Alive)), Resolution::DidNotRun, &rules, NOW);
+        let refused =
+            decide_resolve(&by_hand(Resolution::DidNotRun), Some((&early, LeaseSight::Alive)), &rules, NOW);
         let verdict = ResolveVerdict::NotSettled(left);
         assert_eq!(refused, Decided { verdict, write: Write::Nothing });
-        let ran = decide_resolve(Some((&early, LeaseSight::Alive)), Resolution::Ran, &rules, NOW);
+        let ran = decide_resolve(&by_hand(Resolution::Ran), Some((&early, LeaseSight::Alive)), &rules, NOW);
         assert_eq!(ran.verdict, ResolveVerdict::Resolved, "that it ran may be seen at any time");
     }
     // Its holder is gone: nobody else will say when it is over.
     for state in [RecordState::Inflight, settles(Settles::WhenOwnerSays)] {
         let left = mine(state);
         let found = Some((&left, LeaseSight::Gone));
-        let refused = decide_resolve(found, Resolution::DidNotRun, &rules, NOW);
+        let refused = decide_resolve(&by_hand(Resolution::DidNotRun), found, &rules, NOW);
         assert_eq!(refused.verdict, ResolveVerdict::NotSettled(Some(rules.linger)));
         let Write::Put { record, .. } = refused.write else { panic!("{:?}", refused.write) };
         let RecordState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
         assert_eq!(unknown.settles, Settles::By(NOW + rules.linger));
-        let ran = decide_resolve(found, Resolution::Ran, &rules, NOW);
+        let ran = decide_resolve(&by_hand(Resolution::Ran), found, &rules, NOW);
         assert_eq!(ran.verdict, ResolveVerdict::Resolved);
     }
 }

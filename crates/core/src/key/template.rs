@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::Value as Json;
+
 use crate::json::{Document, Kind, Limits, Value};
 
 /// How the key of a call is made of its arguments.
@@ -100,6 +102,27 @@ impl KeyTemplate {
     pub fn fill_text(&self, arguments: &str) -> Option<String> {
         let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).ok()?;
         self.fill(document.root()).ok()
+    }
+
+    /// The argument itself, of whatever type, where the template is one and nothing else; else the text with the arguments in
+    /// it as they are. Or the names of the arguments that are not there.
+    pub fn fill_value(&self, arguments: &Json) -> Result<Json, Vec<String>> {
+        let found = |names: &[Box<str>]| names.iter().try_fold(arguments, |value, name| value.get(&**name));
+        if let [Part::Argument(names)] = &*self.parts {
+            return found(names).cloned().ok_or_else(|| vec![names.join(".")]);
+        }
+        let (mut filled, mut missing) = (String::new(), Vec::new());
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Argument(names) => match found(names) {
+                    Some(Json::String(text)) => filled.push_str(text),
+                    Some(value) => filled.push_str(&value.to_string()),
+                    None => missing.push(names.join(".")),
+                },
+            }
+        }
+        if missing.is_empty() { Ok(filled.into()) } else { Err(missing) }
     }
 
     /// Whether the key is one argument and nothing else.

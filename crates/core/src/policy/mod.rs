@@ -16,6 +16,7 @@ pub use values::{Factor, InvalidValue, Ratio};
 use crate::classify::danger::Shapes;
 use crate::classify::{Overrides, Severity};
 use crate::key::KeyTemplate;
+use crate::verify::{Verify, VerifyCall};
 
 /// What running a tool twice would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -124,7 +125,7 @@ pub struct Policy {
     /// What to do with arguments that break the tool's schema.
     pub arguments: ArgumentCheck,
     /// How a person or a model finds out whether a call had its effect.
-    pub verify: Option<Arc<str>>,
+    pub verify: Option<Verify>,
     /// Faults that this tool means differently.
     pub classify: Arc<Overrides>,
     /// Commands that count as dangerous when this tool is asked to run them.
@@ -742,6 +743,19 @@ impl Profile {
 }
 
 impl Policy {
+    /// How a person or a model finds out whether a call took effect.
+    pub fn verify_hint(&self) -> Option<Arc<str>> {
+        self.verify.as_ref().map(Verify::hint)
+    }
+
+    /// The call that shows whether another one took effect.
+    pub fn verify_call(&self) -> Option<&Arc<VerifyCall>> {
+        match &self.verify {
+            Some(Verify::Call(call)) => Some(call),
+            Some(Verify::Hint(_)) | None => None,
+        }
+    }
+
     /// The same for a call of a turn that may be submitted again: all that it came to is kept, so that nothing of it runs
     /// twice, and a key stands for one call only. What nobody can look up is not run on a guess.
     pub fn in_turn(&self) -> Self {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use steadfast_core::breaker::{Reason, State, Transition};
 use steadfast_core::call::{BreakerScope, Cut, Notice, Shadowed};
 use steadfast_core::classify::{Nature, Reach};
-use steadfast_core::dedupe::{Observed, ReplayReason};
+use steadfast_core::dedupe::{Observed, ReplayReason, Resolution};
 use steadfast_core::guard::Layer;
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::TrustState;
@@ -163,6 +163,14 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
         }
         Notice::OutcomeUnknown { .. } => {
             plain("outcome_unknown", Bad, "nobody knows whether it had its effect")
+        }
+        Notice::Verified { resolution, words } => {
+            let (tone, found) = match resolution {
+                Some(Resolution::Ran) => (Good, "it took effect"),
+                Some(Resolution::DidNotRun) => (Good, "it did not take effect"),
+                None => (Bad, "it is still unknown whether it took effect"),
+            };
+            Some(("verified", tone, format!("{found}: {words}"), None))
         }
         Notice::BreakerChanged { scope, transition } => {
             let (text, tone) = breaker(*scope, transition);

@@ -601,7 +601,11 @@ impl Running {
             if envelope.target.domain.is_none() {
                 envelope.target.domain = domain;
             }
-            let calling = engine.call_with(envelope, run, CallOptions { tool: info, reads, ..options });
+            let calling = engine.call_with(
+                envelope,
+                run,
+                CallOptions { tool: info, reads, shelf: Some(shelf), ..options },
+            );
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
             (id, Ended { called, tool, heard: watch.heard(), known: watch.known() })

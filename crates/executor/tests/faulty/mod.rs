@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolution, ResolveVerdict,
+    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolve, ResolveVerdict,
     Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
@@ -115,13 +115,8 @@ impl Store for Faulty {
         self.if_up(Box::pin(async move { self.inner.delivered(receipt, at).await }))
     }
 
-    fn resolve<'a>(
-        &'a self,
-        key: Key,
-        resolution: Resolution,
-        rules: &'a Rules,
-    ) -> StoreFuture<'a, ResolveVerdict> {
-        self.if_up(Box::pin(async move { self.inner.resolve(key, resolution, rules).await }))
+    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+        self.if_up(Box::pin(async move { self.inner.resolve(resolve, rules).await }))
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

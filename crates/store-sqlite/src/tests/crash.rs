@@ -10,7 +10,7 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Address, Claim, ClaimVerdict, Ending, Intent, Known, LeaseSight, Observed, Process, Receipt, Record,
-    Records, Release, Resolution, ResolveVerdict, Rules, Save, SettlesIn, UnknownEnding,
+    Records, Release, Resolution, Resolve, ResolveVerdict, Rules, Save, SettlesIn, UnknownEnding,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::{Profile, ToolClass};
@@ -65,7 +65,12 @@ impl Model {
             Deed::Release(release) => self.records.release(&release),
             Deed::Delivered(receipt) => self.records.delivered(&receipt, NOW),
             Deed::Resolve(key) => {
-                let verdict = self.records.resolve(&key, Resolution::Ran, &rules, |_| LeaseSight::Alive, NOW);
+                let verdict = self.records.resolve(
+                    &Resolve::by_hand(key, Resolution::Ran),
+                    &rules,
+                    |_| LeaseSight::Alive,
+                    NOW,
+                );
                 assert_eq!(verdict, ResolveVerdict::Resolved);
             }
             Deed::Flush(key) => {
@@ -172,7 +177,7 @@ async fn perform(store: &SqliteStore, deed: Deed) {
         Deed::Release(release) => store.release(&release).await.unwrap(),
         Deed::Delivered(receipt) => store.delivered(&receipt, NOW).await.unwrap(),
         Deed::Resolve(key) => {
-            let verdict = store.resolve(key, Resolution::Ran, &rules).await.unwrap();
+            let verdict = store.resolve(&Resolve::by_hand(key, Resolution::Ran), &rules).await.unwrap();
             assert_eq!(verdict, ResolveVerdict::Resolved);
         }
         Deed::Flush(key) => assert_eq!(store.flush(&Flush::Key(key)).await.unwrap(), 1),

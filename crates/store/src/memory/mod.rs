@@ -23,8 +23,8 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Absence, Claim, ClaimVerdict, Found, Known, LeaseSight, Owner, Process, Receipt, Record, Release,
-    RenewVerdict, Resolution, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write,
-    decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write, decide_claim,
+    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -253,16 +253,11 @@ impl Store for MemoryStore {
         done(())
     }
 
-    fn resolve<'a>(
-        &'a self,
-        key: Key,
-        resolution: Resolution,
-        rules: &'a Rules,
-    ) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
         let now = self.clock.now();
-        done(self.change(key, |found| {
+        done(self.change(resolve.key, |found| {
             let found = found.map(|record| (record, self.sight(&record.owner)));
-            let decided = decide_resolve(found, resolution, rules, now);
+            let decided = decide_resolve(resolve, found, rules, now);
             (decided.verdict, decided.write)
         }))
     }

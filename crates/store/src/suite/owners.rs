@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steadfast_core::dedupe::{
     AttemptFact, Claim, ClaimVerdict, Ending, Intent, Lease, Owner, Receipt, Record, RecordState, Release,
-    RenewVerdict, Resolution, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn, StartVerdict,
+    RenewVerdict, Resolution, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn, StartVerdict,
 };
 use steadfast_core::policy::Lifetimes;
 
@@ -336,17 +336,19 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: World) {
     let rules = || Rules { keep, ..rules() };
     for column in COLUMNS {
         let (ran, _) = world.run(&world.leader(column, "ran"), unknown_for_good()).await;
-        let verdict = world.second().resolve(ran.key, Resolution::Ran, &rules()).await.unwrap();
+        let verdict =
+            world.second().resolve(&Resolve::by_hand(ran.key, Resolution::Ran), &rules()).await.unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved);
         let resolved = world.found(ran.key).await;
         assert_eq!(resolved.state, RecordState::Done(None));
         assert!(resolved.expires > ran.expires, "it lives as long as an answer");
-        let again = world.resolve(ran.key, Resolution::DidNotRun, &rules()).await.unwrap();
+        let again = world.resolve(&Resolve::by_hand(ran.key, Resolution::DidNotRun), &rules()).await.unwrap();
         assert_eq!(again, ResolveVerdict::NotUnknown, "there is nothing to resolve any more");
         assert_eq!(world.found(ran.key).await, resolved);
 
         let (idle, _) = world.run(&world.leader(column, "did not"), unknown_for_good()).await;
-        let verdict = world.resolve(idle.key, Resolution::DidNotRun, &rules()).await.unwrap();
+        let verdict =
+            world.resolve(&Resolve::by_hand(idle.key, Resolution::DidNotRun), &rules()).await.unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved);
         assert!(world.is_absent(idle.key).await);
         let second = world.duplicate(column, "did not", &idle);
@@ -355,7 +357,7 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: World) {
     let inflight = world.take(&world.explicit("in flight")).await;
     let nowhere = world.explicit("nowhere").address.own();
     for key in [inflight.key, nowhere] {
-        let verdict = world.resolve(key, Resolution::Ran, &rules()).await.unwrap();
+        let verdict = world.resolve(&Resolve::by_hand(key, Resolution::Ran), &rules()).await.unwrap();
         assert_eq!(verdict, ResolveVerdict::NotUnknown);
     }
     assert_eq!(world.found(inflight.key).await, inflight);
@@ -366,7 +368,11 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
         for (settles, announced) in [(SettlesIn::WhenOwnerSays, None), (SettlesIn::After(LONG), Some(LONG))] {
             let name = format!("{settles:?}");
             let (record, _) = world.run(&world.leader(column, &name), unknown(settles)).await;
-            let verdict = world.second().resolve(record.key, Resolution::DidNotRun, &rules()).await.unwrap();
+            let verdict = world
+                .second()
+                .resolve(&Resolve::by_hand(record.key, Resolution::DidNotRun), &rules())
+                .await
+                .unwrap();
             let ResolveVerdict::NotSettled(left) = verdict else { panic!("{name}: {column:?}: {verdict:?}") };
             match announced {
                 Some(span) => assert!(world.is_left(left, span), "{name}: {column:?}: {left:?}"),
@@ -374,7 +380,8 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
             }
             assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
             // That it did is known as soon as it is seen.
-            let verdict = world.resolve(record.key, Resolution::Ran, &rules()).await.unwrap();
+            let verdict =
+                world.resolve(&Resolve::by_hand(record.key, Resolution::Ran), &rules()).await.unwrap();
             assert_eq!(verdict, ResolveVerdict::Resolved, "{name}: {column:?}");
             assert_eq!(world.found(record.key).await.state, RecordState::Done(None));
         }
@@ -383,7 +390,8 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
         // Its holder is gone, and nobody has asked since.
         let record = world.take_and_lapse(world.leader(column, "gone")).await;
         for _ in 0..2 {
-            let verdict = world.resolve(record.key, Resolution::DidNotRun, &rules()).await.unwrap();
+            let verdict =
+                world.resolve(&Resolve::by_hand(record.key, Resolution::DidNotRun), &rules()).await.unwrap();
             let ResolveVerdict::NotSettled(left) = verdict else { panic!("{column:?}: {verdict:?}") };
             assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
         }
@@ -391,13 +399,15 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
         assert_eq!(world.verdict(&second).await, "tell not yet", "its time has begun: {column:?}");
         let at_once = Rules { linger: Duration::ZERO, ..rules() };
         let brief = world.take_and_lapse(world.leader(column, "brief")).await;
-        let verdict = world.resolve(brief.key, Resolution::DidNotRun, &at_once).await.unwrap();
+        let verdict =
+            world.resolve(&Resolve::by_hand(brief.key, Resolution::DidNotRun), &at_once).await.unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved, "{column:?}");
         assert!(world.is_absent(brief.key).await);
     }
     let over = unknown(SettlesIn::After(Duration::ZERO));
     let (record, _) = world.run(&world.explicit("over"), over).await;
-    let verdict = world.resolve(record.key, Resolution::DidNotRun, &rules()).await.unwrap();
+    let verdict =
+        world.resolve(&Resolve::by_hand(record.key, Resolution::DidNotRun), &rules()).await.unwrap();
     assert_eq!(verdict, ResolveVerdict::Resolved);
     assert!(world.is_absent(record.key).await);
 }

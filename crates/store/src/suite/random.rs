@@ -10,7 +10,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Absence, Address, Claim, ClaimVerdict, End, Ending, Intent, Known, Lease, LeaseSight, Observed, Owner,
-    Receipt, Record, RecordState, Records, Release, Resolution, ResolveVerdict, Role, RunId, Save,
+    Receipt, Record, RecordState, Records, Release, Resolution, Resolve, ResolveVerdict, Role, RunId, Save,
     SaveVerdict, Settles, SettlesIn, UnknownEnding, Write,
 };
 use steadfast_core::id::{Digest, SessionKey};
@@ -325,9 +325,13 @@ impl<'w> History<'w> {
         let Some(Pair { real, .. }) = self.random.pick(&self.receipts).cloned() else { return };
         let resolution = if self.random.one_in(2) { Resolution::Ran } else { Resolution::DidNotRun };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
-        let verdict = store.resolve(real.key, resolution, &rules()).await.unwrap();
-        let expected =
-            self.model.resolve(&real.key, resolution, &rules(), |owner| self.world.sight(owner), now);
+        let verdict = store.resolve(&Resolve::by_hand(real.key, resolution), &rules()).await.unwrap();
+        let expected = self.model.resolve(
+            &Resolve::by_hand(real.key, resolution),
+            &rules(),
+            |owner| self.world.sight(owner),
+            now,
+        );
         self.story.push(format!("{resolution:?} {:?}: {expected:?}", real.key));
         self.same(&self.timeless_resolution(verdict), &self.timeless_resolution(expected));
     }

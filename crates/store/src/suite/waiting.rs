@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use steadfast_core::dedupe::{Claim, Record, Resolution, ResolveVerdict, Rules, SettlesIn};
+use steadfast_core::dedupe::{Claim, Record, Resolution, Resolve, ResolveVerdict, Rules, SettlesIn};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
 use tokio::task::JoinHandle;
@@ -108,7 +108,11 @@ impl End {
             Self::SettledByOperator => {
                 store.save(&save(record, unknown_for_good())).await.unwrap();
                 let resolution = Resolution::DidNotRun;
-                let resolved = world.second().resolve(record.key, resolution, &rules()).await.unwrap();
+                let resolved = world
+                    .second()
+                    .resolve(&Resolve::by_hand(record.key, resolution), &rules())
+                    .await
+                    .unwrap();
                 assert_eq!(resolved, ResolveVerdict::Resolved);
             }
         }

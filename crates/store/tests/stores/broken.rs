@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Address, Claim, ClaimVerdict, Ending, Intent, Known, LeaseSight, Owner, Process, Receipt, Record,
-    RecordState, Release, RenewVerdict, Resolution, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn,
+    RecordState, Release, RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn,
     StartVerdict,
 };
 use steadfast_core::id::Digest;
@@ -670,17 +670,12 @@ impl Store for Broken {
         })
     }
 
-    fn resolve<'a>(
-        &'a self,
-        key: Key,
-        resolution: Resolution,
-        rules: &'a Rules,
-    ) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
         Box::pin(async move {
-            let verdict = self.inner.resolve(key, resolution, rules).await?;
+            let verdict = self.inner.resolve(resolve, rules).await?;
             match verdict {
                 ResolveVerdict::NotSettled(_) if self.is(Fault::ResolvesBeforeTheEnd) => {
-                    self.forget(key).await;
+                    self.forget(resolve.key).await;
                     Ok(ResolveVerdict::Resolved)
                 }
                 _ if self.is(Fault::ResolvesAnything) => Ok(ResolveVerdict::Resolved),

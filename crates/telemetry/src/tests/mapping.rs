@@ -8,7 +8,7 @@ use steadfast_core::breaker::{Reason, State, Transition};
 use steadfast_core::call::{BreakerScope, Cut, FailedAttempt, Notice, Shadowed};
 use steadfast_core::classify::{Nature, Reach, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Observed, ReplayReason};
+use steadfast_core::dedupe::{Observed, ReplayReason, Resolution};
 use steadfast_core::envelope::ErrorBody;
 use steadfast_core::guard::Layer;
 use steadfast_core::policy::{Silence, ToolClass};
@@ -152,6 +152,11 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
             Some("tool_call_shadow"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_shadow\"} 1"),
         ),
+        (
+            Notice::Verified { resolution: Some(Resolution::Ran), words: "bank/payments shows it".into() },
+            Some("tool_call_verified"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_verified\"} 1"),
+        ),
         (Notice::ProbeMoved { scope: BreakerScope::Tool }, None, None),
         // The end is told with the result, not with the notice.
         (Notice::CallFinished { code: None, took, attempts: 1, replayed: false }, None, None),
@@ -184,7 +189,8 @@ fn number(notice: &Notice) -> usize {
         Notice::WouldHave(_) => 20,
         Notice::ProbeMoved { .. } => 21,
         Notice::CallFinished { .. } => 22,
-        Notice::InputRequired => 23,
+        Notice::Verified { .. } => 23,
+        Notice::InputRequired => 24,
     }
 }
 
@@ -216,7 +222,7 @@ fn tr_13_every_notice_is_logged_and_counted_as_the_table_says() {
             heard.assert_counted(&format!("steadfast_{counted}"));
         }
     }
-    assert_eq!(seen.into_iter().collect::<Vec<_>>(), (0..24).collect::<Vec<_>>());
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"OPEN\"} 1");
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"CLOSED\"} 0");
     heard.assert_counted("steadfast_tool_trust_state{tool=\"bank/pay\",state=\"ESCALATED\"} 1");

@@ -6,7 +6,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, GrantId, Spend};
 use steadfast_core::dedupe::{
     Absence, Claim, ClaimVerdict, Known, LeaseSight, Owner, Receipt, Record, RecordState, Records, Release,
-    RenewVerdict, Resolution, Rules, Save, SaveVerdict, StartVerdict,
+    RenewVerdict, Resolution, Resolve, Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -67,7 +67,12 @@ impl Store {
     pub(super) fn resolve_all(&mut self, rules: &Rules, now: Timestamp) {
         let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
         for key in keys {
-            let _ = self.records.resolve(&key, Resolution::DidNotRun, rules, |_| LeaseSight::Alive, now);
+            let _ = self.records.resolve(
+                &Resolve::by_hand(key, Resolution::DidNotRun),
+                rules,
+                |_| LeaseSight::Alive,
+                now,
+            );
         }
     }
 

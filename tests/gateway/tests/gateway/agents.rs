@@ -196,6 +196,75 @@ fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
     });
 }
 
+const VERIFY: &str = "verify = { tool = \"shop/orders_find\", params = { item = \"{item}\" }, \
+    ran_if = \"/orders/*/item = {item}\" }\n";
+
+/// Calls again until it hears that it is done, and never looks.
+fn done_in_the_end(client: &mut Client, item: &str, key: Option<&str>) -> Vec<Said> {
+    let mut heard = Vec::new();
+    for _ in 0..ROUNDS {
+        let said = match key {
+            Some(key) => client.call_keyed("orders_add", json!({ "item": item }), key),
+            None => order(client, item),
+        };
+        let is_done = !said.is_error || said.code.as_deref() == Some("result_not_kept");
+        heard.push(said);
+        if is_done {
+            return heard;
+        }
+    }
+    panic!("{item} is not done: {heard:#?}");
+}
+
+#[test]
+fn sf_10_where_a_verification_is_set_unknown_outcomes_settle_themselves_and_nobody_has_to_look() {
+    let (fronts, keys) = ([By::Stdio, By::Http], [None, Some("k-1")]);
+    thread::scope(|scope| {
+        for ((front, fault), key) in all_of(&all_of(&fronts, &FAULTS), &keys) {
+            scope.spawn(move || {
+                let config = format!("{CONFIG}{VERIFY}");
+                let shop = Shop::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
+                shop.plan("bread", fault);
+                let mut client = shop.client();
+                let heard = done_in_the_end(&mut client, "bread", key);
+                assert_eq!(shop.orders()["bread"], 1, "{front:?} {fault} {key:?}: {heard:#?}");
+                // Nobody is told that it is over and unknown: then it is known.
+                for said in &heard {
+                    assert_ne!(
+                        said.ours["error"]["ended"],
+                        json!(true),
+                        "{front:?} {fault} {key:?}: {said:?}"
+                    );
+                }
+                drop(client);
+                let (unknown, _) = shop.world.steadfast(&["unknown"]);
+                assert!(!unknown.contains("orders_add"), "{front:?} {fault} {key:?}: {unknown}");
+            });
+        }
+    });
+}
+
+#[test]
+fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
+    for (verify, why) in [
+        (VERIFY.replace("/orders/*/item", "/items/*/item"), "has nothing at"),
+        (VERIFY.replace("{ item = \"{item}\" }", "{ item = \"{goods}\" }"), "has no argument goods"),
+        (VERIFY.replace("orders_find", "orders_search"), "not known to be read-only"),
+        (VERIFY.replace("orders_find", "orders_add"), "not known to be read-only"),
+        (VERIFY.replace("shop/", "store/"), "nobody here has the tool"),
+    ] {
+        let shop = Shop::new("agents_unverified", By::Stdio, &format!("{CONFIG}{verify}"));
+        shop.plan("bread", "crash_after");
+        let mut client = shop.client();
+        let said = order(&mut client, "bread");
+        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{verify}: {said:?}");
+        assert_eq!(shop.orders()["bread"], 1, "{verify}");
+        let logged = shop.world.logged("tool_call_verified");
+        assert!(logged[0]["reason"].as_str().is_some_and(|said| said.contains(why)), "{verify}: {logged:?}");
+        assert_eq!(logged[0]["outcome"], "unknown", "{verify}");
+    }
+}
+
 /// Each of the first with each of the second.
 fn all_of<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
     first.iter().flat_map(|one| second.iter().map(move |other| (*one, *other))).collect()

@@ -10,10 +10,11 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use steadfast_core::key::KeyTemplate;
 use steadfast_core::policy::{Ambiguous, ArgumentCheck, AskWhen, Dangerous, Mode, Modes, Silence, ToolClass};
+use steadfast_core::verify::{Verify, VerifyCall};
 
 use super::Draft;
 use crate::kind::{Count, Flag, Kind, OrNone, Span, Text, Words};
-use crate::node::Node;
+use crate::node::{Node, Raw};
 use crate::setting::{Context, Setting, setting};
 
 pub(crate) use judgement::SEVERITIES;
@@ -196,9 +197,10 @@ fn general() -> Vec<Setting<Draft>> {
             Draft,
             "verify",
             verify,
-            OrNone(Text { most: 1024 }),
-            "How a person or a model finds out whether a call had its effect. Shown with every \
-             unknown outcome."
+            OrNone(VerifyKind),
+            "How to find out whether a call took effect. A text is shown with every unknown outcome. A table names a read-only \
+             call whose answer settles it: `{ tool = \"bank/payments\", params = { invoice = \"{invoice}\" }, ran_if = \
+             \"/payments/*/invoice = {invoice}\" }`."
         ),
         setting!(
             Draft,
@@ -240,6 +242,80 @@ fn general() -> Vec<Setting<Draft>> {
              asks first."
         ),
     ]
+}
+
+/// A hint, or a call that shows whether another one took effect.
+struct VerifyKind;
+
+const HINT: Text = Text { most: 1024 };
+const VERIFY_PARTS: [&str; 3] = ["tool", "params", "ran_if"];
+
+impl Kind<Verify> for VerifyKind {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Verify> {
+        let Some(table) = node.table() else {
+            let hint: Arc<str> = HINT.read(node, cx)?;
+            return Some(Verify::Hint(hint));
+        };
+        let name = cx.name.clone();
+        if let Some(entry) = table.0.iter().find(|entry| !VERIFY_PARTS.contains(&entry.key.as_str())) {
+            let help = "it has `tool`, `params` and `ran_if`";
+            cx.refuse(&entry.key_place, format!("`{name}` has no `{}`", entry.key), help);
+            return None;
+        }
+        let text = |part: &str| table.get(part).and_then(|entry| entry.node.text()).unwrap_or_default();
+        let params = table.get("params").map_or_else(|| Some(json!({})), |entry| json_of(&entry.node));
+        match VerifyCall::new(text("tool"), &params.unwrap_or_default(), text("ran_if")) {
+            Ok(call) => Some(Verify::Call(Arc::new(call))),
+            Err(why) => {
+                let help = "write for example `{ tool = \"bank/payments\", params = { invoice = \"{invoice}\" }, ran_if = \
+                            \"/payments/*/invoice = {invoice}\" }`";
+                cx.refuse(&node.place, format!("`{name}` {why}"), help);
+                None
+            }
+        }
+    }
+
+    fn show(&self, value: &Verify) -> String {
+        match value {
+            Verify::Hint(hint) => HINT.show(hint),
+            Verify::Call(call) => call.to_string(),
+        }
+    }
+
+    fn takes(&self) -> String {
+        "a text, or a table with `tool`, `params` and `ran_if`".to_owned()
+    }
+
+    fn schema(&self) -> Json {
+        let hint: Json = Kind::<Arc<str>>::schema(&HINT);
+        let call = json!({
+            "type": "object",
+            "properties": {
+                "tool": { "type": "string", "pattern": "^[^/]+/.+$" },
+                "params": { "type": "object" },
+                "ran_if": { "type": "string", "pattern": "^/.*=.+$" }
+            },
+            "required": ["tool", "ran_if"],
+            "additionalProperties": false
+        });
+        json!({ "anyOf": [hint, call] })
+    }
+}
+
+/// A value as JSON; nothing for what JSON does not have.
+fn json_of(node: &Node) -> Option<Json> {
+    Some(match &node.raw {
+        Raw::Boolean(truth) => json!(truth),
+        Raw::Integer(number) => json!(number),
+        Raw::Float(number) => json!(number),
+        Raw::String(text) | Raw::Loose(text) => json!(text),
+        Raw::Foreign(_) => return None,
+        Raw::Array(items) => Json::Array(items.iter().map(json_of).collect::<Option<_>>()?),
+        Raw::Table(table) => {
+            let members = table.0.iter().map(|entry| Some((entry.key.clone(), json_of(&entry.node)?)));
+            Json::Object(members.collect::<Option<_>>()?)
+        }
+    })
 }
 
 /// A template for keys.

@@ -454,8 +454,7 @@ fn who_was_frozen_between_claim_and_attempt_starts_nothing() {
         assert_eq!(code(&told), Some(Code::OutcomeUnknown), "{name}");
         world.pass(policy.settling.linger);
         let resolved = world.store.records.resolve(
-            &key,
-            crate::dedupe::Resolution::DidNotRun,
+            &crate::dedupe::Resolve::by_hand(key, crate::dedupe::Resolution::DidNotRun),
             &crate::dedupe::Rules::from(&policy),
             |_| LeaseSight::Time,
             world.now,

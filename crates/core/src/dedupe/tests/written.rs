@@ -75,7 +75,8 @@ fn a_delivery_mark_changes_nothing_but_the_mark() {
 fn what_an_operator_resolves_is_an_answer_that_nobody_has_received() {
     let rules = Rules::from(&policy());
     let told = Record { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
-    let ran = put(decide_resolve(Some((&told, LeaseSight::Alive)), Resolution::Ran, &rules, NOW).write);
+    let ran =
+        put(decide_resolve(&by_hand(Resolution::Ran), Some((&told, LeaseSight::Alive)), &rules, NOW).write);
     let (state, expires) = (RecordState::Done(None), Some(NOW + rules.keep.done));
     assert_eq!(ran, Record { state, delivered: None, version: 8, updated: NOW, expires, ..told });
 }

@@ -1,0 +1,175 @@
+//! An unknown outcome that is settled by a call which shows whether it took effect.
+//!
+//! It is tried once for each call that would be told that an outcome is unknown, after the attempt has ended: what is seen
+//! before proves nothing. What it shows is written under the fence of that very run. Where it shows nothing, or does not come
+//! back in time, the caller is told that the outcome is unknown, as without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use steadfast_core::call::{CallResult, Notice, RunBy};
+use steadfast_core::dedupe::{Receipt, RecordState, Resolution, Resolve, ResolveVerdict};
+use steadfast_core::envelope::{CallEnvelope, CallHints, Control, Payload, PayloadVersion, Target, Unknown};
+use steadfast_core::id::{RequestId, SessionKey};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{Mode, ToolClass};
+use steadfast_core::redact;
+use steadfast_core::verify::{Finding, VerifyCall};
+use steadfast_store::Store;
+
+use crate::audit::{By, Surface};
+use crate::drive::Drive;
+use crate::engine::{CallOptions, Inner};
+use crate::shelf::{Found, Shelf};
+use crate::tool::{AnyTool, Tool as _};
+
+/// How long a verification may take.
+const VERIFY_WITHIN: Duration = Duration::from_secs(10);
+
+impl Drive {
+    /// The result, with what a verification showed where one is set and the outcome is unknown.
+    pub(crate) async fn verified(&mut self, result: Box<CallResult>) -> Box<CallResult> {
+        let (policy, request) = (self.call.shared_policy().clone(), self.call.request());
+        let is_final = result.unknown.is_some_and(|unknown| unknown.ended);
+        let (Some(call), Some(receipt), true) = (policy.verify_call(), result.receipt.clone(), is_final)
+        else {
+            return result;
+        };
+        if self.stopped || policy.modes.dedupe != Mode::Enforce {
+            return result;
+        }
+        let Some(shelf) = self.shelf.take() else { return result };
+        let is_critical = request.hints.safety_critical;
+        let verification = Verification {
+            inner: self.inner.clone(),
+            store: self.store.clone(),
+            of: self.envelope.clone(),
+            number: request.number,
+            call: call.clone(),
+        };
+        // Much larger than what is done for most calls.
+        let finding = Box::pin(verification.find_out(&*shelf)).await;
+        let resolution = match &finding {
+            Finding::Ran => Some(Resolution::Ran),
+            Finding::DidNotRun => Some(Resolution::DidNotRun),
+            Finding::Unclear(_) => None,
+        };
+        let settled = match resolution {
+            Some(resolution) => {
+                let (key, of) = (receipt.key, Some(receipt.owner));
+                verification.settle(&Resolve { key, resolution, of, needs_seen_end: is_critical }).await
+            }
+            None => None,
+        };
+        let words = match &finding {
+            Finding::Ran | Finding::DidNotRun => format!("{} shows it", call.tool()),
+            Finding::Unclear(why) => redact::text(why).into_owned(),
+        };
+        self.notices.push(Notice::Verified { resolution, words: words.into() });
+        match settled {
+            Some((resolution, receipt)) => Box::new(result.verified(call.tool(), resolution, receipt)),
+            None => result,
+        }
+    }
+}
+
+/// A verification that is made.
+struct Verification {
+    inner: Arc<Inner>,
+    store: Arc<dyn Store>,
+    /// The call that is verified.
+    of: Arc<CallEnvelope>,
+    number: u64,
+    call: Arc<VerifyCall>,
+}
+
+impl Verification {
+    /// Writes it down; says what holds now, and what to mark by that somebody was told of it. Nothing where that is not known.
+    async fn settle(&self, resolve: &Resolve) -> Option<(Resolution, Option<Receipt>)> {
+        let by = By::new(format!("verification with {}", self.call.tool()), Surface::Verify);
+        let resolved = match self.inner.resolve(resolve, &by).await {
+            // Where it is settled already, what is there says how.
+            Ok(ResolveVerdict::Resolved | ResolveVerdict::NotUnknown) => self.store.record(resolve.key).await,
+            Ok(ResolveVerdict::NotSettled(_)) => return None,
+            Err(error) => Err(error),
+        };
+        let there = resolved.inspect_err(|error| self.inner.store_trouble(&*self.store, error)).ok()?;
+        match there.filter(|record| resolve.of.as_ref() == Some(&record.owner)) {
+            Some(record) if matches!(record.state, RecordState::Done(_)) => {
+                Some((Resolution::Ran, Some(record.receipt())))
+            }
+            Some(_) => None,
+            None => Some((resolve.resolution, None)),
+        }
+    }
+
+    /// Makes the call that shows it.
+    async fn find_out(&self, shelf: &dyn Shelf) -> Finding {
+        let call = &self.call;
+        let arguments: Json = serde_json::from_str(self.of.payload.params.as_str()).unwrap_or_default();
+        let params = match call.params(&arguments) {
+            Ok(params) => params,
+            Err(missing) => {
+                return Finding::Unclear(format!("the call has no argument {}", missing.join(", ")));
+            }
+        };
+        let Some(envelope) = self.envelope(&params) else {
+            return Finding::Unclear("its params are too long".to_owned());
+        };
+        match tokio::time::timeout(VERIFY_WITHIN, self.ask(shelf, envelope)).await {
+            Ok(Ok(answer)) => call.finding(&arguments, &answer),
+            Ok(Err(why)) => Finding::Unclear(why),
+            Err(_) => Finding::Unclear(format!("{} did not answer in time", call.tool())),
+        }
+    }
+
+    async fn ask(&self, shelf: &dyn Shelf, envelope: CallEnvelope) -> Result<Output, String> {
+        let tool = self.call.tool();
+        let Found { run, info, .. } =
+            shelf.find(&envelope).await.ok_or_else(|| format!("nobody here has the tool {tool}"))?;
+        let info = match info {
+            Some(info) => Some(info),
+            None => run.describe().await.and_then(|description| description.info),
+        };
+        let annotations = info.as_ref().map(|info| info.annotations).unwrap_or_default();
+        if self.inner.class_of(&envelope, annotations) != Some(ToolClass::ReadOnly) {
+            return Err(format!("{tool} is not known to be read-only, so it was not called"));
+        }
+        let options = CallOptions { tool: info, ..CallOptions::default() };
+        let run: Arc<dyn AnyTool> = Arc::new(run);
+        let called = self.inner.dispatch(Arc::new(envelope), run, options, RunBy::Driver).await;
+        match (called.result.output, called.result.error) {
+            (Some(answer), None) => Ok(answer),
+            (_, Some(error)) => Err(format!("{tool} failed: {}", error.message)),
+            (None, None) => Err(format!("{tool} answered with nothing")),
+        }
+    }
+
+    /// The call, for the same caller. It is none of its conversation: the model did not make it.
+    fn envelope(&self, params: &Json) -> Option<CallEnvelope> {
+        let (of, tool) = (&*self.of, self.call.tool());
+        let name = format!("verify-{}-{}", self.inner.tag, self.number);
+        Some(CallEnvelope {
+            request_id: RequestId::new(name).ok()?,
+            tool_call_id: None,
+            tool_name: tool.tool.clone(),
+            tool_namespace: tool.namespace.clone(),
+            target: Target {
+                session_key: SessionKey::new("verification").ok()?,
+                turn_id: None,
+                domain: None,
+                ..of.target.clone()
+            },
+            payload: Payload {
+                version: PayloadVersion::V1_0,
+                params: RawJson::from_trusted(params.to_string()),
+                idempotency_key: None,
+                call_hints: CallHints::default(),
+                unknown: Unknown::new(),
+            },
+            control: Control::default(),
+            ..of.clone()
+        })
+    }
+}

@@ -6,10 +6,11 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use steadfast::id::Namespace;
-use steadfast::redact::Redacted;
+use steadfast::id::{Digest, Namespace};
+use steadfast::redact::{self, Redacted};
 use steadfast::{Config, Isolation, Reached, Server};
 use steadfast_core::restart::RestartPolicy;
+use steadfast_core::server_name::ServerIdentity;
 use steadfast_gateway::{Backend, Configured, Sharing, Start, namespace_of, namespace_of_url};
 use steadfast_mcp::http::back;
 use steadfast_process::{Environment, Launch, Leash, Patience, Supervisor};
@@ -28,9 +29,35 @@ pub(crate) fn of_command(
 ) -> Result<Configured, Failure> {
     let environment = Environment::inherited_and(without_tokens(env::vars_os(), config), &BTreeMap::new());
     let launch = Launch { environment, ..launch_of_command(command)? };
+    // Without a name it has one that says what it runs.
+    let identity = name.is_some().then(|| identity_of_command(&launch));
     let name = name.unwrap_or_else(|| namespace_of(&launch));
-    Ok(alone(name, child(launch, leash()?, RestartPolicy::default())))
+    Ok(alone(name, child(launch, leash()?, RestartPolicy::default())).identified(identity))
 }
+
+/// What tells a server from others of its name: what it runs.
+fn identity_of_command(launch: &Launch) -> ServerIdentity {
+    let words = || std::iter::once(&launch.program).chain(&launch.args);
+    let mut all = Vec::new();
+    for word in words() {
+        all.extend_from_slice(&word.as_encoded_bytes().len().to_be_bytes());
+        all.extend_from_slice(word.as_encoded_bytes());
+    }
+    let runs: Vec<_> = words().map(|word| word.to_string_lossy()).collect();
+    identity(&all, &runs.join(" "))
+}
+
+fn identity_of_url(url: &str) -> ServerIdentity {
+    identity(url.as_bytes(), url.split(['?', '#']).next().unwrap_or_default())
+}
+
+fn identity(all: &[u8], runs: &str) -> ServerIdentity {
+    let place = env::current_dir().unwrap_or_default().display().to_string();
+    ServerIdentity { digest: Digest::of(all), runs: redact::excerpt(runs, LONGEST_COMMAND), place }
+}
+
+/// What is shown of a command.
+const LONGEST_COMMAND: usize = 200;
 
 /// How the server of this command is started.
 pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, Failure> {
@@ -51,14 +78,16 @@ pub(crate) fn of_url(url: &str, headers: &[String], name: Option<Namespace>) -> 
     let server = back::Server::new(url, back::Settings::default())
         .map_err(|error| Failure::Usage(format!("`--url {url}`: {error}")))?;
     let headers = given(headers)?;
+    let identity = name.is_some().then(|| identity_of_url(url));
     let name = name.unwrap_or_else(|| namespace_of_url(url));
-    Ok(alone(name, Arc::new(move || Backend::Remote(server.clone(), headers.clone()))))
+    let start: Start = Arc::new(move || Backend::Remote(server.clone(), headers.clone()));
+    Ok(alone(name, start).identified(identity))
 }
 
 /// A server of the configuration. What stands in our environment is not meant for it, but for what every program needs.
 pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
     let wrong = |why: String| Failure::Configuration(format!("error: [servers.{}]: {why}", server.name));
-    let (sharing, start): (_, Start) = match &server.reach {
+    let (sharing, identity, start): (_, _, Start) = match &server.reach {
         Reached::Command { isolation, .. } => {
             let launch = launch_of_config(server).ok_or_else(|| wrong("the command is empty".to_owned()))?;
             let policy = RestartPolicy {
@@ -72,7 +101,7 @@ pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
                     Sharing::PerSession { most: usize::try_from(most.get()).unwrap_or(usize::MAX) }
                 }
             };
-            (sharing, child(launch, leash()?, policy))
+            (sharing, identity_of_command(&launch), child(launch, leash()?, policy))
         }
         Reached::Url { url, headers } => {
             let remote = back::Server::new(url.expose(), back::Settings::default())
@@ -80,10 +109,10 @@ pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
             let sent = sent(headers).map_err(wrong)?;
             let start: Start = Arc::new(move || Backend::Remote(remote.clone(), sent.clone()));
             // A session of its own costs such a server little, and is what it knows.
-            (Sharing::PerSession { most: 1024 }, start)
+            (Sharing::PerSession { most: 1024 }, identity_of_url(url.expose()), start)
         }
     };
-    Ok(Configured::new(server.name.clone(), sharing, start))
+    Ok(Configured::new(server.name.clone(), sharing, start).identified(Some(identity)))
 }
 
 /// How a server of the configuration is started, if it is one that is.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, OnDamage, Plan, Reached, Role, Server, StoreKind};
+use steadfast::{Config, OnDamage, Plan, Reached, Role, Server, StoreKind, servers_of_one_name};
 
 use crate::access;
 use crate::admin_token;
@@ -334,10 +334,27 @@ async fn store(config: &Config, found: &mut Findings) {
     }
     let began = Instant::now();
     match output::during("opening the store", plan.try_store(OnDamage::Refuse)).await {
-        Ok(_) => found.ok("store", format!("{words}, opened in {}", took(began))),
+        Ok(_) => {
+            found.ok("store", format!("{words}, opened in {}", took(began)));
+            same_names(config, found).await;
+        }
         Err(error) => {
             found.bad("store", error.to_string(), "until then calls that must not run twice are refused")
         }
+    }
+}
+
+/// Servers that run now, are called the same, and are not the same.
+async fn same_names(config: &Config, found: &mut Findings) {
+    let Ok(plan) = Plan::of(config) else { return };
+    let Ok(store) = plan.open().await else { return };
+    for (name, servers) in servers_of_one_name(&*store).await.unwrap_or_default() {
+        let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
+        found.warn(
+            "servers",
+            format!("{} are called {name}: {}", servers.len(), servers.join(", ")),
+            "give one of them another name; until then each has its own trust, breakers and history",
+        );
     }
 }
 

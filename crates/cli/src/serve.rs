@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use steadfast::Config;
+use steadfast::{Config, Steadfast};
 use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::access::Access;
@@ -59,7 +59,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let config = steadfast.config();
     let servers: Vec<Configured> =
         config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
-    let servers: Vec<_> = servers.into_iter().map(|server| watched(server, steadfast.telemetry())).collect();
+    let servers = claimed(servers, &steadfast).await;
     let stop = stop::asked();
     if options.stdio {
         // Plain tools are called over HTTP.
@@ -84,6 +84,15 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     }
     steadfast.shutdown(Duration::ZERO).await;
     Ok(())
+}
+
+/// The servers under the names that their tools have, counted from their start on.
+async fn claimed(servers: Vec<Configured>, steadfast: &Steadfast) -> Vec<Configured> {
+    let mut claimed = Vec::new();
+    for server in servers {
+        claimed.push(watched(server.claimed(steadfast.engine()).await, steadfast.telemetry()));
+    }
+    claimed
 }
 
 fn has_plain_tools(config: &Config) -> bool {
@@ -111,7 +120,7 @@ fn together(servers: &[Configured]) -> Vec<Configured> {
     let several = servers.len() > 1;
     let named = |server: &Configured| {
         let mut named = server.clone();
-        named.prefix = several.then(|| server.name.as_str().into());
+        named.prefix = several.then(|| server.name.configured().as_str().into());
         named
     };
     servers.iter().map(named).collect()
@@ -122,12 +131,14 @@ fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
     if servers.is_empty() {
         return Vec::new();
     }
-    let alone = servers.iter().map(|server| (format!("{ALL}/{}", server.name), vec![server.clone()]));
+    let alone =
+        servers.iter().map(|server| (format!("{ALL}/{}", server.name.configured()), vec![server.clone()]));
     std::iter::once((ALL.to_owned(), together(servers))).chain(alone).collect()
 }
 
 fn tell(listened: &Listened, servers: &[Configured]) {
-    let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+    let names: Vec<_> = servers.iter().map(|server| server.name.configured()).collect();
+    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     let all = listened.url(ALL);
     match &*names {
         [] => output::remark(&format!("no server; tools are called at {}", listened.url("/v1/calls"))),

@@ -16,8 +16,8 @@ impl Shelf for ServerTools {
     fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
         async {
             let (tool, info) = self.0.find(envelope).await?;
-            let reads = tool.reads();
-            Some(Found { info, reads, ..Found::new(tool) })
+            let (namespace, reads) = (self.0.name(&envelope.tool_namespace), tool.reads());
+            Some(Found { namespace, info, reads, ..Found::new(tool) })
         }
         .boxed()
     }

@@ -61,7 +61,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 async fn carry(options: &Options) -> Result<(), Failure> {
     let server = server(options)?;
     let steadfast = sources::open(sources(options, &server)?, options.store.as_ref()).await?;
-    let server = watched(server, steadfast.telemetry());
+    let server = watched(server.claimed(steadfast.engine()).await, steadfast.telemetry());
     let stop = stop::asked();
     match options.listen {
         Some(address) => {
@@ -108,6 +108,13 @@ fn server(options: &Options) -> Result<Configured, Failure> {
     let name = match &options.name {
         Some(name) => Some(
             Namespace::new(name)
+                .map_err(|error| error.to_string())
+                .and_then(|name| match name.as_str().contains(Namespace::MARK) {
+                    true => {
+                        Err(format!("has a `{}`, which tells servers of one name apart", Namespace::MARK))
+                    }
+                    false => Ok(name),
+                })
                 .map_err(|error| Failure::Usage(format!("a server cannot be called `{name}`: {error}")))?,
         ),
         None => None,

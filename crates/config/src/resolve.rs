@@ -4,6 +4,7 @@
 //! way of a call is one look into a map; the map is bounded, and a stranger that does not fit is resolved
 //! anew each time.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use steadfast_core::classify::{Aims, signature};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::id::{Domain, ToolRef};
+use steadfast_core::id::{Domain, Namespace, ToolRef};
 use steadfast_core::json::Value;
 use steadfast_core::policy::{Annotations, ComputedKeys, Policy, Profile, ToolClass, TrustRule};
 
@@ -154,6 +155,7 @@ impl Config {
 
     /// The same where it is known what the call depends on.
     pub fn resolve_at(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Resolved {
+        let tool = &configured(tool);
         let domain = domain.and_then(|domain| self.parts.rules.about_domain(domain));
         let hinted = self.hinted(tool, annotations);
         self.cache.of(tool, Variant { domain, hinted }, || {
@@ -166,8 +168,9 @@ impl Config {
 
     /// Why a call has the policy that it has.
     pub fn explain(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Explanation {
+        let named = configured(tool);
         let at = domain.and_then(|domain| self.parts.rules.about_domain(domain));
-        let (draft, origins) = self.draft(tool, self.hinted(tool, annotations), at);
+        let (draft, origins) = self.draft(&named, self.hinted(&named, annotations), at);
         let explained = settings().iter().zip(origins).filter_map(|(setting, origin)| {
             Some(Explained { setting: setting.path, value: setting.show(&draft)?, origin })
         });
@@ -237,6 +240,14 @@ impl Config {
             draft.trust
         })
     }
+}
+
+/// The tool by the name under which the configuration knows its server.
+fn configured(tool: &ToolRef) -> Cow<'_, ToolRef> {
+    if tool.namespace.as_str().contains(Namespace::MARK) {
+        return Cow::Owned(ToolRef { namespace: tool.namespace.configured(), tool: tool.tool.clone() });
+    }
+    Cow::Borrowed(tool)
 }
 
 fn apply(rule: &Rule, draft: &mut Draft, origins: &mut [Origin]) {

@@ -168,6 +168,26 @@ impl Namespace {
     pub fn any() -> Self {
         Self(Arc::from(ToolRef::ANY_NAMESPACE))
     }
+
+    /// What stands between a name and the mark that tells its server from others of the name.
+    pub const MARK: char = '~';
+
+    /// The name under which the configuration knows it: without the mark that tells its server from others of the name.
+    pub fn configured(&self) -> Self {
+        match self.0.split_once(Self::MARK) {
+            Some((name, _)) if !name.is_empty() => Self(Arc::from(name)),
+            Some(_) | None => self.clone(),
+        }
+    }
+
+    /// The same name with a mark of these letters, as many as tell servers apart.
+    pub fn marked(&self, letters: &str) -> Self {
+        let letters: String = letters.chars().take(6).collect();
+        let most = MAX_ID_BYTES - letters.len() - Self::MARK.len_utf8();
+        let fits = self.0.char_indices().take_while(|(at, sign)| at + sign.len_utf8() <= most);
+        let name: String = fits.map(|(_, sign)| sign).collect();
+        Self(Arc::from(format!("{name}{}{letters}", Self::MARK)))
+    }
 }
 
 impl ToolRef {

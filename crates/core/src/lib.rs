@@ -29,6 +29,7 @@ pub mod rehearse;
 pub mod report;
 pub mod restart;
 pub mod retry;
+pub mod server_name;
 pub mod stats;
 mod time;
 pub mod trust;

@@ -102,6 +102,14 @@ impl Engine {
         GuardView { stopped, trips: inner.trips.of(&tenant) }
     }
 
+    /// The server of this tool has taken it away, brought it back or changed it: whatever failed of it was another tool.
+    pub fn forget_tool(&self, tool: &ToolRef) {
+        for (id, guard) in self.inner.machines.sessions.all() {
+            guard.lock().forget_tool(tool);
+            self.inner.marks.mark(Marked::Session(id));
+        }
+    }
+
     /// Forgets everything that failed or was repeated in a conversation. For operators.
     ///
     /// Every process that shares the store and serves the conversation has a guard of its own for it; the reset reaches

@@ -11,7 +11,7 @@ use steadfast_core::policy::Annotations;
 use steadfast_core::redact;
 
 /// What is known about a tool beside its name; with MCP, what its server lists of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolInfo {
     /// What the server says of it.
     pub annotations: Annotations,

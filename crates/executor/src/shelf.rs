@@ -48,6 +48,8 @@ impl Tool for Run {
 pub struct Found {
     /// What runs it.
     pub run: Run,
+    /// The name of its server, where that is another than the call says: two servers may be called the same.
+    pub namespace: Option<Namespace>,
     /// What it depends on, where that is known; counts where the caller names nothing.
     pub domain: Option<Domain>,
     /// What its server says of it.
@@ -59,7 +61,17 @@ pub struct Found {
 impl Found {
     /// A tool of which nothing else is known.
     pub fn new(tool: impl Tool) -> Self {
-        Self { run: Run::new(tool), domain: None, info: None, reads: Arc::default() }
+        Self { run: Run::new(tool), namespace: None, domain: None, info: None, reads: Arc::default() }
+    }
+
+    /// What is known of the tool, put into the call that wants it.
+    pub fn complete(&self, envelope: &mut CallEnvelope) {
+        if let Some(namespace) = &self.namespace {
+            envelope.tool_namespace = namespace.clone();
+        }
+        if envelope.target.domain.is_none() {
+            envelope.target.domain.clone_from(&self.domain);
+        }
     }
 
     /// Stands for a tool that nobody has. The call goes the way of all calls, so that a model which asks for it again and

@@ -124,10 +124,11 @@ impl Verification {
         }
     }
 
-    async fn ask(&self, shelf: &dyn Shelf, envelope: CallEnvelope) -> Result<Output, String> {
+    async fn ask(&self, shelf: &dyn Shelf, mut envelope: CallEnvelope) -> Result<Output, String> {
         let tool = self.call.tool();
-        let Found { run, info, .. } =
-            shelf.find(&envelope).await.ok_or_else(|| format!("nobody here has the tool {tool}"))?;
+        let found = shelf.find(&envelope).await.ok_or_else(|| format!("nobody here has the tool {tool}"))?;
+        found.complete(&mut envelope);
+        let Found { run, info, .. } = found;
         let info = match info {
             Some(info) => Some(info),
             None => run.describe().await.and_then(|description| description.info),

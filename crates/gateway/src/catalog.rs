@@ -1,8 +1,9 @@
 //! What is known of a server's tools: what it said of them when it listed them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
@@ -20,8 +21,21 @@ pub(crate) struct Catalog {
     /// Those that say of themselves that they only read, a few of them.
     reads: RwLock<Arc<[Box<str>]>>,
     is_listed: AtomicBool,
+    /// What it said the last time, while it lists them anew page by page.
+    before: RwLock<HashMap<String, Arc<ToolInfo>>>,
+    /// Who is told of tools that are others now.
+    changed: OnceLock<Changed>,
     /// Held by whoever has the server list its tools. When that failed for the last time.
     pub(crate) listing: tokio::sync::Mutex<Option<Instant>>,
+}
+
+/// Is told the name of a tool that is another one now.
+pub(crate) struct Changed(pub(crate) Box<dyn Fn(&str) + Send + Sync>);
+
+impl fmt::Debug for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Changed")
+    }
 }
 
 /// The most tools that are remembered. Of others nothing is known but their names.
@@ -66,7 +80,7 @@ impl Catalog {
         });
         let mut known = self.tools.write();
         if request.param("cursor").is_none() {
-            known.clear();
+            *self.before.write() = std::mem::take(&mut *known);
         }
         let room = MOST_TOOLS.saturating_sub(known.len());
         known.extend(tools.take(room));
@@ -78,9 +92,21 @@ impl Catalog {
         drop(known);
         // There may be more pages, which nobody may ask for.
         let is_last = response.result().and_then(|result| raw::get(result, "nextCursor")).is_none();
-        if is_last {
-            self.is_listed.store(true, Ordering::Release);
+        if is_last && self.is_listed.swap(true, Ordering::AcqRel) {
+            self.tell_changes();
         }
+    }
+
+    /// Tells this one of every tool that is taken away, brought back or changed from now on.
+    pub(crate) fn on_change(&self, changed: Changed) {
+        let _ = self.changed.set(changed);
+    }
+
+    fn tell_changes(&self) {
+        let Some(Changed(tell)) = self.changed.get() else { return };
+        let (before, now) = (std::mem::take(&mut *self.before.write()), self.tools.read().clone());
+        let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+        names.into_iter().filter(|name| before.get(*name) != now.get(*name)).for_each(|name| tell(name));
     }
 }
 
@@ -111,6 +137,28 @@ mod tests {
             parse(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#)),
             parse(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}}}}}"#)),
         )
+    }
+
+    #[test]
+    fn tools_that_are_others_than_before_are_told_and_those_of_the_first_list_are_not() {
+        let (catalog, told) = (Catalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
+        let heard = told.clone();
+        catalog.on_change(Changed(Box::new(move |name| heard.lock().push(name.to_owned()))));
+        let list = |params: &str, tools: &str, more: bool| {
+            let (request, _) = listed(params, tools);
+            let cursor = if more { r#","nextCursor":"2""# } else { "" };
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}{cursor}}}}}"#);
+            catalog.learn(&request, &Message::parse(text, usize::MAX).unwrap());
+            std::mem::take(&mut *told.lock())
+        };
+        assert_eq!(list("{}", r#"[{"name":"a"},{"name":"b"}]"#, false), [""; 0]);
+        assert_eq!(list("{}", r#"[{"name":"a"},{"name":"b"}]"#, false), [""; 0]);
+        assert_eq!(list("{}", r#"[{"name":"b"}]"#, true), [""; 0]);
+        assert_eq!(list(r#"{"cursor":"2"}"#, r#"[{"name":"c"}]"#, false), ["a", "c"]);
+        assert_eq!(
+            list("{}", r#"[{"name":"b","annotations":{"readOnlyHint":true}},{"name":"c"}]"#, false),
+            ["b"]
+        );
     }
 
     #[test]

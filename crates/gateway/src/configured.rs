@@ -7,9 +7,10 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::policy::Annotations;
-use steadfast_executor::Offered;
+use steadfast_core::server_name::ServerIdentity;
+use steadfast_executor::{Engine, Offered};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Changed};
 use crate::look::ServerView;
 use crate::server::{Backend, Handshake, Keeping, Server};
 use crate::servers::Behind;
@@ -22,6 +23,10 @@ pub type Start = Arc<dyn Fn() -> Backend + Send + Sync>;
 pub struct Configured {
     /// What it is called, and the namespace of its tools.
     pub name: Namespace,
+    /// What it runs, by which it is told from others of its name; nothing where the name says it all.
+    identity: Option<ServerIdentity>,
+    /// Who hears of tools that are others now.
+    engine: Option<Engine>,
     /// What stands before the names of its tools and prompts, where it is not the only one.
     pub prefix: Option<Box<str>>,
     /// Who has it for himself.
@@ -54,12 +59,27 @@ pub enum Sharing {
 impl Configured {
     /// A server of this name, under the names that it gives its tools itself.
     pub fn new(name: Namespace, sharing: Sharing, start: Start) -> Self {
-        Self { name, prefix: None, sharing, start, made: Arc::default() }
+        Self { name, identity: None, engine: None, prefix: None, sharing, start, made: Arc::default() }
     }
 
     /// The same, with something done at each start.
     pub fn started_by(mut self, change: impl FnOnce(Start) -> Start) -> Self {
         self.start = change(self.start);
+        self
+    }
+
+    /// The same, told by this from others of its name.
+    pub fn identified(mut self, identity: Option<ServerIdentity>) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    /// The same under the name that its tools have, beside whatever else is called like it. The engine hears of its tools.
+    pub async fn claimed(mut self, engine: &Engine) -> Self {
+        self.engine = Some(engine.clone());
+        if let Some(identity) = &self.identity {
+            self.name = engine.claim_server(&self.name, identity).await;
+        }
         self
     }
 
@@ -72,6 +92,14 @@ impl Configured {
     /// The same by itself.
     pub(crate) fn make(&self, handshake: Handshake) -> (Arc<Server>, Keeping) {
         let (server, keeping) = Server::new(self.name.clone(), (self.start)(), handshake);
+        if let Some(engine) = self.engine.clone() {
+            let namespace = self.name.clone();
+            server.catalog.on_change(Changed(Box::new(move |name| {
+                if let Ok(tool) = ToolName::new(name) {
+                    engine.forget_tool(&ToolRef { namespace: namespace.clone(), tool });
+                }
+            })));
+        }
         let mut made = self.made.lock();
         let gone = made.servers.extract_if(.., |(server, _)| server.strong_count() == 0);
         let last = gone.map(|(_, catalog)| catalog).filter(|catalog| catalog.len() > 0).last();

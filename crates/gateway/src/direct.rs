@@ -74,13 +74,18 @@ const LOOK: Duration = Duration::from_secs(60);
 impl Direct {
     /// The tools of these servers.
     pub fn new(servers: impl IntoIterator<Item = Configured>) -> Arc<Self> {
-        let servers = servers.into_iter().map(|server| (server.name.clone(), server)).collect();
+        let servers = servers.into_iter().map(|server| (server.name.configured(), server)).collect();
         Arc::new(Self { servers, lines: Mutex::default() })
     }
 
     /// Whether there is a server of this name.
     pub fn has(&self, server: &Namespace) -> bool {
-        self.servers.contains_key(server)
+        self.servers.contains_key(&server.configured())
+    }
+
+    /// The name that the tools of a server have.
+    pub fn name(&self, server: &Namespace) -> Option<Namespace> {
+        self.servers.get(&server.configured()).map(|configured| configured.name.clone())
     }
 
     /// The tool that a call wants, and what its server says of it. None if there is no such server, or if it is known not
@@ -131,7 +136,7 @@ impl Direct {
     /// The line of the caller to the server that it wants, where there is such a server. A new one may take the place of one
     /// that is not in use and is to be stopped then; where all are, there is none.
     fn line(&self, envelope: &CallEnvelope) -> Option<(Option<Using>, Option<Arc<Line>>)> {
-        let configured = self.servers.get(&envelope.tool_namespace)?;
+        let configured = self.servers.get(&envelope.tool_namespace.configured())?;
         let target = &envelope.target;
         let whose = Whose { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() };
         let key = (configured.name.clone(), whose);

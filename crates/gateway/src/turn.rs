@@ -85,14 +85,16 @@ impl Shelf for Tools {
         envelope: &'a CallEnvelope,
     ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
         Box::pin(async {
-            let behind = self.0.servers().iter().find(|one| one.server.name == envelope.tool_namespace)?;
+            let wanted = envelope.tool_namespace.configured();
+            let behind = self.0.servers().iter().find(|one| one.server.name.configured() == wanted)?;
             let params = json!({ "name": envelope.tool_name.as_str(), "arguments": null }).to_string();
             let params = params.replacen("null", envelope.payload.params.as_str(), 1);
             let params = RawJson::parse(params).ok()?;
             let request = Message::request(&Id::number(0), "tools/call", Some(&params));
             let upstream = Upstream::at(behind, request, None);
             let info = behind.server.catalog.tool(envelope.tool_name.as_str());
-            Some(Found { info, reads: behind.reads(), ..Found::new(upstream) })
+            let namespace = Some(behind.server.name.clone());
+            Some(Found { namespace, info, reads: behind.reads(), ..Found::new(upstream) })
         })
     }
 }

@@ -67,7 +67,7 @@ pub use steadfast_executor::{
     InvalidBreakerKey, Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, Run,
     RuntimeClock, Shelf, Shelves, SignsOfLife, Steer, Steered, StoppedSession, Surface, Tenants, Ticket,
     Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip, TurnAbout, TurnHead, TurnOptions, TurnRefused,
-    TurnSpan, TurnStory, Turned, TurnedAway, TurnsWanted,
+    TurnSpan, TurnStory, Turned, TurnedAway, TurnsWanted, servers_of_one_name,
 };
 pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

@@ -20,12 +20,21 @@ pub enum DocumentKind {
     Agreement,
     /// Who runs a turn, and what was chosen in it.
     Turn,
+    /// The servers of one name.
+    Server,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Breaker, Self::Trust, Self::Approvals, Self::Session, Self::Agreement, Self::Turn];
+    pub const ALL: [Self; 7] = [
+        Self::Breaker,
+        Self::Trust,
+        Self::Approvals,
+        Self::Session,
+        Self::Agreement,
+        Self::Turn,
+        Self::Server,
+    ];
 
     /// The word that is stored for it.
     pub const fn name(self) -> &'static str {
@@ -36,6 +45,7 @@ impl DocumentKind {
             Self::Session => "session",
             Self::Agreement => "agreement",
             Self::Turn => "turn",
+            Self::Server => "server",
         }
     }
 

@@ -5,24 +5,25 @@ use std::fmt;
 
 use super::catalogue::{Catalogue, Requirement};
 use super::scan::Test;
+use super::surface::Surface;
 
-/// How many tests each promise has. Printed, it is a table.
+/// Which tests each promise has, by the surface that they show it on. Printed, it is a table.
 pub(crate) struct Coverage<'c> {
     catalogue: &'c Catalogue,
-    tests: BTreeMap<String, usize>,
+    tests: BTreeMap<String, BTreeMap<Surface, usize>>,
     strangers: Vec<String>,
 }
 
 impl<'c> Coverage<'c> {
     pub(crate) fn of(catalogue: &'c Catalogue, tests: &[Test]) -> Self {
         let all = catalogue.seeds.iter().flat_map(|seed| &seed.requirements);
-        let mut counts: BTreeMap<String, usize> =
-            all.map(|requirement| (requirement.id.clone(), 0)).collect();
+        let mut counts: BTreeMap<String, BTreeMap<Surface, usize>> =
+            all.map(|requirement| (requirement.id.clone(), BTreeMap::new())).collect();
         let mut strangers = Vec::new();
         for Test { name, file, line } in tests {
             let Some(id) = catalogue.id_carried_by(name) else { continue };
             match counts.get_mut(&id) {
-                Some(count) => *count += 1,
+                Some(count) => *count.entry(Surface::of(file)).or_default() += 1,
                 None => strangers.push(format!(
                     "{file}:{line}: {name} carries {id}, which requirements.toml does not have"
                 )),
@@ -41,42 +42,69 @@ impl<'c> Coverage<'c> {
         self.lacking(|requirement| requirement.due <= self.catalogue.current)
     }
 
+    /// Ids that only unit tests carry: no surface that users have shows them.
+    pub(crate) fn unreached(&self) -> Vec<&'c str> {
+        let is_unreached = |requirement: &&Requirement| {
+            let surfaces = self.surfaces_of(requirement);
+            surfaces.is_some_and(|tests| !tests.is_empty() && tests.keys().all(|one| *one == Surface::Unit))
+        };
+        self.all().filter(is_unreached).map(|requirement| requirement.id.as_str()).collect()
+    }
+
     /// Tests whose names begin with an id that nobody asked for; most likely a slip of the pen.
     pub(crate) fn strangers(&self) -> &[String] {
         &self.strangers
     }
 
+    fn all(&self) -> impl Iterator<Item = &'c Requirement> {
+        self.catalogue.seeds.iter().flat_map(|seed| &seed.requirements)
+    }
+
     fn lacking(&self, counts: impl Fn(&Requirement) -> bool) -> Vec<&'c str> {
-        let all = self.catalogue.seeds.iter().flat_map(|seed| &seed.requirements);
-        let lacking = all.filter(|requirement| self.tests_of(requirement) == 0 && counts(requirement));
+        let lacking = self.all().filter(|requirement| !self.has_tests(requirement) && counts(requirement));
         lacking.map(|requirement| requirement.id.as_str()).collect()
     }
 
-    fn tests_of(&self, requirement: &Requirement) -> usize {
-        self.tests.get(&requirement.id).copied().unwrap_or_default()
+    fn surfaces_of(&self, requirement: &Requirement) -> Option<&BTreeMap<Surface, usize>> {
+        self.tests.get(&requirement.id)
+    }
+
+    fn has_tests(&self, requirement: &Requirement) -> bool {
+        self.surfaces_of(requirement).is_some_and(|tests| !tests.is_empty())
+    }
+
+    /// "MCP 3, HTTP 1, unit 2".
+    fn shown(&self, requirement: &Requirement) -> String {
+        let tests = self.surfaces_of(requirement).into_iter().flatten();
+        let shown: Vec<_> = tests.map(|(surface, count)| format!("{surface} {count}")).collect();
+        match shown.as_slice() {
+            [] if requirement.due <= self.catalogue.current => "MISSING".to_owned(),
+            [] => format!("issue {}", requirement.due),
+            shown => shown.join(", "),
+        }
     }
 }
 
 impl fmt::Display for Coverage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for seed in &self.catalogue.seeds {
-            let covered =
-                seed.requirements.iter().filter(|&requirement| self.tests_of(requirement) > 0).count();
+            let covered = seed.requirements.iter().filter(|&requirement| self.has_tests(requirement)).count();
             let (prefix, source, title) = (&seed.prefix, &seed.source, &seed.title);
             writeln!(f, "{prefix} ({source}: {title}): {covered} of {}", seed.requirements.len())?;
             for requirement in &seed.requirements {
-                let state = match self.tests_of(requirement) {
-                    0 if requirement.due <= self.catalogue.current => "MISSING".to_owned(),
-                    0 => format!("issue {}", requirement.due),
-                    1 => "1 test".to_owned(),
-                    many => format!("{many} tests"),
-                };
-                writeln!(f, "  {:<7} {state:<9} {}", requirement.id, requirement.what)?;
+                writeln!(f, "  {:<7} {}", requirement.id, requirement.what)?;
+                writeln!(f, "  {:<7}   {}", "", self.shown(requirement))?;
             }
             writeln!(f)?;
         }
         let (all, missing, due) = (self.tests.len(), self.missing().len(), self.missing_and_due().len());
-        writeln!(f, "{} of {all} covered, {due} missing, {} with later issues", all - missing, missing - due)
+        writeln!(
+            f,
+            "{} of {all} covered, {} of them by unit tests alone, {due} missing, {} with later issues",
+            all - missing,
+            self.unreached().len(),
+            missing - due
+        )
     }
 }
 
@@ -98,7 +126,22 @@ mod tests {
     "#;
 
     fn test(name: &str) -> Test {
-        Test { name: name.to_owned(), file: "x.rs".to_owned(), line: 7 }
+        test_in("x.rs", name)
+    }
+
+    fn test_in(file: &str, name: &str) -> Test {
+        Test { name: name.to_owned(), file: file.to_owned(), line: 7 }
+    }
+
+    #[test]
+    fn an_id_that_only_unit_tests_carry_is_not_reached() {
+        let catalogue = Catalogue::parse(SMALL).unwrap();
+        let tests = [
+            test_in("crates/core/src/a.rs", "tr_1_one"),
+            test_in("tests/gateway/tests/gateway/faults.rs", "tr_2_one"),
+            test_in("crates/core/src/a.rs", "tr_2_two"),
+        ];
+        assert_eq!(Coverage::of(&catalogue, &tests).unreached(), ["TR-1"]);
     }
 
     #[test]
@@ -109,8 +152,9 @@ mod tests {
         assert_eq!(coverage.missing_and_due(), ["TR-2"]);
         assert_eq!(
             coverage.to_string(),
-            "TR (seed 000: the first): 1 of 3\n  TR-1    2 tests   a\n  TR-2    MISSING   b\n  TR-3    issue 3   c\n\n\
-             1 of 3 covered, 1 missing, 1 with later issues\n"
+            "TR (seed 000: the first): 1 of 3\n  TR-1    a\n            unit 2\n  TR-2    b\n            MISSING\n  \
+             TR-3    c\n            issue 3\n\n\
+             1 of 3 covered, 1 of them by unit tests alone, 1 missing, 1 with later issues\n"
         );
     }
 

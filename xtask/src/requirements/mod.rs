@@ -1,11 +1,13 @@
 //! Which promise is shown by which test.
 //!
 //! `requirements.toml` lists what Steadfast promises. A test shows a promise by beginning its name with
-//! the promise's id. This command puts the two side by side, so that a promise without a test is seen.
+//! the promise's id. This command puts the two side by side, with the surface that each test uses, so that a promise is seen
+//! that has no test, or none but those of what is inside.
 
 mod catalogue;
 mod coverage;
 mod scan;
+mod surface;
 
 use clap::Args;
 
@@ -34,6 +36,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         problems.push(format!(
             "no test carries {}; a test carries an id by beginning its name with it (TR-2: `fn tr_2_…`)",
             lacking.join(", ")
+        ));
+    }
+    let unreached = coverage.unreached();
+    if !unreached.is_empty() {
+        problems.push(format!(
+            "only unit tests carry {}; a promise is kept when a surface that users have shows it (MCP, HTTP, CLI, page, crate, host)",
+            unreached.join(", ")
         ));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n       ")) }

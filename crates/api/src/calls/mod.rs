@@ -106,10 +106,9 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     let (wanted, mut envelope) = read::call(engine, request).await?;
     let tool = envelope.tool();
     let found = inner.around.tools.find(&envelope).await;
-    let Found { run, domain, info, reads } = found.unwrap_or_else(|| Found::nobody(&tool));
-    if envelope.target.domain.is_none() {
-        envelope.target.domain = domain;
-    }
+    let found = found.unwrap_or_else(|| Found::nobody(&tool));
+    found.complete(&mut envelope);
+    let Found { run, info, reads, .. } = found;
     let shelf = Some(inner.around.tools.clone());
     if accepts(&wanted.headers, EVENTS) {
         let options = CallOptions { tool: info, reads, shelf, ..patient() };

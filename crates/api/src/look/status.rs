@@ -12,8 +12,9 @@ use steadfast_core::dedupe::RecordState;
 use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
+use steadfast_core::server_name::ServerClaim;
 use steadfast_core::trust::TrustState;
-use steadfast_executor::DomainView;
+use steadfast_executor::{DomainView, servers_of_one_name};
 use steadfast_gateway::{Configured, InstanceState, InstanceView, ServerView};
 use steadfast_store::{Page, Selection};
 
@@ -151,6 +152,7 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
             findings.push(finding);
         }
     }
+    findings.extend(same_names(store).await);
     let seen = StoreSeen {
         kind: store.kind().to_owned(),
         trouble: reach(store).await.err().map(|error| error.to_string()),
@@ -298,6 +300,21 @@ const MOST_DOMAINS: usize = 20;
 
 /// So many open records are looked at.
 const MOST_COUNTED: usize = 1000;
+
+/// Servers that are called the same and are not the same. None if the store does not answer.
+async fn same_names(store: &dyn Store) -> Vec<Finding> {
+    let found = servers_of_one_name(store).await.unwrap_or_default();
+    let finding = |(name, servers): (String, Vec<ServerClaim>)| {
+        let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
+        Finding {
+            level: Level::Attention,
+            what: format!("{} servers are called {name}: {}", servers.len(), servers.join(", ")),
+            todo: "give one of them another name; until then each has its own trust, breakers and history"
+                .to_owned(),
+        }
+    };
+    found.into_iter().map(finding).collect()
+}
 
 /// A server that does not come up, with what it said last.
 fn down(server: &ServerView) -> Option<Finding> {

@@ -423,6 +423,13 @@ impl LoopGuard {
         Ok(())
     }
 
+    /// Forgets what failed or was repeated of this tool: its server has taken it away, brought it back or changed it.
+    pub fn forget_tool(&mut self, tool: &ToolRef) {
+        self.failing.retain(|failing| failing.subject.tool != *tool);
+        self.repeats.retain(|repeat| repeat.subject.tool != *tool);
+        self.row.retain(|subject| subject.tool != *tool);
+    }
+
     fn forget(&mut self, reset: Timestamp) {
         self.reset = Some(reset);
         self.failing.clear();

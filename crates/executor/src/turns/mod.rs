@@ -597,10 +597,9 @@ impl Running {
         let (engine, shelf) = (self.engine.clone(), self.shelf.clone());
         self.going.push(Box::pin(async move {
             let found = shelf.find(&envelope).await;
-            let Found { run, domain, info, reads } = found.unwrap_or_else(|| Found::nobody(&tool));
-            if envelope.target.domain.is_none() {
-                envelope.target.domain = domain;
-            }
+            let found = found.unwrap_or_else(|| Found::nobody(&tool));
+            found.complete(&mut envelope);
+            let Found { run, info, reads, .. } = found;
             let calling = engine.call_with(
                 envelope,
                 run,

@@ -84,6 +84,12 @@ fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
         let said = client.call("nothing", json!({ "id": "a" }));
         assert!(said.is_error && said.text.starts_with("Unknown tool: nothing"), "{said:?}");
         assert!(!client.call("look", json!({ "id": "a" })).is_error);
+        // Also what is safe to repeat is asked for once.
+        for (id, words) in [("b", "Invalid airport code: XYZ"), ("c", "Authentication failed (401)")] {
+            let said = client.call("look", json!({ "id": id, "fault": "error", "text": words }));
+            assert_eq!((said.is_error, said.text.as_str()), (true, words), "{said:?}");
+            assert_eq!(world.count(&format!("look {id}")), 1, "{words}");
+        }
     }
 }
 

@@ -388,3 +388,17 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
         assert!(!world.folder().join(".local/state/steadfast/malformed-calls.jsonl").exists());
     }
 }
+
+#[test]
+fn tg_9_a_tool_that_comes_into_the_list_of_its_server_may_be_called_whatever_was_called_like_it_before() {
+    World::each("tg_9_comes_back", "", |world| {
+        let mut client = world.client();
+        let call = |client: &mut Client| client.call("extra", json!({ "id": "a" })).code;
+        while call(&mut client).as_deref() != Some("loop_detected") {}
+        client.request("tools/list", json!({}));
+        assert_eq!(call(&mut client).as_deref(), Some("loop_detected"), "the same list changes nothing");
+        fs::write(world.folder().join("ledger.names"), "extra\n").unwrap();
+        client.request("tools/list", json!({}));
+        assert_ne!(call(&mut client).as_deref(), Some("loop_detected"));
+    });
+}

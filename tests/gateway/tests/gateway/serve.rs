@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
 use crate::raw::{Request, send};
-use crate::world::{By, Folder, LISTEN, Process, World, kill, lives, signal, start_gateway, wait};
+use crate::world::{By, Folder, LISTEN, Process, World, begun, kill, lives, signal, start_gateway, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
 pub(crate) struct Served {
@@ -501,4 +501,41 @@ fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
         let (said, good) = world.steadfast(&["check", "--config", "openclaw.json"]);
         assert!(!good && said.contains(at) && said.to_lowercase().contains(what), "{to}: {said}");
     }
+}
+
+/// Two servers that are called the same and run something else.
+#[test]
+fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
+    let config = "[tools.\"db/pay\"]\nbreaker.consecutive = 1\nbreaker.cooldown = \"1h\"\nclass = \"idempotent\"\nretry.attempts = 1\n";
+    let world = World::of("d_47", config, By::Stdio, By::Stdio);
+    let ledgers = ["one", "two"].map(|name| world.folder().join(name));
+    let start = |ledger: &Path| {
+        fs::write(ledger, "").unwrap();
+        let mut command =
+            world.wrap_alone(&["--name", "db", "--", env!("CARGO_BIN_EXE_steadfast-test-server")]);
+        command.arg(ledger);
+        begun(Client::on_streams(command))
+    };
+    let [mut one, mut two] = ledgers.each_ref().map(|ledger| start(ledger));
+    let fails = json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" });
+    let works = json!({ "id": "b" });
+    one.call("pay", fails.clone());
+    assert_eq!(one.call("pay", works.clone()).code.as_deref(), Some("circuit_open"));
+    assert!(!two.call("pay", works.clone()).is_error, "the breaker of the other one is none of its business");
+    // The rules of the name are for both.
+    two.call("pay", fails);
+    assert_eq!(two.call("pay", works).code.as_deref(), Some("circuit_open"));
+    let breakers = || world.steadfast(&["breaker"]).0;
+    let both = |listed: &str| listed.contains("tool:db:pay") && listed.contains("tool:db~");
+    wait(|| both(&breakers()), || format!("both breakers, in:\n{}", breakers()));
+    for command in ["status", "doctor"] {
+        let (said, _) = world.steadfast(&[command]);
+        assert!(said.contains("are called db") && said.contains("/one") && said.contains("/two"), "{said}");
+    }
+    // Each finds its own again.
+    drop((one, two));
+    let (said, _) = world.steadfast(&["status"]);
+    assert!(!said.contains("are called db"), "{said}");
+    let mut two = start(&ledgers[1]);
+    assert_eq!(two.call("pay", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
 }

@@ -163,3 +163,26 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
         work(&mut client, 10, "still");
     });
 }
+
+/// A leak of one KiB for each call is seen. What is remembered of a call makes room for the next one like it.
+#[test]
+fn sf_9_a_call_leaves_less_than_a_kilobyte_on_the_heap() {
+    const CALLS: u64 = 1_000;
+    let world = World::of("sf_9_heap", "breaker.mode = \"off\"\n", By::Stdio, By::Stdio);
+    let file = world.folder().join("heap");
+    let mut client = world.client_of("bank", |command| {
+        command.env("TESTED_HEAP", &file);
+    });
+    let heap = || fs::read_to_string(&file).ok().and_then(|bytes| bytes.parse::<u64>().ok()).unwrap();
+    let mut work = |calls: u64| {
+        for number in 0..calls {
+            let tool = if number % 4 == 0 { "pay" } else { "look" };
+            assert!(!client.call(tool, json!({ "id": "same" })).is_error);
+        }
+    };
+    work(CALLS);
+    let before = heap();
+    work(CALLS);
+    let most = before + CALLS * 512;
+    wait(|| heap() < most, || format!("{before} bytes, then {} after {CALLS} calls", heap()));
+}

@@ -223,6 +223,190 @@ fn rp_8_a_client_that_wants_to_hear_of_it_is_told_of_an_outcome_that_is_unknown(
     });
 }
 
+/// Nothing but trust acts, by these rules.
+fn only_trust(rules: &str) -> String {
+    format!("guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n{rules}")
+}
+
+const DOWN: &str = "HTTP 503 Service Unavailable";
+const GONE: &str = "Issue not found";
+const FINE: &str = "";
+
+/// A call of `look` that fails with these words, or works where there are none.
+fn look(client: &mut Client, id: &str, words: &str) -> Said {
+    let fails = json!({ "id": id, "fault": "error", "text": words });
+    client.call("look", if words.is_empty() { json!({ "id": id }) } else { fails })
+}
+
+/// Makes these calls; says how many had run when a person had to be asked.
+fn asked_after(client: &mut Client, calls: &[&str]) -> Option<usize> {
+    calls.iter().enumerate().position(|(number, words)| {
+        look(client, &number.to_string(), words).code.as_deref() == Some("approval_required")
+    })
+}
+
+#[test]
+fn rp_2_the_severity_of_a_failure_is_in_its_record() {
+    let world = World::of("rp_2", &only_trust("trust.mode = \"off\"\n"), By::Stdio, By::Stdio);
+    let mut client = world.client();
+    let rows = [
+        ("HTTP 401 Unauthorized", "permission"),
+        ("HTTP 404 Not Found", "not_found"),
+        ("HTTP 429 Too Many Requests", "transient"),
+        (DOWN, "server_error"),
+        ("The file does not exist", "not_found"),
+        ("rm: cannot remove '/protected/file': Permission denied", "permission"),
+        ("The request timed out", "timeout"),
+        ("Quota exceeded for project", "transient"),
+        ("name is required", "invalid_input"),
+        ("odd", "informational"),
+    ];
+    for (number, (words, _)) in rows.iter().enumerate() {
+        assert!(look(&mut client, &number.to_string(), words).is_error, "{words}");
+    }
+    client.hang_up();
+    let (listed, good) = world.steadfast(&["failures", "bank/look", "--json"]);
+    assert!(good, "{listed}");
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let records = listed["failures"].as_array().unwrap();
+    for (words, severity) in rows {
+        let of = |record: &&Value| record.to_string().contains(words);
+        let record = records.iter().find(of).unwrap_or_else(|| panic!("{words} is not in {listed:#}"));
+        assert_eq!(record["severity"], severity, "{words}");
+    }
+}
+
+#[test]
+fn rp_3_a_tool_loses_trust_by_count_by_run_and_by_rate_and_by_what_the_filter_counts() {
+    let run = "trust.count = \"none\"\ntrust.consecutive = 2\n";
+    let rate = "trust.count = \"none\"\ntrust.rate = 0.5\ntrust.rate_at_least = 4\n";
+    for (name, rules, calls, asked) in [
+        ("count", "", &[DOWN, FINE, DOWN, FINE, DOWN, FINE][..], Some(5)),
+        ("a run", run, &[DOWN, FINE, DOWN, FINE, DOWN, DOWN, FINE], Some(6)),
+        ("a rate", rate, &[DOWN, FINE, FINE, FINE, DOWN, DOWN, FINE], Some(6)),
+        ("a rate of few", rate, &[DOWN, DOWN, DOWN, DOWN, FINE], Some(4)),
+        ("what is not counted", "", &[GONE, GONE, GONE, GONE, FINE], None),
+        (
+            "a filter",
+            "trust.severities = [\"not_found\"]\n",
+            &[DOWN, DOWN, DOWN, GONE, GONE, GONE, FINE],
+            Some(6),
+        ),
+    ] {
+        let world = World::of("rp_3", &only_trust(rules), By::Stdio, By::Stdio);
+        assert_eq!(asked_after(&mut world.client(), calls), asked, "{name}");
+    }
+}
+
+/// A world whose trust is kept in a file, and time that has passed since it was written.
+fn passes(world: &World, minutes: u64) {
+    let file = world.folder().join("reliability.json");
+    let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    fs::write(&file, older(written, minutes * 60 * 1000).to_string()).unwrap();
+}
+
+const KEPT: &str = "[trust_state]\nfile = \"reliability.json\"\n";
+
+#[test]
+fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_called() {
+    let crash = "[tools.\"bank/look\".classify]\nrules = [{ text = \"kaboom\", nature = \"transient\", severity = \"crash\" }]\n";
+    let conservative =
+        "trust.count = 2\ntrust.duration = \"1h\"\ntrust.cooldown = \"1h\"\ntrust.successes_to_recover = 5\n";
+    let lenient = "trust.count = 5\ntrust.duration = \"15m\"\ntrust.cooldown = \"0s\"\ntrust.successes_to_recover = 2\n\
+        trust.severities = [\"crash\", \"corruption\", \"security\"]\n";
+    let rate = "trust.count = \"none\"\ntrust.rate = 0.5\n";
+    let kaboom = "kaboom";
+    // The rule, the calls and when somebody is asked, after how many minutes nobody is, and the successes until it is trusted.
+    for (name, rules, calls, asked, minutes, successes) in [
+        ("conservative", conservative, vec![DOWN, DOWN, FINE], 2, 61, 5),
+        ("lenient", lenient, [vec![DOWN; 6], vec![kaboom; 5], vec![FINE]].concat(), 11, 16, 2),
+        ("rate", rate, [vec![FINE; 5], vec![DOWN; 5], vec![FINE]].concat(), 10, 31, 3),
+    ] {
+        let world = World::of("rp_5", &only_trust(&format!("{rules}{crash}{KEPT}")), By::Stdio, By::Stdio);
+        let mut client = world.client();
+        assert_eq!(asked_after(&mut client, &calls), Some(asked), "{name}");
+        client.hang_up();
+        passes(&world, minutes);
+        let mut client = world.client();
+        for success in 1..=successes {
+            assert!(
+                !states(&world).iter().any(|(_, to)| to == "TRUSTED"),
+                "{name}: before success {success}"
+            );
+            assert!(
+                !look(&mut client, &format!("good {success}"), FINE).is_error,
+                "{name}: success {success}"
+            );
+        }
+        wait(
+            || states(&world).iter().any(|(_, to)| to == "TRUSTED"),
+            || format!("{name}: {:?}", states(&world)),
+        );
+    }
+}
+
+#[test]
+fn rp_6_trust_is_lost_earned_back_lost_on_trial_and_given_by_a_person() {
+    let world = World::of("rp_6", &only_trust(KEPT), By::Stdio, By::Stdio);
+    let mut client = world.client();
+    assert_eq!(asked_after(&mut client, &[DOWN, DOWN, DOWN, FINE]), Some(3));
+    client.hang_up();
+    passes(&world, 31);
+    // On trial it runs, and one failure is enough.
+    let mut client = world.client();
+    assert_eq!(asked_after(&mut client, &[FINE, DOWN, FINE]), Some(2));
+    client.hang_up();
+    passes(&world, 31);
+    let mut client = world.client();
+    assert_eq!(
+        asked_after(&mut client, &[FINE, FINE, FINE, DOWN, DOWN, FINE]),
+        None,
+        "three successes make it whole"
+    );
+    assert_eq!(asked_after(&mut client, &[DOWN, FINE]), Some(1));
+    // A person forgives.
+    client.hang_up();
+    let (said, good) = world.steadfast(&["reset", "bank/look"]);
+    assert!(good && said.contains("forgiven"), "{said}");
+    assert_eq!(
+        asked_after(&mut world.client(), &[DOWN, DOWN, FINE]),
+        None,
+        "what was before does not count again"
+    );
+    let told = states(&world);
+    let told: Vec<_> = told.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    let first = [
+        ("TRUSTED", "ESCALATED"),
+        ("ESCALATED", "RECOVERING"),
+        ("RECOVERING", "ESCALATED"),
+        ("ESCALATED", "RECOVERING"),
+        ("RECOVERING", "TRUSTED"),
+        ("TRUSTED", "ESCALATED"),
+    ];
+    assert_eq!(told, first);
+}
+
+#[test]
+fn rp_10_failures_in_the_structure_of_an_answer_cost_trust_and_an_error_of_nothing_does_not() {
+    for (result, asked) in [
+        (r#"{"content":[],"structuredContent":{"status_code":503,"body":"down"}}"#, true),
+        (r#"{"content":[],"structuredContent":{"error":"The request timed out"}}"#, true),
+        (r#"{"content":[],"structuredContent":{"error":null,"status_code":200}}"#, false),
+        (r#"{"content":[{"type":"text","text":"error: timed out"}]}"#, false),
+    ] {
+        let world = World::of("rp_10", &only_trust(""), By::Stdio, By::Stdio);
+        let mut client = world.client();
+        let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
+        for number in 0..3 {
+            let said =
+                client.call("look", json!({ "id": number.to_string(), "fault": "instead", "lines": [line] }));
+            assert_eq!(said.code, None, "the answer is passed on as it is: {said:?}");
+        }
+        let code = look(&mut client, "last", FINE).code;
+        assert_eq!(code.as_deref() == Some("approval_required"), asked, "{result}: {code:?}");
+    }
+}
+
 /// Says of one tool that it is not trusted, as the plugin of jaato writes it.
 fn of_jaato(tool: &str) -> String {
     format!(

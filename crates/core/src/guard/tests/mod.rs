@@ -180,6 +180,19 @@ fn who_is_stopped_can_be_seen_and_set_free() {
 }
 
 #[test]
+fn a_tool_that_is_another_one_now_is_forgotten_and_others_are_not() {
+    let mut session = Session::new();
+    let (bad, same) = (unknown("raed", "{}"), fails("same", "{}", DOWN));
+    session.steps(&[bad, bad, same, same]);
+    session.guard.forget_tool(&tool("raed"));
+    assert_eq!(session.step(ok("raed", "{}")).short(), "ran");
+    let mut other = Session::new();
+    other.steps(&[same, same]);
+    other.guard.forget_tool(&tool("raed"));
+    assert_eq!(other.step(same).short(), "refused loop");
+}
+
+#[test]
 fn tg_2_the_fifth_failure_of_a_turn_stops_the_turn() {
     let mut session = Session::new();
     let tools = ["a", "b", "c", "d", "e"];

@@ -1,0 +1,202 @@
+//! Which name the tools of a server have: two servers that are called the same and run something else are two.
+//!
+//! Trust, breakers and history are kept by name. The first server of a name has it. Another one of the same name that runs
+//! another command, or is at another URL, is told apart by a mark: `db~3f2a91`. Its rules in the configuration are those of `db`.
+//! Where the command of one server is changed in its own place, the name goes with it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::dedupe::{LeaseSight, Process};
+use crate::id::{Digest, Namespace};
+
+/// A server as it is configured somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// Of its command and arguments, or of its URL.
+    pub digest: Digest,
+    /// The same for people, without secrets.
+    pub runs: String,
+    /// Where it is configured: a file, or the folder of a command line.
+    pub place: String,
+}
+
+/// All servers of one name, as they are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServersOfName {
+    claims: Vec<ServerClaim>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerClaim {
+    /// The name that its tools have.
+    pub name: Namespace,
+    /// What it runs, for people.
+    pub runs: String,
+    digest: String,
+    place: String,
+    /// The process that had it last.
+    process: Process,
+    /// When that was.
+    #[serde(rename = "seenMs")]
+    seen: Timestamp,
+}
+
+/// A server that nobody has started for so long is forgotten.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// One on another machine counts as running for so long after its start.
+const SEEN_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
+/// So many of one name are told apart; beyond that the oldest is forgotten.
+const MOST: usize = 64;
+
+impl ServersOfName {
+    /// A server of this name is started by a process: the name that its tools have.
+    pub fn claim(
+        &mut self,
+        name: &Namespace,
+        server: &ServerIdentity,
+        process: &Process,
+        sight: impl Fn(&Process) -> LeaseSight,
+        now: Timestamp,
+    ) -> Namespace {
+        let digest = server.digest.to_hex();
+        self.claims.retain(|claim| now.since(claim.seen) < KEPT || claim.is_live(&sight, now));
+        let own = self.claims.iter().position(|claim| claim.digest == digest);
+        let replaced = || {
+            self.claims.iter().position(|claim| claim.place == server.place && !claim.is_live(&sight, now))
+        };
+        let before = own.or_else(replaced).map(|at| self.claims.remove(at));
+        let named = match before {
+            Some(claim) => claim.name,
+            None if self.claims.iter().all(|claim| claim.name != *name) => name.clone(),
+            None => name.marked(&digest),
+        };
+        self.claims.push(ServerClaim {
+            name: named.clone(),
+            runs: server.runs.clone(),
+            digest,
+            place: server.place.clone(),
+            process: process.clone(),
+            seen: now,
+        });
+        if self.claims.len() > MOST {
+            self.claims.remove(0);
+        }
+        named
+    }
+
+    /// Those that run now, if they are several.
+    pub fn clash(&self, sight: impl Fn(&Process) -> LeaseSight, now: Timestamp) -> Option<Vec<&ServerClaim>> {
+        let live: Vec<_> = self.claims.iter().filter(|claim| claim.is_live(&sight, now)).collect();
+        (live.len() > 1).then_some(live)
+    }
+}
+
+impl ServerClaim {
+    fn is_live(&self, sight: impl Fn(&Process) -> LeaseSight, now: Timestamp) -> bool {
+        match sight(&self.process) {
+            LeaseSight::Alive => true,
+            LeaseSight::Gone => false,
+            LeaseSight::Time => now.since(self.seen) < SEEN_LATELY,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn at(time: Duration) -> Timestamp {
+        Timestamp::ZERO + time
+    }
+
+    fn server(runs: &str, place: &str) -> ServerIdentity {
+        ServerIdentity { digest: Digest::of(runs.as_bytes()), runs: runs.to_owned(), place: place.to_owned() }
+    }
+
+    fn process(pid: u32) -> Process {
+        Process { boot: "boot".into(), pid, started: 1 }
+    }
+
+    fn db() -> Namespace {
+        Namespace::new("db").unwrap()
+    }
+
+    /// Claims for a process of which those of these numbers live.
+    fn claim(
+        names: &mut ServersOfName,
+        (runs, place): (&str, &str),
+        pid: u32,
+        lives: &[u32],
+        now: Timestamp,
+    ) -> String {
+        let sight = |process: &Process| {
+            if lives.contains(&process.pid) { LeaseSight::Alive } else { LeaseSight::Gone }
+        };
+        names.claim(&db(), &server(runs, place), &process(pid), sight, now).to_string()
+    }
+
+    #[test]
+    fn two_servers_of_one_name_are_told_apart_whether_they_run_at_once_or_in_turn() {
+        for lives in [&[1, 2][..], &[]] {
+            let mut names = ServersOfName::default();
+            assert_eq!(claim(&mut names, ("postgres", "/a"), 1, lives, at(DAY)), "db");
+            let other = claim(&mut names, ("sqlite", "/b"), 2, lives, at(DAY));
+            assert!(other.starts_with("db~") && other.len() == "db~".len() + 6, "{other}");
+            assert_eq!(Namespace::new(&other).unwrap().configured(), db());
+            // Each keeps its own, wherever it is started from.
+            assert_eq!(claim(&mut names, ("postgres", "/c"), 3, lives, at(2 * DAY)), "db");
+            assert_eq!(claim(&mut names, ("sqlite", "/b"), 4, lives, at(2 * DAY)), other);
+        }
+    }
+
+    #[test]
+    fn a_server_whose_command_is_changed_keeps_its_name_unless_the_old_one_still_runs() {
+        let mut names = ServersOfName::default();
+        assert_eq!(claim(&mut names, ("db@1", "/a"), 1, &[1], at(DAY)), "db");
+        assert_eq!(claim(&mut names, ("db@2", "/a"), 2, &[], at(DAY)), "db");
+        assert_ne!(claim(&mut names, ("db@3", "/a"), 3, &[2], at(DAY)), "db");
+    }
+
+    #[test]
+    fn a_name_is_free_again_when_nobody_has_started_its_server_for_long() {
+        let mut names = ServersOfName::default();
+        assert_eq!(claim(&mut names, ("postgres", "/a"), 1, &[], at(DAY)), "db");
+        assert_eq!(claim(&mut names.clone(), ("sqlite", "/b"), 2, &[], at(DAY + KEPT)), "db");
+        assert_ne!(
+            claim(&mut names, ("sqlite", "/b"), 2, &[1], at(DAY + KEPT)),
+            "db",
+            "it runs all the time"
+        );
+    }
+
+    #[test]
+    fn those_that_run_at_once_clash() {
+        let mut names = ServersOfName::default();
+        claim(&mut names, ("postgres", "/a"), 1, &[1], at(DAY));
+        claim(&mut names, ("sqlite", "/b"), 2, &[1], at(DAY));
+        let clash = |sight: LeaseSight, now| names.clash(|_| sight, now).map(|live| live.len());
+        assert_eq!(clash(LeaseSight::Alive, at(9 * DAY)), Some(2));
+        assert_eq!(clash(LeaseSight::Gone, at(DAY)), None);
+        assert_eq!(clash(LeaseSight::Time, at(DAY + SEEN_LATELY)), None);
+        assert_eq!(clash(LeaseSight::Time, at(DAY)), Some(2));
+        let one_is_gone =
+            |process: &Process| if process.pid == 1 { LeaseSight::Alive } else { LeaseSight::Gone };
+        assert!(names.clash(one_is_gone, at(DAY)).is_none());
+    }
+
+    #[test]
+    fn not_more_than_so_many_are_remembered() {
+        let mut names = ServersOfName::default();
+        for number in 0..=MOST {
+            claim(&mut names, (&number.to_string(), &number.to_string()), 1, &[], at(DAY));
+        }
+        assert_eq!(names.claims.len(), MOST);
+    }
+}

@@ -1,0 +1,93 @@
+//! On which surface a test shows what it shows. Its place in the repository says so.
+
+use std::fmt;
+
+/// What users have of Steadfast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Surface {
+    /// The gateway, by real clients and servers.
+    Mcp,
+    /// The HTTP API.
+    Http,
+    /// The command line.
+    Cli,
+    /// The page in the browser.
+    Page,
+    /// The Rust crates: the engine, the stores, the layer for tower.
+    Crate,
+    /// A host that loads us: the packages for Node and Python.
+    Host,
+    /// The simulation of everything that the core decides.
+    Simulation,
+    /// None: what is within a crate.
+    Unit,
+}
+
+/// The longest that fits decides.
+const PLACES: [(&str, Surface); 14] = [
+    ("tests/gateway/tests/gateway/api/", Surface::Http),
+    ("tests/gateway/tests/gateway/", Surface::Mcp),
+    ("tests/gateway/tests/dashboard/", Surface::Page),
+    ("tests/simulation/", Surface::Simulation),
+    ("tests/", Surface::Crate),
+    ("crates/api/tests/", Surface::Http),
+    ("crates/cli/tests/", Surface::Cli),
+    ("crates/steadfast/tests/", Surface::Crate),
+    ("crates/executor/tests/", Surface::Crate),
+    ("crates/tower/tests/", Surface::Crate),
+    ("crates/tools/tests/", Surface::Crate),
+    ("crates/store", Surface::Crate),
+    ("node/", Surface::Host),
+    ("python/", Surface::Host),
+];
+
+impl Surface {
+    /// That of the tests in this file, whose path begins at the root of the repository.
+    pub(crate) fn of(file: &str) -> Self {
+        let file = file.replace('\\', "/");
+        let fits = PLACES.iter().filter(|(place, _)| file.starts_with(place));
+        let is_inside = file.starts_with("crates/") && file.contains("/src/");
+        fits.max_by_key(|(place, _)| place.len())
+            .filter(|_| !is_inside)
+            .map_or(Self::Unit, |(_, surface)| *surface)
+    }
+}
+
+impl fmt::Display for Surface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mcp => "MCP",
+            Self::Http => "HTTP",
+            Self::Cli => "CLI",
+            Self::Page => "page",
+            Self::Crate => "crate",
+            Self::Host => "host",
+            Self::Simulation => "simulation",
+            Self::Unit => "unit",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_test_says_its_surface() {
+        for (file, surface) in [
+            ("tests/gateway/tests/gateway/faults.rs", Surface::Mcp),
+            ("tests/gateway/tests/gateway/api/calls.rs", Surface::Http),
+            ("tests/gateway/tests/dashboard/main.rs", Surface::Page),
+            ("tests/simulation/tests/worlds.rs", Surface::Simulation),
+            ("tests/conformance/src/outage.rs", Surface::Crate),
+            ("crates/store-redis/tests/redis/login.rs", Surface::Crate),
+            ("crates/store-sqlite/src/tests/crash.rs", Surface::Unit),
+            ("crates/config/tests/others.rs", Surface::Unit),
+            ("crates/core/src/trust/tests/keeping.rs", Surface::Unit),
+            ("crates/cli/tests/approvals.rs", Surface::Cli),
+            ("node/test/plugin.test.mjs", Surface::Host),
+        ] {
+            assert_eq!(Surface::of(file), surface, "{file}");
+        }
+    }
+}

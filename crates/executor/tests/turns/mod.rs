@@ -1,6 +1,7 @@
 //! Turns over the engine: several calls that depend on each other.
 
 mod edges;
+mod errors;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,304 @@
+//! Error handling as seed 002 measures it: what a counted tool goes through, when, and what is told of it.
+//!
+//! Everything runs under the profile `measured` as it is. Where a test changes a setting, its requirement says so, or the
+//! comment beside it says why.
+
+use std::pin::Pin;
+
+use steadfast_core::classify::Nature;
+use steadfast_core::policy::{Backoff, Factor};
+use tokio::time::Instant;
+
+use super::*;
+
+/// One tool, for calls and for turns, that keeps when each of its attempts started.
+#[derive(Clone)]
+struct Tried {
+    script: Arc<Script>,
+    starts: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Tried {
+    fn new(script: Script) -> Self {
+        Self { script: Arc::new(script), starts: Arc::default() }
+    }
+
+    /// Answers its n-th run with the n-th answer, and all further ones with the last.
+    fn answers<const N: usize>(answers: [fn() -> Answer; N]) -> Self {
+        Self::new(script(move |number| {
+            let number = usize::try_from(number).unwrap();
+            let answer = answers.iter().take(number).next_back().unwrap()();
+            async move { answer }
+        }))
+    }
+
+    fn runs(&self) -> usize {
+        self.starts.lock().len()
+    }
+
+    /// From the first start to each of them.
+    fn starts(&self) -> Vec<Duration> {
+        let mut so_far = Duration::ZERO;
+        let later = self.waits().into_iter().map(|wait| {
+            so_far += wait;
+            so_far
+        });
+        [Duration::ZERO].into_iter().chain(later).collect()
+    }
+
+    /// From each start to the next.
+    fn waits(&self) -> Vec<Duration> {
+        let starts = self.starts.lock();
+        starts.iter().zip(starts.iter().skip(1)).map(|(start, next)| next.duration_since(*start)).collect()
+    }
+}
+
+impl Tool for Tried {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let number = {
+            let mut starts = self.starts.lock();
+            starts.push(Instant::now());
+            u32::try_from(starts.len()).unwrap()
+        };
+        (self.script)(number, attempt)
+    }
+}
+
+impl Shelf for Tried {
+    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+        Box::pin(async { Some(Found::new(self.clone())) })
+    }
+}
+
+/// The profile as it is, for a tool that searches.
+fn as_measured() -> Policy {
+    Profile::Measured.policy(ToolClass::ReadOnly)
+}
+
+/// The n-th call of a tool: with arguments of its own and in a turn of its own, so that neither is it taken for a loop nor
+/// does it add to the errors of a turn.
+fn nth(number: u32, tool: &str) -> CallEnvelope {
+    let text = format!(
+        r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"{tool}","toolNamespace":"t",
+            "target":{{"sessionKey":"s","actorId":"ann","turnId":"turn-{number}"}},
+            "payload":{{"version":"1.0","params":{{"number":{number}}}}}}}"#
+    );
+    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+fn search(number: u32) -> CallEnvelope {
+    nth(number, "flight_search")
+}
+
+fn said_by(source: Source, words: &str) -> Answer {
+    Err(Fault::new(source, words).into())
+}
+
+/// In the words of the seed.
+fn timed_out() -> Answer {
+    said_by(Source::Tool, "Connection timeout after 30s")
+}
+
+fn rate_limited() -> Answer {
+    said_by(Source::Tool, "Rate limit exceeded (429)")
+}
+
+fn invalid_input() -> Answer {
+    said_by(Source::Tool, "Invalid airport code: XYZ")
+}
+
+fn unauthenticated() -> Answer {
+    said_by(Source::Tool, "Authentication failed (401)")
+}
+
+#[track_caller]
+fn about(wait: Duration, expected: u64) {
+    let (wait, most) = (wait.as_millis(), u128::from(expected / 10));
+    assert!(wait.abs_diff(expected.into()) <= most, "{wait} ms is not {expected} ms give or take a tenth");
+}
+
+const ONE_SEARCH: &str = r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
+
+// ---- 1: classification ----
+
+/// What became of an error: its entry in the trace, and the reason for what was decided about it.
+struct Judged {
+    error: Event,
+    reason: String,
+    turned: Turned,
+    /// Runs of the tool in a turn, and in a call without one.
+    runs: (usize, usize),
+}
+
+/// The tool fails like this, and would then succeed.
+async fn judged(fails: fn() -> Answer) -> Judged {
+    let in_turn = Tried::answers([fails, ok]);
+    let engine = engine(as_measured()).await;
+    let turned = engine.turn(plan(ONE_SEARCH), Arc::new(in_turn.clone()), options()).await.unwrap();
+    let story = story(&engine, &turned).await;
+    let error = story.events.iter().find(|event| event.classification.is_some()).unwrap().clone();
+    let reason = events(&story, EventType::Decision).first().unwrap().reason.clone().unwrap();
+
+    let alone = Tried::answers([fails, ok]);
+    let called = super::engine(as_measured()).await.call(search(1), alone.clone()).await;
+    assert_eq!(called.result.attempts as usize, alone.runs());
+    assert_eq!(called.result.status == Status::Success, alone.runs() == 2);
+    Judged { error, reason, turned, runs: (in_turn.runs(), alone.runs()) }
+}
+
+async fn is_transient(fails: fn() -> Answer) {
+    let judged = judged(fails).await;
+    assert_eq!(judged.error.classification, Some(Nature::Transient), "{:?}", judged.error);
+    assert_eq!(judged.error.decision, Some(Strategy::Retry));
+    assert!(judged.reason.starts_with("transient error"), "{}", judged.reason);
+    assert_eq!((judged.runs, judged.turned.result.status), ((2, 2), TurnStatus::Completed));
+}
+
+async fn is_permanent(fails: fn() -> Answer) {
+    let judged = judged(fails).await;
+    assert_eq!(judged.error.classification, Some(Nature::Permanent), "{:?}", judged.error);
+    assert_ne!(judged.error.decision, Some(Strategy::Retry));
+    assert!(judged.reason.starts_with("permanent error (no retry helps)"), "{}", judged.reason);
+    assert_eq!((judged.runs, judged.turned.result.status), ((1, 1), TurnStatus::Failed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_1_1_a_connection_that_times_out_is_transient_and_tried_again() {
+    is_transient(timed_out).await;
+    is_transient(|| said_by(Source::IsError, "Connection timeout after 30s")).await;
+    is_transient(|| {
+        let source = Source::Transport { error: Transport::TimedOut, written: true };
+        said_by(source, "Connection timeout after 30s")
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_1_2_invalid_input_is_permanent_and_not_tried_again() {
+    is_permanent(invalid_input).await;
+    is_permanent(|| said_by(Source::IsError, "Invalid airport code: XYZ")).await;
+    is_permanent(invalid).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_1_3_a_rate_limit_is_transient_and_tried_again() {
+    is_transient(rate_limited).await;
+    is_transient(|| said_by(Source::IsError, "Rate limit exceeded (429)")).await;
+    is_transient(|| said_by(Source::Http { status: 429 }, "")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_1_4_failed_authentication_is_permanent_and_not_tried_again() {
+    is_permanent(unauthenticated).await;
+    is_permanent(|| said_by(Source::IsError, "Authentication failed (401)")).await;
+    is_permanent(|| said_by(Source::Http { status: 401 }, "")).await;
+}
+
+// ---- 2: retries ----
+
+#[tokio::test(start_paused = true)]
+async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
+    let mut seen = Vec::new();
+    for run in 0..20 {
+        // An attempt that takes a while does not move the next one: what counts is from start to start.
+        let takes = Duration::from_millis(run * 4);
+        let tool = Tried::new(script(move |_| async move {
+            tokio::time::sleep(takes).await;
+            timed_out()
+        }));
+        let called = engine(as_measured()).await.call(search(1), tool.clone()).await;
+        assert_eq!((tool.runs(), called.result.attempts), (5, 5));
+        let waits = tool.waits();
+        for (wait, expected) in waits.iter().zip([100, 200, 400, 800]) {
+            about(*wait, expected);
+        }
+        about(tool.starts()[4], 1500);
+        seen.push(waits);
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert!(seen.len() > 10, "twenty runs, each with a jitter of its own: {seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
+    for _ in 0..20 {
+        // Ten retries after the same wait; the breaker would end them at the fifth failure.
+        let mut policy = as_measured();
+        policy.retry.backoff = Backoff::Constant(Duration::from_millis(100));
+        policy.retry.attempts = 11.try_into().unwrap();
+        policy.modes.breaker = Mode::Off;
+        let tool = Tried::answers([timed_out]);
+        engine(policy).await.call(search(1), tool.clone()).await;
+        let mut waits = tool.waits();
+        assert_eq!(waits.len(), 10);
+        waits.iter().for_each(|wait| about(*wait, 100));
+        let mean = waits.iter().sum::<Duration>() / 10;
+        assert!(mean.abs_diff(Duration::from_millis(100)) <= Duration::from_millis(5), "{waits:?}");
+        waits.sort_unstable();
+        waits.dedup();
+        assert!(waits.len() >= 8, "at least 80 % are different: {waits:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_2_3_after_the_fifth_attempt_the_caller_is_told_and_there_is_no_sixth() {
+    let mut nothing_else = as_measured();
+    nothing_else.modes.breaker = Mode::Off;
+    nothing_else.retry.total = None;
+    // As it is; and where nothing but the number of attempts could end it.
+    for policy in [as_measured(), nothing_else] {
+        let tool = Tried::answers([timed_out]);
+        let engine = engine(policy).await;
+        let called = engine.call(search(1), tool.clone()).await;
+        assert_eq!((called.result.status, called.result.attempts), (Status::RetryExhausted, 5));
+        let error = called.result.error.unwrap();
+        assert_eq!(error.code, Code::RetryExhausted);
+        assert!(error.message.contains("Connection timeout after 30s"), "{}", error.message);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!((tool.runs(), engine.open_calls()), (5, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_2_4_no_attempt_starts_when_two_seconds_are_over() {
+    let takes = Duration::from_millis(600);
+    let tool = Tried::new(script(move |_| async move {
+        tokio::time::sleep(takes).await;
+        timed_out()
+    }));
+    let engine = engine(as_measured()).await;
+    let before = Instant::now();
+    let called = engine.call(search(1), tool.clone()).await;
+    assert_eq!(tool.starts(), [0, 600, 1200, 1800].map(Duration::from_millis));
+    assert_eq!(before.elapsed(), 4 * takes, "the caller is told when the fourth one ends");
+    assert_eq!((code(&called), called.result.attempts), (Some(Code::RetryExhausted), 4));
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(tool.runs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
+    let mut own = as_measured();
+    own.retry.attempts = 3.try_into().unwrap();
+    own.retry.backoff = Backoff::Exponential {
+        base: Duration::from_millis(50),
+        factor: Factor::TWO,
+        cap: Duration::from_millis(2000),
+    };
+    let (own, others) = (Arc::new(own), Arc::new(as_measured()));
+    let engine = Engine::builder()
+        .clock(Arc::new(RuntimeClock::new()))
+        .policies(move |call: &CallEnvelope| match call.tool_name.as_str() {
+            "custom_api" => own.clone(),
+            _ => others.clone(),
+        })
+        .start()
+        .await;
+    for (number, name, expected) in [(1, "custom_api", &[50, 100][..]), (2, "other", &[100, 200, 400, 800])] {
+        let tool = Tried::answers([timed_out]);
+        let called = engine.call(nth(number, name), tool.clone()).await;
+        assert_eq!((tool.runs(), called.result.attempts as usize), (expected.len() + 1, expected.len() + 1));
+        tool.waits().into_iter().zip(expected).for_each(|(wait, expected)| about(wait, *expected));
+    }
+}

@@ -302,3 +302,183 @@ async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
         tool.waits().into_iter().zip(expected).for_each(|(wait, expected)| about(wait, *expected));
     }
 }
+
+// ---- 3: the breaker ----
+
+/// The state of the breaker of the tool, and the failures in a row that it counted while it was closed.
+async fn breaker(engine: &Engine) -> (State, u32) {
+    let breakers = engine.breakers(None).await;
+    let own = breakers.iter().find(|breaker| breaker.key == first_tool());
+    own.map_or((State::Closed, 0), |breaker| (breaker.view.state, breaker.view.in_a_row))
+}
+
+fn not_found() -> Answer {
+    said_by(Source::Http { status: 404 }, "Not found")
+}
+
+/// Looks at the breaker in each of its runs, before it answers like this.
+fn looking(engine: &Engine, answers: impl Fn(u32) -> Answer + Send + Sync + 'static) -> (Tried, Looks) {
+    let looks = Looks::default();
+    let (seen, engine, answers) = (looks.clone(), engine.clone(), Arc::new(answers));
+    let tool = Tried::new(script(move |number| {
+        let (seen, engine, answers) = (seen.clone(), engine.clone(), answers.clone());
+        async move {
+            let now = breaker(&engine).await;
+            seen.lock().push(now);
+            answers(number)
+        }
+    }));
+    (tool, looks)
+}
+
+type Looks = Arc<Mutex<Vec<(State, u32)>>>;
+
+/// Nothing runs, nothing is waited for.
+async fn is_refused_at_once(engine: &Engine, tool: &Tried, number: u32) {
+    let (runs, before) = (tool.runs(), Instant::now());
+    let called = engine.call(search(number), tool.clone()).await;
+    assert_eq!((code(&called), called.result.attempts), (Some(Code::CircuitOpen), 0), "{:?}", called.result);
+    assert_eq!((tool.runs() - runs, before.elapsed()), (0, Duration::ZERO));
+}
+
+const CLOSED_FOUR_TIMES: [(State, u32); 5] =
+    [(State::Closed, 0), (State::Closed, 1), (State::Closed, 2), (State::Closed, 3), (State::Closed, 4)];
+
+#[tokio::test(start_paused = true)]
+async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_refused_at_once() {
+    let engine = engine(as_measured()).await;
+    let (tool, looks) = looking(&engine, |_| timed_out());
+    let first = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
+    assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
+    assert_eq!(breaker(&engine).await.0, State::Open);
+    let told = story(&engine, &first).await;
+    tells(&told, "Circuit breaker opened for flight_search");
+    assert_eq!(events(&told, EventType::CircuitBreaker).len(), 1);
+
+    is_refused_at_once(&engine, &tool, 6).await;
+    let before = Instant::now();
+    let sixth = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
+    assert_eq!(sixth.result.calls[0].code, Some(Code::CircuitOpen));
+    assert_eq!((tool.runs(), before.elapsed()), (5, Duration::ZERO));
+}
+
+/// A breaker that has just been opened by five failures. What the tool does after them is said here.
+async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Engine, Tried) {
+    let engine = engine(as_measured()).await;
+    let tool = Tried::new(Box::new(move |number, _| match number {
+        1..=5 => Box::pin(async { timed_out() }),
+        _ => then(number - 5),
+    }));
+    engine.call(search(0), tool.clone()).await;
+    assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
+    (engine, tool)
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_3_2_after_thirty_seconds_exactly_one_attempt_passes_and_decides() {
+    let (second, tenth) = (Duration::from_secs(1), Duration::from_millis(100));
+    for (answer, then) in [(ok as fn() -> Answer, State::Closed), (timed_out, State::Open)] {
+        let leave = Arc::new(Semaphore::new(0));
+        let waits_for = leave.clone();
+        let (engine, tool) = opened(move |_| {
+            let leave = waits_for.clone();
+            Box::pin(async move {
+                leave.acquire().await.unwrap().forget();
+                answer()
+            })
+        })
+        .await;
+        is_refused_at_once(&engine, &tool, 1).await;
+        tokio::time::sleep(15 * second).await;
+        assert_eq!(breaker(&engine).await.0, State::Open);
+        is_refused_at_once(&engine, &tool, 2).await;
+        tokio::time::sleep(15 * second - tenth).await;
+        assert_eq!(breaker(&engine).await.0, State::Open);
+        is_refused_at_once(&engine, &tool, 3).await;
+        tokio::time::sleep(tenth).await;
+        assert_eq!(breaker(&engine).await.0, State::HalfOpen, "nobody has called yet");
+
+        let probe = tokio::spawn(engine.call(search(4), tool.clone()));
+        settle().await;
+        assert_eq!(tool.runs(), 6);
+        for number in 5..15 {
+            is_refused_at_once(&engine, &tool, number).await;
+        }
+        tokio::time::sleep(10 * second).await;
+        is_refused_at_once(&engine, &tool, 15).await;
+        assert_eq!(breaker(&engine).await.0, State::HalfOpen);
+
+        let before = Instant::now();
+        leave.add_permits(1);
+        probe.await.unwrap();
+        assert_eq!((breaker(&engine).await.0, before.elapsed()), (then, Duration::ZERO));
+        assert_eq!(tool.runs(), 6, "the probe is not tried again");
+        leave.add_permits(100);
+        if then == State::Open {
+            // The thirty seconds begin anew.
+            tokio::time::sleep(30 * second - tenth).await;
+            assert_eq!(breaker(&engine).await.0, State::Open);
+            is_refused_at_once(&engine, &tool, 16).await;
+            tokio::time::sleep(tenth).await;
+            assert_eq!(breaker(&engine).await.0, State::HalfOpen);
+        }
+        engine.call(search(17), tool.clone()).await;
+        assert_eq!(tool.runs(), 7);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_nothing() {
+    let (engine, probed) = opened(|_| Box::pin(async { ok() })).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(breaker(&engine).await.0, State::HalfOpen);
+    let called = engine.call(search(1), probed.clone()).await;
+    assert_eq!((called.result.status, probed.runs()), (Status::Success, 6));
+    assert_eq!(breaker(&engine).await, (State::Closed, 0));
+
+    // As before: four failures are borne, and calls beside each other all run.
+    let (tool, looks) = looking(&engine, |number| if number < 5 { timed_out() } else { ok() });
+    let called = engine.call(search(2), tool.clone()).await;
+    assert_eq!((called.result.status, called.result.attempts), (Status::Success, 5));
+    assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
+    let gated = Gated::new();
+    let calls: Vec<_> = (3..13).map(|n| tokio::spawn(engine.call(search(n), gated.clone()))).collect();
+    settle().await;
+    assert_eq!(gated.runs(), 10);
+    gated.leave.add_permits(10);
+    for call in calls {
+        assert_eq!(call.await.unwrap().result.status, Status::Success);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_3_4_permanent_errors_leave_the_breaker_alone() {
+    let engine = engine(as_measured()).await;
+    let tool =
+        Tried::answers([invalid_input, unauthenticated, not_found, invalid_input, unauthenticated, ok]);
+    for number in 1..=5 {
+        let called = engine.call(search(number), tool.clone()).await;
+        assert_eq!((code(&called), called.result.attempts), (Some(Code::ToolError), 1));
+        assert_eq!((tool.runs(), breaker(&engine).await), (number as usize, (State::Closed, 0)));
+    }
+    let called = engine.call(search(6), tool.clone()).await;
+    assert_eq!((called.result.status, tool.runs()), (Status::Success, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
+    let errors = [timed_out, rate_limited, reset, timed_out, rate_limited];
+    // As attempts of one call, and each as a call of its own that is not tried again.
+    for attempts in [5, 1] {
+        let mut policy = as_measured();
+        policy.retry.attempts = attempts.try_into().unwrap();
+        let engine = engine(policy).await;
+        let (tool, looks) = looking(&engine, move |number| errors[number as usize - 1]());
+        for number in 0..5 / attempts {
+            engine.call(search(number), tool.clone()).await;
+        }
+        assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
+        assert_eq!(breaker(&engine).await.0, State::Open);
+        is_refused_at_once(&engine, &tool, 9).await;
+    }
+}

@@ -482,3 +482,131 @@ async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
         is_refused_at_once(&engine, &tool, 9).await;
     }
 }
+
+// ---- 4 to 6: turns ----
+
+#[tokio::test(start_paused = true)]
+async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
+    let engine = engine(as_measured()).await;
+    let tool = Tried::new(hangs());
+    let started = engine.now();
+    let turned = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
+    assert_eq!(tool.runs(), 1, "after thirty seconds there is no time for retries");
+    let story = story(&engine, &turned).await;
+    let entries = events(&story, EventType::ToolTimeout);
+    assert_eq!(entries.len(), 1, "{:#?}", sentences(&story));
+    assert_eq!(entries[0].timestamp, started + Duration::from_secs(30));
+    let entry = serde_json::to_value(entries[0]).unwrap();
+    assert_eq!((&entry["event_type"], &entry["tool_id"]), (&"ToolTimeout".into(), &"flight_search".into()));
+    assert_eq!(entry["timeout_ms"], 30_000);
+    let moment = chrono::DateTime::parse_from_rfc3339(entry["timestamp"].as_str().unwrap()).unwrap();
+    assert_eq!(u64::try_from(moment.timestamp_millis()).unwrap(), started.as_millis() + 30_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_required_escalates() {
+    let engine = engine(as_measured()).await;
+    let tools = Tools::new([
+        ("flight_search", refuses()),
+        ("compare_prices", says("1")),
+        ("create_itinerary", says("1")),
+    ]);
+    let turned = turn(
+        &engine,
+        &tools,
+        r#"{"calls":[{"id":"a","tool":"t/flight_search"},
+            {"id":"b","tool":"t/compare_prices","required":false,"dependsOn":["a"]},
+            {"id":"c","tool":"t/create_itinerary","dependsOn":["a"]}]}"#,
+    )
+    .await;
+    let skipped = Outcome::Skipped;
+    assert_eq!(outcomes(&turned), [("a", Outcome::Failed), ("b", skipped), ("c", skipped)]);
+    let escalated: Vec<_> = turned.result.calls[1..].iter().map(|call| call.escalated).collect();
+    assert_eq!((escalated, turned.result.escalated), (vec![false, true], true));
+    assert_eq!((tools.runs("compare_prices"), tools.runs("create_itinerary")), (0, 0));
+    let story = story(&engine, &turned).await;
+    let required = "Required tool skipped due to dependency failure";
+    let about = |event: &&Event| event.sentence.starts_with(required);
+    let told: Vec<_> =
+        story.events.iter().filter(about).map(|event| event.call_id.as_ref().unwrap()).collect();
+    assert_eq!(told.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["c"], "{:#?}", sentences(&story));
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tried_again_and_is() {
+    // The network's time-out, and ours: a second, which leaves time for a retry.
+    let own = script(async |number| if number == 1 { std::future::pending().await } else { ok() });
+    let network = script(async |number| if number == 1 { timed_out() } else { ok() });
+    for (script, wait) in [(network, 100), (own, 1000)] {
+        let engine = engine(as_measured()).await;
+        let tool = Tried::new(script);
+        let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
+        let turned = engine.turn(plan(text), Arc::new(tool.clone()), options()).await.unwrap();
+        let story = story(&engine, &turned).await;
+        let error = story.events.iter().find(|event| event.classification.is_some()).unwrap();
+        assert_eq!(error.classification, Some(Nature::Transient));
+        assert_eq!((error.circuit_breaker_state, error.retry_count), (Some(State::Closed), Some(0)));
+        let decided = events(&story, EventType::Decision);
+        assert_eq!((decided.len(), decided[0].decision), (1, Some(Strategy::Retry)));
+        let reason = "transient error, circuit closed, retries available (4 left)";
+        assert_eq!(decided[0].reason.as_deref(), Some(reason));
+        assert_eq!((tool.runs(), turned.result.status), (2, TurnStatus::Completed));
+        about(tool.waits()[0], wait);
+    }
+}
+
+// ---- 7: edges ----
+
+#[tokio::test(start_paused = true)]
+async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_five_meet_an_open_breaker() {
+    let engine = engine(as_measured()).await;
+    let tool = Tried::answers([timed_out]);
+    let called = engine.call(search(1), tool.clone()).await;
+    assert_eq!((called.result.attempts, called.result.retried_by.len()), (5, 4));
+    tool.waits().into_iter().zip([100, 200, 400, 800]).for_each(|(wait, expected)| about(wait, expected));
+    for number in 6..=10 {
+        is_refused_at_once(&engine, &tool, number).await;
+    }
+    assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
+
+    // A call that may be tried ten times is not tried on against an open breaker either.
+    let mut policy = as_measured();
+    policy.retry.attempts = 10.try_into().unwrap();
+    policy.retry.total = None;
+    let engine = super::engine(policy).await;
+    let tool = Tried::answers([timed_out]);
+    let called = engine.call(search(1), tool.clone()).await;
+    assert_ne!(called.result.status, Status::Success);
+    assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
+}
+
+/// The retry of the first error succeeds, so that only the third one counts when it comes.
+#[tokio::test(start_paused = true)]
+async fn eh_7_2_of_mixed_errors_the_transient_are_tried_again_and_counted_and_the_permanent_escalate() {
+    let engine = engine(as_measured()).await;
+    let (tool, looks) = looking(&engine, |number| match number {
+        1 => timed_out(),
+        3 => invalid_input(),
+        4 => rate_limited(),
+        _ => ok(),
+    });
+    let mut decided = Vec::new();
+    let mut escalated = Vec::new();
+    for number in 1..=3 {
+        let text =
+            format!(r#"{{"calls":[{{"id":"f","tool":"t/flight_search","params":{{"number":{number}}}}}]}}"#);
+        let turned = engine.turn(plan(&text), Arc::new(tool.clone()), options()).await.unwrap();
+        let story = story(&engine, &turned).await;
+        decided.extend(events(&story, EventType::Decision).iter().filter_map(|event| event.decision));
+        escalated.push(turned.result.escalated);
+    }
+    assert_eq!(decided, [Strategy::Retry, Strategy::Escalate, Strategy::Retry]);
+    assert_eq!((tool.runs(), escalated), (5, vec![false, true, false]));
+    let counted: Vec<_> = looks.lock().iter().map(|(_, count)| *count).collect();
+    assert_eq!(
+        counted,
+        [0, 1, 0, 0, 1],
+        "before the first try, its retry, the second, the third and its retry"
+    );
+    assert!(looks.lock().iter().all(|(state, _)| *state == State::Closed));
+}

@@ -108,16 +108,18 @@ impl Code {
         matches!(self, Self::OutcomeUnknown | Self::StuckCall)
     }
 
-    /// The status that goes with the code.
-    pub const fn status(self) -> Status {
+    /// The status that goes with the code. Where the code has no status of its own, the status says whether the same call may
+    /// succeed later, so it always agrees with `retriable`.
+    pub const fn status(self, retriable: bool) -> Status {
         match self {
             Self::CircuitOpen => Status::CircuitOpen,
             Self::Timeout | Self::StuckCall => Status::Timeout,
             Self::RetryExhausted | Self::DeadlineExceeded => Status::RetryExhausted,
-            Self::InFlight | Self::Overloaded | Self::StoreUnavailable | Self::UpstreamUnavailable => {
-                Status::RetriableError
-            }
-            Self::InvalidEnvelope
+            Self::InFlight
+            | Self::Overloaded
+            | Self::StoreUnavailable
+            | Self::UpstreamUnavailable
+            | Self::InvalidEnvelope
             | Self::UnsupportedVersion
             | Self::InvalidArguments
             | Self::UnknownTool
@@ -131,7 +133,13 @@ impl Code {
             | Self::OutcomeUnknown
             | Self::DependencyFailed
             | Self::ResultNotKept
-            | Self::ToolError => Status::Error,
+            | Self::ToolError => {
+                if retriable {
+                    Status::RetriableError
+                } else {
+                    Status::Error
+                }
+            }
         }
     }
 
@@ -204,6 +212,17 @@ mod tests {
             assert_eq!(serde_json::to_string(code).unwrap(), format!("\"{}\"", code.as_str()));
         }
         assert_eq!(Code::ALL.len(), 24);
+    }
+
+    #[test]
+    fn a_retriable_error_is_retriable_and_an_error_is_not() {
+        for code in Code::ALL {
+            assert_ne!(code.status(false), Status::RetriableError, "{code}");
+            assert_ne!(code.status(true), Status::Error, "{code}");
+            assert_ne!(code.status(false), Status::Success, "{code}");
+        }
+        assert_eq!(Code::UpstreamUnavailable.status(true), Status::RetriableError);
+        assert_eq!(Code::UpstreamUnavailable.status(false), Status::Error, "a command that is not there");
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Listener for Telemetry {
             return self.write(Level::Warn, "tool_call_malformed", away.at, &[&[code]]);
         };
         let tool = self.metrics.tool(&envelope.tool());
-        let status = words::status(away.error.code.status());
+        let status = words::status(away.error.code.status(away.error.retriable));
         self.metrics.ended(&tool, status, tool.standing.scope(), Duration::ZERO);
         self.metrics.on.tool_events.add([tool.label.clone(), "tool_call_turned_away".into()]);
         if away.error.code != Code::Overloaded || tool.standing.tell_overload(away.at) {

@@ -54,8 +54,7 @@ impl CallResult {
             Ok(_) => Status::Success,
             // It was tried, and the breaker opened before the next try.
             Err(Failure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => Status::RetryExhausted,
-            Err(Failure { code: Code::ToolError, retriable: true, .. }) => Status::RetriableError,
-            Err(failure) => failure.code.status(),
+            Err(failure) => failure.code.status(failure.retriable),
         }
     }
 

@@ -130,7 +130,7 @@ impl ResultEnvelope {
     pub fn turned_away(call: &CallEnvelope, error: ErrorBody) -> Self {
         Self {
             request_id: call.request_id.clone(),
-            status: error.code.status(),
+            status: error.code.status(error.retriable),
             from_cache: false,
             cache: None,
             tool_name: call.tool_name.clone(),

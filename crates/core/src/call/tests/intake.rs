@@ -323,11 +323,18 @@ fn failed(code: Code, retriable: bool, attempts: u32) -> CallResult {
 #[test]
 fn the_status_follows_from_the_code_and_from_what_was_tried() {
     for code in Code::ALL.iter().copied() {
-        let expected = match code {
-            Code::ToolError => Status::RetriableError,
-            code => code.status(),
-        };
-        assert_eq!(failed(code, true, 0).status(), expected, "{code}");
+        for (retriable, attempts) in [(true, 0), (false, 0), (true, 1), (false, 1)] {
+            let envelope =
+                failed(code, retriable, attempts).to_envelope(&request(&policy(ToolClass::Mutating)));
+            let told = (envelope.status, envelope.error.unwrap().retriable);
+            assert!(
+                !matches!(told, (Status::RetriableError, false) | (Status::Error, true)),
+                "{code}: {told:?}"
+            );
+            if code != Code::CircuitOpen {
+                assert_eq!(told, (code.status(retriable), retriable), "{code}");
+            }
+        }
     }
     assert_eq!(failed(Code::ToolError, false, 1).status(), Status::Error);
     assert_eq!(failed(Code::CircuitOpen, true, 0).status(), Status::CircuitOpen);

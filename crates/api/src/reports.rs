@@ -1,15 +1,18 @@
 //! What hosts say of tools that they ran without us, and how well tools do.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::{Extension, Request, State as Shared};
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, ToolName, ToolRef};
 use steadfast_core::json::Limits;
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_core::trust::TrustChange;
+use steadfast_core::trust::{Scope, Signature, TrustChange, TrustState};
 use steadfast_executor::ToolScore;
 
 use crate::access::{Caller, Who};
@@ -17,6 +20,7 @@ use crate::answer::json;
 use crate::asked::{Asked, Named, body};
 use crate::calls::bound_tenant;
 use crate::endpoint::Endpoint;
+use crate::look::view;
 use crate::problem::Problem;
 use crate::steer::Whose;
 use crate::{Answered, Inner, State, look};
@@ -92,6 +96,7 @@ pub(crate) async fn end_session(
 
 /// A tool failed.
 #[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
 #[expect(
     dead_code,
     reason = "described here and read by the core, which says everything that is wrong at once"
@@ -126,6 +131,7 @@ pub struct FailureReport {
 
 /// A tool worked.
 #[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
 #[expect(dead_code, reason = "as above")]
 pub struct SuccessReport {
     /// The tool.
@@ -160,7 +166,40 @@ pub struct ScoreAsked {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Taken {
     /// Who is trusted more or less by it. Mostly nobody.
-    pub changes: Vec<TrustChange>,
+    pub changes: Vec<TrustChangeView>,
+}
+
+view! {
+    /// A change of trust.
+    TrustChangeView of TrustChange {
+        /// The text of the tool, signature or domain that it is about.
+        subject: Arc<str>,
+        /// Which of these it is.
+        scope: Scope,
+        /// The state before.
+        from: TrustState,
+        /// The state after.
+        to: TrustState,
+        /// Why.
+        reason: String,
+        /// Failures counted since the trouble began.
+        failures: u32,
+        /// Successes that earn trust back after that.
+        successes_needed: u32,
+        /// Whether a notification is sent. Beginning to recover is for metrics only.
+        notify: bool,
+        /// When.
+        at: Timestamp,
+    } {
+        /// The tool; for a domain the one whose call brought the change, if a call did.
+        tool: ToolRef,
+        /// The signature, if a call or a signature's account is meant.
+        signature: Signature,
+        /// The host or server, where one is known.
+        domain: Domain,
+        /// When an escalation ends at the earliest; nothing if only a person can end it or nothing is escalated.
+        until: Timestamp,
+    }
 }
 
 /// `POST /v1/failures`.
@@ -189,6 +228,7 @@ async fn take(inner: &Inner, caller: &Caller, whose: Whose, content: Body, kind:
     let report = ToolReport::parse(&text, kind).map_err(|why| Problem::bad_request(why.to_string()))?;
     is_for_a_host_to_say(inner, caller, &report.tool, [&report.domain, &report.service])?;
     let changes = inner.steadfast.engine().take_report(tenant.as_ref(), &report);
+    let changes = changes.into_iter().map(TrustChangeView::from).collect();
     Ok(json(StatusCode::OK, &Taken { changes }))
 }
 

@@ -23,6 +23,7 @@ use crate::answer::{EVENTS, SILENT, accepts, event, json as answer, whole};
 use crate::asked::{Asked, Named, body};
 use crate::calls::{CallAsked, make_own};
 use crate::endpoint::Endpoint;
+use crate::look::EventView;
 use crate::problem::Problem;
 use crate::{Answered, Inner, State};
 
@@ -172,12 +173,12 @@ impl Drop for Task {
 impl Following {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
-            return Some(event("event", &first));
+            return Some(event("event", &EventView::from(first)));
         }
         let turn = &mut self.turn.as_mut()?.0;
         tokio::select! {
             biased;
-            Some(told) = self.told.recv() => Some(event("event", &told)),
+            Some(told) = self.told.recv() => Some(event("event", &EventView::from(told))),
             turned = turn => {
                 self.turn = None;
                 // One that panicked has no result, and its stream just ends.

@@ -63,7 +63,7 @@ pub(crate) fn approvals(seen: &Value, now: u64) -> Table {
         table.row([
             (Look::Bold, number(one, "/id").to_string()),
             plain(one.get("tool").map(tool).unwrap_or_default()),
-            plain(ago(one, "/last_asked", now)),
+            plain(ago(one, "/lastAsked", now)),
             plain(number(one, "/askers").to_string()),
             why,
             (Look::Dim, text(one, "/shown")),
@@ -132,14 +132,14 @@ pub(crate) fn trust(seen: &Value, now: u64) -> Table {
             "escalated" => Look::Warn,
             _ => Look::Plain,
         };
-        let who = match (text(one, "/plugin_name"), text(one, "/tool_name"), text(one, "/signature")) {
+        let who = match (text(one, "/pluginName"), text(one, "/toolName"), text(one, "/signature")) {
             (_, tool, _) if tool.is_empty() => text(one, "/domain"),
             (namespace, tool, signature) if signature.is_empty() => format!("{namespace}/{tool}"),
             (_, _, signature) => signature,
         };
-        let since = ["/recovery_started", "/escalated_at", "/last_failure"].map(|place| ago(one, place, now));
+        let since = ["/recoveryStarted", "/escalatedAt", "/lastFailure"].map(|place| ago(one, place, now));
         let since = since.into_iter().find(|since| !since.is_empty()).unwrap_or_default();
-        let reason = text(one, "/escalation_reason");
+        let reason = text(one, "/escalationReason");
         let ends = way_back(one, &state, now);
         table.row([(Look::Bold, who), (look, state), plain(since), plain(reason), plain(ends)]);
     }
@@ -148,14 +148,12 @@ pub(crate) fn trust(seen: &Value, now: u64) -> Table {
 
 /// How the tool becomes trusted again.
 fn way_back(one: &Value, state: &str, now: u64) -> String {
-    let (successes, needed) = (number(one, "/successes_since_recovery"), number(one, "/successes_needed"));
+    let (successes, needed) = (number(one, "/successesSinceRecovery"), number(one, "/successesNeeded"));
     match state {
         "blocked" => "with `steadfast reset`".to_owned(),
         "recovering" => format!("{successes} of {needed} successes"),
-        _ if one.get("waits_for_approval") == Some(&Value::Bool(true)) => {
-            "with `steadfast recover`".to_owned()
-        }
-        _ => until(one, "/recovers_at", now).unwrap_or_default(),
+        _ if one.get("waitsForApproval") == Some(&Value::Bool(true)) => "with `steadfast recover`".to_owned(),
+        _ => until(one, "/recoversAt", now).unwrap_or_default(),
     }
 }
 
@@ -186,7 +184,7 @@ pub(crate) async fn known_tools(reach: &Reach, tenant: Option<&str>) -> Result<V
     let tools = reach.ask_all(Ask::get("/v1/tools").with("tenant", tenant)).await?;
     let trust = reach.ask_all(Ask::get("/v1/trust").with("tenant", tenant)).await?;
     let of_trust = list(&trust, "/trust").iter().filter_map(|one| {
-        let (namespace, tool) = (text(one, "/plugin_name"), text(one, "/tool_name"));
+        let (namespace, tool) = (text(one, "/pluginName"), text(one, "/toolName"));
         (!tool.is_empty()).then(|| format!("{namespace}/{tool}"))
     });
     let mut known: Vec<_> =

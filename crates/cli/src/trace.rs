@@ -6,7 +6,8 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use http::StatusCode;
 use serde_json::{Value, json};
-use steadfast::{Timestamp, TurnHead, TurnStory};
+use steadfast::Timestamp;
+use steadfast_api::look::{TraceView, TurnView};
 use steadfast_core::millis;
 
 use crate::failure::Failure;
@@ -71,7 +72,7 @@ async fn story(reach: &Reach, id: &str) -> Result<Value, Refused> {
 }
 
 /// The same to work with; nothing if there is none.
-pub(crate) async fn find(reach: &Reach, id: &str) -> Result<Option<TurnStory>, Failure> {
+pub(crate) async fn find(reach: &Reach, id: &str) -> Result<Option<TraceView>, Failure> {
     match story(reach, id).await {
         Ok(told) => read(&told).map(Some).ok_or_else(unreadable),
         Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
@@ -84,13 +85,13 @@ fn unreadable() -> Failure {
 }
 
 /// The same to work with. Of what a newer gateway tells, what is not understood is left out.
-pub(crate) fn read(told: &Value) -> Option<TurnStory> {
+pub(crate) fn read(told: &Value) -> Option<TraceView> {
     let turn = serde_json::from_value(told.get("turn")?.clone()).ok()?;
     let spans =
         seen::list(told, "/spans").iter().filter_map(|span| serde_json::from_value(span.clone()).ok());
     let events =
         seen::list(told, "/events").iter().filter_map(|event| serde_json::from_value(event.clone()).ok());
-    Some(TurnStory { turn, spans: spans.collect(), events: events.collect() })
+    Some(TraceView { turn, spans: spans.collect(), events: events.collect() })
 }
 
 /// The lines that `GET /v1/traces/{id}` has for whoever wants lines.
@@ -130,7 +131,7 @@ async fn list(options: &Options, reach: &Reach) -> Result<(), Failure> {
         output::remark("no turn was submitted yet");
         return Ok(());
     }
-    let heads: Vec<TurnHead> =
+    let heads: Vec<TurnView> =
         turns.iter().filter_map(|turn| serde_json::from_value(turn.clone()).ok()).collect();
     output::say(&table(&heads, now()).draw(Paint::of_stdout(), 0));
     Ok(())
@@ -139,7 +140,7 @@ async fn list(options: &Options, reach: &Reach) -> Result<(), Failure> {
 /// The most turns that are given at once.
 const MOST: usize = 1000;
 
-fn table(heads: &[TurnHead], now: Timestamp) -> Table {
+fn table(heads: &[TurnView], now: Timestamp) -> Table {
     let mut table = Table::new(&["BEGAN", "TURN", "ENDED", "CALLS", "TOOK", "SUMMARY"]);
     for head in heads {
         let ago = output::span(Duration::from_millis(millis(now.since(head.started_at_ms))));

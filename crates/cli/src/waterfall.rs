@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use steadfast::{Timestamp, TurnHead, TurnStory};
+use steadfast::Timestamp;
+use steadfast_api::look::{EventView, SpanView, TraceView, TurnView};
 use steadfast_core::id::ToolCallId;
 use steadfast_core::millis;
-use steadfast_core::turn::trace::{Event, EventType, Span, SpanId};
+use steadfast_core::turn::trace::{EventType, SpanId};
 use steadfast_core::turn::{Strategy, TurnStatus};
 
 use crate::output::{Look, Paint, clean, short};
@@ -21,7 +22,7 @@ pub(crate) struct Canvas {
 }
 
 /// The whole story: its head, a row for each call, and what happened in sentences.
-pub(crate) fn draw(story: &TurnStory, canvas: Canvas) -> String {
+pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
     let submissions = submissions(story, canvas.now);
     let mut lines = head(story, canvas);
     for submission in &submissions {
@@ -38,12 +39,12 @@ pub(crate) fn draw(story: &TurnStory, canvas: Canvas) -> String {
 }
 
 /// What a turn is called: by its plan, or else by its trace.
-pub(crate) fn name(turn: &TurnHead) -> String {
+pub(crate) fn name(turn: &TurnView) -> String {
     turn.turn_id.as_ref().map_or_else(|| turn.trace_id.to_string(), |name| clean(name.as_str()))
 }
 
 /// How much of it succeeded: a look, a sign and a word.
-pub(crate) fn ended(turn: &TurnHead) -> Ended {
+pub(crate) fn ended(turn: &TurnView) -> Ended {
     match turn.status {
         Some(TurnStatus::Completed) => (Look::Good, "●", "completed"),
         Some(TurnStatus::Partial) => (Look::Warn, "▲", "partial"),
@@ -71,7 +72,7 @@ pub(crate) fn lasted(ms: u64) -> String {
 /// A turn without an end of which nothing was heard for so long may be one whose process is gone.
 const SILENT: u64 = 600_000;
 
-fn head(story: &TurnStory, canvas: Canvas) -> Vec<String> {
+fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     let (turn, paint) = (&story.turn, canvas.paint);
     let (look, sign, word) = ended(turn);
     let until = turn.ended_at_ms.unwrap_or(canvas.now);
@@ -103,7 +104,7 @@ fn head(story: &TurnStory, canvas: Canvas) -> Vec<String> {
 }
 
 /// For how long nothing was heard of a turn that has no end, if that is long.
-fn silence(story: &TurnStory, now: Timestamp) -> Option<u64> {
+fn silence(story: &TraceView, now: Timestamp) -> Option<u64> {
     let newest = story.events.iter().map(|event| event.timestamp).max();
     let silent = millis(now.since(newest.unwrap_or(story.turn.started_at_ms)));
     (story.turn.ended_at_ms.is_none() && silent >= SILENT).then_some(silent)
@@ -119,19 +120,19 @@ struct Submission<'s> {
     /// Calls in its plan.
     calls: usize,
     rows: Vec<Row<'s>>,
-    events: Vec<&'s Event>,
+    events: Vec<&'s EventView>,
 }
 
 /// A stretch of time in which a tool was at work for a call, or a call for which none ever was.
 struct Row<'s> {
     call: &'s ToolCallId,
     tool: String,
-    span: Option<&'s Span>,
-    events: Vec<&'s Event>,
+    span: Option<&'s SpanView>,
+    events: Vec<&'s EventView>,
 }
 
-fn submissions(story: &TurnStory, now: Timestamp) -> Vec<Submission<'_>> {
-    let mut roots: Vec<&Span> = story.spans.iter().filter(|span| span.call_id.is_none()).collect();
+fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
+    let mut roots: Vec<&SpanView> = story.spans.iter().filter(|span| span.call_id.is_none()).collect();
     roots.sort_by_key(|root| root.started_at);
     let by_time = |at: Timestamp| roots.iter().rposition(|root| root.started_at <= at).unwrap_or(0);
     let of_span: BTreeMap<SpanId, usize> = story
@@ -143,7 +144,7 @@ fn submissions(story: &TurnStory, now: Timestamp) -> Vec<Submission<'_>> {
             (span.span_id, place.unwrap_or_else(|| by_time(span.started_at)))
         })
         .collect();
-    let of_event = |event: &Event| {
+    let of_event = |event: &EventView| {
         let known = event.span_id.and_then(|span| of_span.get(&span).copied());
         known.unwrap_or_else(|| by_time(event.timestamp))
     };
@@ -152,8 +153,9 @@ fn submissions(story: &TurnStory, now: Timestamp) -> Vec<Submission<'_>> {
         .map(|place| {
             let root = roots.get(place);
             let is_last = place + 1 >= roots.len();
-            let events: Vec<&Event> = story.events.iter().filter(|event| of_event(event) == place).collect();
-            let spans: Vec<&Span> =
+            let events: Vec<&EventView> =
+                story.events.iter().filter(|event| of_event(event) == place).collect();
+            let spans: Vec<&SpanView> =
                 story.spans.iter().filter(|span| of_span.get(&span.span_id) == Some(&place)).collect();
             let ended = root.and_then(|root| root.ended_at).or(story.turn.ended_at_ms.filter(|_| is_last));
             let is_open = ended.is_none() && is_last;
@@ -176,7 +178,7 @@ fn submissions(story: &TurnStory, now: Timestamp) -> Vec<Submission<'_>> {
 }
 
 /// The rows of one submission, those first that began first; calls that never ran stand where that was decided.
-fn rows<'s>(spans: &[&'s Span], events: &[&'s Event]) -> Vec<Row<'s>> {
+fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
     let mut rows: Vec<Row<'s>> = Vec::new();
     let mut of_span: BTreeMap<SpanId, usize> = BTreeMap::new();
     for span in spans {
@@ -186,7 +188,7 @@ fn rows<'s>(spans: &[&'s Span], events: &[&'s Event]) -> Vec<Row<'s>> {
         }
     }
     // That a default or an alternative is used is said before the tool starts.
-    let mut before: BTreeMap<&ToolCallId, Vec<&'s Event>> = BTreeMap::new();
+    let mut before: BTreeMap<&ToolCallId, Vec<&'s EventView>> = BTreeMap::new();
     for &event in events {
         let row = event.span_id.and_then(|span| of_span.get(&span)).and_then(|&row| rows.get_mut(row));
         match (row, &event.call_id) {
@@ -209,7 +211,7 @@ fn rows<'s>(spans: &[&'s Span], events: &[&'s Event]) -> Vec<Row<'s>> {
     rows
 }
 
-fn tool_of(events: &[&Event]) -> String {
+fn tool_of(events: &[&EventView]) -> String {
     let named = events.iter().find_map(|event| {
         Some(format!("{}/{}", event.tool_namespace.as_ref()?.as_str(), event.tool_id.as_ref()?.as_str()))
     });
@@ -285,7 +287,7 @@ impl Row<'_> {
 }
 
 /// Whether nothing was tried after it with the same tool.
-fn is_final(event: &Event) -> bool {
+fn is_final(event: &EventView) -> bool {
     event.decision != Some(Strategy::Retry)
 }
 
@@ -491,32 +493,32 @@ mod tests {
 
     fn span(id: u8, call: &str, tool: &str, from: u64, to: Option<u64>, after: &[&str]) -> Value {
         json!({
-            "span_id": format!("{id:016x}"), "parent_span_id": "0000000000000001", "name": format!("bank/{tool}"),
-            "call_id": call, "depends_on": after, "started_at": iso(from), "ended_at": to.map(iso),
+            "spanId": format!("{id:016x}"), "parentSpanId": "0000000000000001", "name": format!("bank/{tool}"),
+            "callId": call, "dependsOn": after, "startedAt": iso(from), "endedAt": to.map(iso),
         })
     }
 
     fn root(id: u8, from: u64, to: Option<u64>) -> Value {
-        json!({ "span_id": format!("{id:016x}"), "name": "turn trip", "started_at": iso(from), "ended_at": to.map(iso) })
+        json!({ "spanId": format!("{id:016x}"), "name": "turn trip", "startedAt": iso(from), "endedAt": to.map(iso) })
     }
 
     fn event(at: u64, kind: &str, span: u8, call: &str, sentence: &str, more: Value) -> Value {
         let mut event = json!({
-            "event_type": kind, "kind": "Summary", "timestamp": iso(at), "trace_id": "a".repeat(32),
-            "span_id": format!("{span:016x}"), "sentence": sentence,
+            "eventType": kind, "kind": "Summary", "timestamp": iso(at), "traceId": "a".repeat(32),
+            "spanId": format!("{span:016x}"), "sentence": sentence,
         });
         if !call.is_empty() {
-            event["call_id"] = call.into();
-            (event["tool_id"], event["tool_namespace"]) = ("pay".into(), "bank".into());
+            event["callId"] = call.into();
+            (event["toolId"], event["toolNamespace"]) = ("pay".into(), "bank".into());
         }
         event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         event
     }
 
-    fn story(turn: Value, spans: Vec<Value>, events: Vec<Value>) -> TurnStory {
+    fn story(turn: Value, spans: Vec<Value>, events: Vec<Value>) -> TraceView {
         let mut head = json!({
-            "trace_id": "a".repeat(32), "span_id": "b".repeat(16), "turn_id": "trip", "session": "s", "actor": "a", "calls": 5,
-            "started_at_ms": BEGAN,
+            "traceId": "a".repeat(32), "spanId": "b".repeat(16), "turnId": "trip", "session": "s", "actor": "a", "calls": 5,
+            "startedAtMs": BEGAN,
         });
         head.as_object_mut().unwrap().extend(turn.as_object().unwrap().clone());
         let mut events = events;
@@ -527,10 +529,10 @@ mod tests {
     }
 
     /// A retry, an alternative, a default and a skip.
-    fn trip() -> TurnStory {
+    fn trip() -> TraceView {
         let none = || json!({});
         story(
-            json!({ "ended_at_ms": BEGAN + 2000, "status": "partial", "summary": "Completed look, but pay failed", "escalated": true }),
+            json!({ "endedAtMs": BEGAN + 2000, "status": "partial", "summary": "Completed look, but pay failed", "escalated": true }),
             vec![
                 root(1, 0, Some(2000)),
                 span(2, "a", "look", 0, Some(1000), &[]),
@@ -548,7 +550,7 @@ mod tests {
                     2,
                     "a",
                     "Tool failed: look, 503",
-                    json!({ "decision": "RETRY", "retry_count": 0 }),
+                    json!({ "decision": "RETRY", "retryCount": 0 }),
                 ),
                 event(
                     200,
@@ -556,7 +558,7 @@ mod tests {
                     2,
                     "a",
                     "Retry of look: attempt 2 in 300 ms",
-                    json!({ "delay_ms": 300, "retry_count": 1 }),
+                    json!({ "delayMs": 300, "retryCount": 1 }),
                 ),
                 event(
                     400,
@@ -575,7 +577,7 @@ mod tests {
                     2,
                     "a",
                     "Tool succeeded on retry 2: look",
-                    json!({ "retry_count": 1 }),
+                    json!({ "retryCount": 1 }),
                 ),
                 event(
                     1500,
@@ -591,7 +593,7 @@ mod tests {
                     1,
                     "e",
                     "Required tool skipped due to dependency failure: pay needs c",
-                    json!({ "dependency_id": "c" }),
+                    json!({ "dependencyId": "c" }),
                 ),
                 event(
                     1500,
@@ -599,7 +601,7 @@ mod tests {
                     1,
                     "d",
                     "Used default value for draw in place of the output of c",
-                    json!({ "dependency_id": "c" }),
+                    json!({ "dependencyId": "c" }),
                 ),
                 event(1500, "ToolStarted", 6, "d", "Started draw", none()),
                 event(2000, "ToolSucceeded", 6, "d", "Tool succeeded: draw", none()),
@@ -607,7 +609,7 @@ mod tests {
         )
     }
 
-    fn drawn(story: &TurnStory, columns: usize, now: u64) -> String {
+    fn drawn(story: &TraceView, columns: usize, now: u64) -> String {
         let canvas = Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: Paint(false) };
         draw(story, canvas)
     }
@@ -646,7 +648,7 @@ mod tests {
     }
 
     /// The lines of the picture alone.
-    fn picture(story: &TurnStory, columns: usize, now: u64) -> Vec<String> {
+    fn picture(story: &TraceView, columns: usize, now: u64) -> Vec<String> {
         let lines = drawn(story, columns, now);
         let lines = lines.lines().skip_while(|line| !line.starts_with("    CALL"));
         lines.take_while(|line| !line.is_empty()).map(str::to_owned).collect()
@@ -705,9 +707,9 @@ mod tests {
     #[test]
     fn each_submission_under_one_trace_has_a_scale_of_its_own() {
         let mut again = span(4, "a", "look", 60_000, Some(60_100), &[]);
-        again["parent_span_id"] = "0000000000000003".into();
+        again["parentSpanId"] = "0000000000000003".into();
         let story = story(
-            json!({ "started_at_ms": BEGAN + 60_000, "ended_at_ms": BEGAN + 60_100, "status": "completed" }),
+            json!({ "startedAtMs": BEGAN + 60_000, "endedAtMs": BEGAN + 60_100, "status": "completed" }),
             vec![root(1, 0, None), span(2, "a", "look", 0, None, &[]), root(3, 60_000, Some(60_100)), again],
             vec![
                 event(100, "ToolError", 2, "a", "Tool failed: look, 503", json!({ "decision": "RETRY" })),
@@ -734,7 +736,7 @@ mod tests {
         let mut hostile = span(2, odd, "look", 0, Some(10), &[odd]);
         hostile["name"] = "bank/\x1b[31mlook".into();
         let said = event(10, "ToolSucceeded", 2, odd, "Tool\u{9b}2J succeeded", json!({}));
-        let head = json!({ "turn_id": odd, "session": odd, "ended_at_ms": BEGAN + 10, "status": "completed", "summary": "x\x1b[2Jy" });
+        let head = json!({ "turnId": odd, "session": odd, "endedAtMs": BEGAN + 10, "status": "completed", "summary": "x\x1b[2Jy" });
         let story = story(head, vec![root(1, 0, Some(10)), hostile], vec![said]);
         let plain = drawn(&story, 100, 10);
         assert!(!plain.contains(['\x1b', '\u{9b}', '\u{202e}']), "{plain:?}");

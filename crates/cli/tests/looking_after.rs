@@ -980,12 +980,12 @@ fn explain_asks_the_gateway_for_a_turn() {
     let home = Home::new("turn");
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let head = json!({
-        "trace_id": trace, "span_id": "b7ad6b7169203331", "turn_id": "trip/1", "session": "s", "actor": "ann", "calls": 1,
-        "started_at_ms": 1_000, "ended_at_ms": 3_500, "status": "completed", "summary": "Completed look.",
+        "traceId": trace, "spanId": "b7ad6b7169203331", "turnId": "trip/1", "session": "s", "actor": "ann", "calls": 1,
+        "startedAtMs": 1_000, "endedAtMs": 3_500, "status": "completed", "summary": "Completed look.",
     });
     let event = json!({
-        "sequence": 1, "event_type": "ToolStarted", "kind": "ToolInvocation", "timestamp": "1970-01-01T00:00:01.250Z",
-        "trace_id": trace, "sentence": "Started look",
+        "sequence": 1, "eventType": "ToolStarted", "kind": "ToolInvocation", "timestamp": "1970-01-01T00:00:01.250Z",
+        "traceId": trace, "sentence": "Started look",
     });
     let gateway = Stranger::answering(move |_, path| match path {
         "/v1/traces/trip%2f1" => (200, json!({ "turn": head, "spans": [], "events": [event] })),

@@ -151,12 +151,12 @@ fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
     assert_eq!(home.said(&["trace", "trip", "--json"]), json);
     assert_eq!(home.said(&["trace", "trip", "--jsonl"]), lines);
     let story: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&story["turn"]["turn_id"], &story["turn"]["trace_id"]), (&json!("trip"), &json!(trace)));
+    assert_eq!((&story["turn"]["turnId"], &story["turn"]["traceId"]), (&json!("trip"), &json!(trace)));
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let rows = |place: &str| story[place].as_array().unwrap().len();
     assert_eq!(lines.len(), 1 + rows("spans") + rows("events"));
     assert_eq!((&lines[0]["turn"], &lines[1]["span"]), (&story["turn"], &story["spans"][0]));
-    assert_eq!(lines.last().unwrap()["event"]["event_type"], "TurnEnded");
+    assert_eq!(lines.last().unwrap()["event"]["eventType"], "TurnEnded");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn the_newest_turns_are_listed_and_an_unknown_one_is_said_to_be() {
     assert!(lines[2].contains("trip") && lines[2].contains("▲ partial (needs attention)"), "{listed}");
     assert_eq!(home.said(&["trace", "-n", "1"]).lines().count(), 2);
     let turns: Value = serde_json::from_str(&home.said(&["trace", "--json"])).unwrap();
-    assert_eq!(turns["turns"][0]["turn_id"], "later");
+    assert_eq!(turns["turns"][0]["turnId"], "later");
     assert_eq!(home.said(&["trace", "--jsonl"]).lines().count(), 2);
     let (out, err, code) = home.run(&["trace", "nobody\x1b[2J"]);
     assert_eq!((out.as_str(), code), ("", 1), "{err}");

@@ -2,8 +2,8 @@
 //!
 //! A report counts as a finished call of that tool would: for trust, and for scores. It names the arguments if the trouble
 //! belongs to a part of the tool (a host, a folder, a command); without them it is about the tool as a whole. The fields are
-//! those of the report interface that plugins have; the tool belongs to its plugin, else to the service that it names, else
-//! to the host.
+//! those of the report interface that plugins have, spelled as in the envelopes. The tool belongs to its plugin, else to the
+//! service that it names, else to the host.
 
 use std::fmt;
 use std::time::Duration;
@@ -195,8 +195,8 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
         ReportKind::Success => SUCCESS,
     };
     let report = Object { path: "", value: Some(root), known };
-    let tool: Option<ToolName> = reader.required(report, "tool_name", ID, id);
-    let plugin: Option<Namespace> = reader.optional(report, "plugin_name", ID, id);
+    let tool: Option<ToolName> = reader.required(report, "toolName", ID, id);
+    let plugin: Option<Namespace> = reader.optional(report, "pluginName", ID, id);
     let ended = match kind {
         ReportKind::Failure => failure(reader, report),
         ReportKind::Success => Some(Reported::Success),
@@ -206,8 +206,8 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
     let arguments = reader.optional(report, "arguments", "an object", an_object);
     // Whatever a host likes to say beside. Nothing is decided by it.
     let context = reader.optional(report, "context", "an object", an_object).map(redact::summary);
-    let model = reader.optional(report, "model_id", ID, id);
-    let took = reader.optional(report, "duration_ms", MILLISECONDS, whole).map(Duration::from_millis);
+    let model = reader.optional(report, "modelId", ID, id);
+    let took = reader.optional(report, "durationMs", MILLISECONDS, whole).map(Duration::from_millis);
     reader.unknown(report);
     let namespace = plugin
         .or_else(|| service.as_ref().and_then(|service| Namespace::new(service.as_str()).ok()))
@@ -231,7 +231,7 @@ fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {
     let error =
         reader.required(report, "error", ERROR, |value| error_of(value).ok_or_else(|| describe(value)));
     let severity = reader.optional(report, "severity", SEVERITY, one_of(Severity::WORDS));
-    let status = reader.optional(report, "http_status", "a status from 100 to 599", |value| {
+    let status = reader.optional(report, "httpStatus", "a status from 100 to 599", |value| {
         let status = value.as_u64().and_then(|status| u16::try_from(status).ok());
         status.filter(|status| (100..600).contains(status)).ok_or_else(|| describe(value))
     });
@@ -269,21 +269,21 @@ const LONGEST_MESSAGE: usize = 1024;
 const ERROR: &str = "a text, an object with an \"error\", or an exception with its \"message\"";
 const SEVERITY: &str = "\"transient\", \"not_found\", \"invalid_input\", \"permission\", \"validation\", \"timeout\", \"server_error\", \"crash\", \"corruption\", \"security\", \"repeated_auth\" or \"informational\"";
 const FAILURE: &[&str] = &[
-    "tool_name",
-    "plugin_name",
+    "toolName",
+    "pluginName",
     "error",
     "severity",
-    "http_status",
+    "httpStatus",
     "domain",
     "service",
     "arguments",
     "context",
     "recoverable",
-    "model_id",
-    "duration_ms",
+    "modelId",
+    "durationMs",
 ];
 const SUCCESS: &[&str] =
-    &["tool_name", "plugin_name", "domain", "service", "arguments", "context", "model_id", "duration_ms"];
+    &["toolName", "pluginName", "domain", "service", "arguments", "context", "modelId", "durationMs"];
 
 #[cfg(test)]
 mod tests {
@@ -302,8 +302,8 @@ mod tests {
     #[test]
     fn rp_9_a_report_carries_its_severity_domain_service_and_whether_it_can_recover() {
         let report = failed(
-            r#"{"tool_name":"search","error":"data is damaged","severity":"corruption","domain":"api.example.com",
-                "service":"atlassian","recoverable":false,"context":{"turn":3},"model_id":"m","duration_ms":1500}"#,
+            r#"{"toolName":"search","error":"data is damaged","severity":"corruption","domain":"api.example.com",
+                "service":"atlassian","recoverable":false,"context":{"turn":3},"modelId":"m","durationMs":1500}"#,
         );
         assert_eq!(report.tool.to_string(), "atlassian/search");
         let about = report.about();
@@ -321,17 +321,17 @@ mod tests {
     #[test]
     fn rp_9_what_is_not_said_is_as_for_a_call() {
         let report = failed(
-            r#"{"tool_name":"get","plugin_name":"web","error":"x","arguments":{"url":"https://a.example/x"}}"#,
+            r#"{"toolName":"get","pluginName":"web","error":"x","arguments":{"url":"https://a.example/x"}}"#,
         );
         assert_eq!(report.domain.as_ref().map(Domain::as_str), Some("a.example"));
         assert!(report.signature.is_some());
-        let bare = failed(r#"{"tool_name":"get","error":"x"}"#);
+        let bare = failed(r#"{"toolName":"get","error":"x"}"#);
         assert_eq!(
             (bare.tool.to_string().as_str(), bare.domain.as_ref().map(Domain::as_str)),
             ("host/get", Some("host"))
         );
         assert!(matches!(bare.ended, Reported::Failure { recoverable: true, severity: None, .. }));
-        let worked = ToolReport::parse(br#"{"tool_name":"get","service":"s"}"#, ReportKind::Success).unwrap();
+        let worked = ToolReport::parse(br#"{"toolName":"get","service":"s"}"#, ReportKind::Success).unwrap();
         assert_eq!(
             (worked.about().depends_on().map(Domain::as_str), worked.outcome(None)),
             (Some("s"), Outcome::Success)
@@ -345,25 +345,25 @@ mod tests {
             (r#"{"error":"no","http_status":403}"#, Severity::Permission),
             (r#"{"error":"no such file"}"#, Severity::NotFound),
             (r#"{"type":"TimeoutError","message":"timed out after 3 s"}"#, Severity::Timeout),
-            (r#""oops","http_status":503"#, Severity::ServerError),
-            (r#"{"error":"no such file"},"http_status":500"#, Severity::ServerError),
+            (r#""oops","httpStatus":503"#, Severity::ServerError),
+            (r#"{"error":"no such file"},"httpStatus":500"#, Severity::ServerError),
             (r#""connection timed out","severity":"crash""#, Severity::Crash),
         ] {
-            assert_eq!(severity(&format!(r#"{{"tool_name":"t","error":{error}}}"#)), expected, "{error}");
+            assert_eq!(severity(&format!(r#"{{"toolName":"t","error":{error}}}"#)), expected, "{error}");
         }
     }
 
     #[test]
     fn rp_9_a_report_says_everything_that_is_wrong_with_it_and_where() {
-        let wrong = br#"{"toolName":"t","error":{},"severity":"bad","recoverable":"no","http_status":42,"domain":""}"#;
+        let wrong = br#"{"tool_name":"t","error":{},"severity":"bad","recoverable":"no","httpStatus":42,"domain":""}"#;
         let error = ToolReport::parse(wrong, ReportKind::Failure).unwrap_err().to_string();
         for part in [
-            r#"tool_name: expected a text of 1 to 256 bytes without control characters, found nothing ("toolName" is spelled "tool_name")"#,
+            r#"toolName: expected a text of 1 to 256 bytes without control characters, found nothing ("tool_name" is spelled "toolName")"#,
             "error: expected a text, an object with an",
             "severity: expected \"transient\"",
             "found the text \"bad\"",
             "recoverable: expected true or false, found the text \"no\"",
-            "http_status: expected a status from 100 to 599, found the number 42",
+            "httpStatus: expected a status from 100 to 599, found the number 42",
             "domain: expected a text of 1 to 256 bytes",
         ] {
             assert!(error.contains(part), "{part}\nin {error}");
@@ -371,7 +371,7 @@ mod tests {
         for (text, kind, part) in [
             ("[1]", ReportKind::Failure, "the report: expected an object, found"),
             ("{", ReportKind::Success, "not readable JSON"),
-            (r#"{"tool_name":"t","error":"x"}"#, ReportKind::Success, "error: expected no such field"),
+            (r#"{"toolName":"t","error":"x"}"#, ReportKind::Success, "error: expected no such field"),
         ] {
             let error = ToolReport::parse(text.as_bytes(), kind).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn rp_9_no_secret_of_a_report_is_kept() {
-        let report = failed(r#"{"tool_name":"t","error":"401 for https://ann:hunter2secret@example.com/"}"#);
+        let report = failed(r#"{"toolName":"t","error":"401 for https://ann:hunter2secret@example.com/"}"#);
         assert!(!format!("{report:?}").contains("hunter2secret"));
     }
 }

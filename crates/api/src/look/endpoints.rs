@@ -4,7 +4,6 @@ use axum::extract::State as Shared;
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
-use steadfast::TurnStory;
 use steadfast_executor::Series;
 
 use crate::access::Who;
@@ -192,7 +191,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             trace,
         )
         .heeds("Accept", "`application/jsonl` for one line of JSON for each span and event")
-        .gives::<TurnStory>("the turn, its calls as stretches of time, and what happened, in order")
+        .gives::<look::TraceView>("the turn, its calls as stretches of time, and what happened, in order")
         .gives_text("the same line by line", JSON_LINES)
         .reads_the_store(),
         Endpoint::new(
@@ -330,7 +329,7 @@ async fn traces(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::T
 }
 
 async fn trace(Shared(State(inner)): Shared<State>, headers: HeaderMap, Named(id): Named) -> Answered {
-    match inner.steadfast.engine().story(&id).await? {
+    match inner.steadfast.engine().story(&id).await?.map(look::TraceView::from) {
         Some(story) if accepts(&headers, JSON_LINES) => {
             Ok(whole(StatusCode::OK, JSON_LINES, look::lines(&story)))
         }

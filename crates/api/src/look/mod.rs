@@ -13,6 +13,7 @@ mod standing;
 mod status;
 mod tools;
 mod traces;
+mod view;
 
 pub use around::{Servers, ServersAsked, Sessions, SessionsAsked, servers, sessions};
 pub use audit::{Audit, AuditAsked, audit};
@@ -27,12 +28,14 @@ pub use records::{
 };
 pub use settings::{Setting, Settings, SettingsAsked, settings};
 pub use standing::{
-    Approvals, ApprovalsAsked, Breakers, BreakersAsked, Domains, DomainsAsked, Guard, GuardAsked, Models,
-    ModelsAsked, Trust, TrustAsked, Waiting, approvals, breakers, domains, guard, models, trust,
+    ApprovalPrompt, ApprovalRequest, ApprovalView, Approvals, ApprovalsAsked, Breakers, BreakersAsked,
+    Domains, DomainsAsked, Guard, GuardAsked, Models, ModelsAsked, Trust, TrustAsked, TrustCounters,
+    TrustView, approvals, breakers, domains, guard, models, trust,
 };
 pub use status::{Counts, FailedDomain, Finding, Level, Status, StoreSeen, Verdict, reach, status};
 pub use tools::{Tools, ToolsAsked, tools};
-pub use traces::{Traces, TracesAsked, lines, traces};
+pub use traces::{EventView, SpanView, TraceView, Traces, TracesAsked, TurnView, lines, traces};
+pub(crate) use view::view;
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,15 +1,21 @@
 //! How tools stand: breakers, trust, the guard, and what waits for a person.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::Engine;
 use steadfast::approval::Parked;
+use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
-use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId};
-use steadfast_core::trust::{TrustState, TrustStatus};
+use steadfast_core::id::{Digest, Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::trust::{
+    Escalation, Level, Scope, Signature, ToolReliabilityState, TrustState, TrustStatus,
+};
 use steadfast_executor::{BreakerKey, BreakerView, DomainView, GuardView, ModelScore, StoppedSession, Trip};
 
 use super::paging::{NamedTool, asks, fits};
+use super::view::view;
 
 asks! {
     /// Which breakers are asked for.
@@ -68,7 +74,7 @@ asks! {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Trust {
     /// Each as it stands.
-    pub trust: Vec<TrustStatus>,
+    pub trust: Vec<TrustView>,
     /// What to ask for `after` next; nothing at the end.
     pub next: Option<String>,
 }
@@ -88,7 +94,77 @@ pub fn trust(engine: &Engine, asked: &TrustAsked) -> Result<Trust, String> {
     let listed = page.of(all, |TrustStatus { standing: one, .. }| {
         named(&(&one.plugin_name, &one.tool_name, &one.signature, &one.domain, one.scope))
     });
-    Ok(Trust { trust: listed.rows, next: listed.next })
+    Ok(Trust { trust: listed.rows.into_iter().map(TrustView::from).collect(), next: listed.next })
+}
+
+/// One tool, signature or domain that is not simply trusted, as it stands under the rule that judges it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrustView {
+    /// Its state and counters.
+    #[serde(flatten)]
+    pub standing: TrustCounters,
+    /// When it recovers by itself, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovers_at: Option<Timestamp>,
+    /// Whether it stays escalated until an operator approves its recovery.
+    pub waits_for_approval: bool,
+    /// The window in which failures are counted, in milliseconds.
+    pub window_ms: u64,
+    /// How long after the last counted failure it stays escalated at least, in milliseconds.
+    pub cooldown_ms: u64,
+}
+
+impl From<TrustStatus> for TrustView {
+    fn from(status: TrustStatus) -> Self {
+        let TrustStatus { standing, recovers_at, waits_for_approval, window_ms, cooldown_ms } = status;
+        Self { standing: standing.into(), recovers_at, waits_for_approval, window_ms, cooldown_ms }
+    }
+}
+
+view! {
+    /// The state of one tool, signature or domain. In the trust file the same fields are in snake_case.
+    TrustCounters of ToolReliabilityState {
+        /// Whether a tool, a signature or a domain is meant.
+        scope: Scope,
+        /// How far it is trusted.
+        state: TrustState,
+        /// Failures counted since the trouble began.
+        failures_in_window: u32,
+        /// Failures since the last success, counted or not.
+        consecutive_failures: u32,
+        /// Successes since recovery began.
+        successes_since_recovery: u32,
+        /// Successes that restore trust.
+        successes_needed: u32,
+        /// Failures that bring a block nearer.
+        failures_while_escalated: u32,
+        /// Whether time can heal it.
+        recoverable: bool,
+    } {
+        /// The tool.
+        tool_name: ToolName,
+        /// The plugin or server that it belongs to; `*`, or nothing, for the tool of this name wherever it belongs.
+        plugin_name: Namespace,
+        /// The signature.
+        signature: Signature,
+        /// The host or server.
+        domain: Domain,
+        /// The last failure, counted or not.
+        last_failure: Timestamp,
+        /// The last success.
+        last_success: Timestamp,
+        /// When trust was lost.
+        escalated_at: Timestamp,
+        /// Why.
+        escalation_reason: String,
+        /// The end of the escalation, before the cool-down is looked at.
+        escalation_expires: Timestamp,
+        /// When recovery began.
+        recovery_started: Timestamp,
+        /// The last failure that counted; the cool-down runs from there.
+        last_counted_failure: Timestamp,
+    }
 }
 
 asks! {
@@ -171,19 +247,77 @@ asks! {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Approvals {
     /// The oldest first.
-    pub approvals: Vec<Waiting>,
+    pub approvals: Vec<ApprovalView>,
     /// What to ask for `after` next; nothing at the end.
     pub next: Option<String>,
 }
 
-/// One of them.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Waiting {
+/// A request that waits for an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ApprovalView {
     /// Its number, by which it is answered.
     pub id: u64,
-    /// What is asked.
+    /// The request.
     #[serde(flatten)]
-    pub request: Parked,
+    pub request: ApprovalRequest,
+}
+
+view! {
+    /// The request of a call that needs approval.
+    ApprovalRequest of Parked {
+        /// The tool.
+        tool: ToolRef,
+        /// The digest of its arguments.
+        arguments: Digest,
+        /// The part of the arguments that trust judges it by.
+        signature: Signature,
+        /// Whether only an operator can answer.
+        blocked: bool,
+        /// The text of the prompt.
+        prompt: ApprovalPrompt,
+        /// How many calls asked for this.
+        askers: u32,
+        /// When the first one did.
+        asked_at: Timestamp,
+        /// When the last one did.
+        last_asked: Timestamp,
+        /// When it is dropped unanswered.
+        expires: Timestamp,
+    } {
+        /// The conversation.
+        session: SessionKey,
+        /// The arguments as far as they may be shown.
+        shown: Arc<str>,
+    }
+}
+
+view! {
+    /// The text of a prompt for approval.
+    ApprovalPrompt of Escalation {
+        /// The state that asks.
+        state: TrustState,
+        /// Why.
+        reason: String,
+        /// Failures counted since the trouble began.
+        failures: u32,
+        /// In what window, in words.
+        window: String,
+        /// How it ends, in words.
+        recovery_hint: String,
+        /// Whether nothing ends it but a person who lets it recover.
+        waits_for_recovery: bool,
+        /// One line for the head of the prompt.
+        summary: String,
+        /// Lines of warning.
+        warnings: Vec<String>,
+        /// How loud the prompt should be.
+        level: Level,
+        /// How the lines are to be shown; hosts that can show diffs and code need to know that this is neither.
+        format_hint: String,
+    } {
+        /// The host or server that has lost trust, where it is not the tool itself.
+        domain: Domain,
+    }
 }
 
 /// What waits for a person.
@@ -193,8 +327,8 @@ pub fn approvals(engine: &Engine, asked: &ApprovalsAsked) -> Result<Approvals, S
         fits(asked.tool.as_ref().map(|named| &named.0), Some(&request.tool))
             && fits(asked.session.as_ref(), request.session.as_ref())
     });
-    let listed =
-        page.of(all.map(|(id, request)| Waiting { id: id.0, request }), |waiting: &Waiting| waiting.id);
+    let all = all.map(|(id, request)| ApprovalView { id: id.0, request: request.into() });
+    let listed = page.of(all, |waiting| waiting.id);
     Ok(Approvals { approvals: listed.rows, next: listed.next })
 }
 

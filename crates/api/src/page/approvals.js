@@ -26,7 +26,7 @@ function draw() {
   if (!body.firstChild) body.append(h("div", { class: "cards" }), h("p", { class: "empty" }, "No call waits for approval. A call that needs approval appears here, with its arguments."), folded.place);
   const [cards, empty] = body.children;
   empty.hidden = last.length > 0;
-  list(cards, folded.cut(last.toSorted((a, b) => a.asked_at - b.asked_at)), key, card);
+  list(cards, folded.cut(last.toSorted((a, b) => a.askedAt - b.askedAt)), key, card);
 }
 
 function announce(approvals) {
@@ -41,7 +41,7 @@ function announce(approvals) {
 
 // What a prompt says besides its reason. Its lines repeat each other, the reason and the tool's name; here each thing stands
 // once.
-function others({ reason, warnings, failures, recovery_hint: hint }) {
+function others({ reason, warnings, failures, recoveryHint: hint }) {
   const isCounted = (line) => line.startsWith("counted failures:") && reason.includes(String(failures));
   const isNew = (line) => line !== hint && !line.includes(reason) && !reason.includes(line) && !isCounted(line);
   return [...new Set(warnings)].filter(isNew);
@@ -65,13 +65,13 @@ function card(request) {
       h("h3", {}, toolButton(tool, request.tenant)),
       whose(request.tenant),
       head && state(request.blocked ? "blocked" : "escalated", shown(head)),
-      h("span", { class: "quiet" }, "asked ", when(request.asked_at), request.askers > 1 ? `, ${count(request.askers, "time")}` : "", ", expires ", when(request.expires)),
+      h("span", { class: "quiet" }, "asked ", when(request.askedAt), request.askers > 1 ? `, ${count(request.askers, "time")}` : "", ", expires ", when(request.expires)),
     ),
     h("p", { class: "reason" }, shown(prompt.reason)),
     others(prompt).map((line) => h("p", { class: "warning" }, shown(line))),
     request.shown !== undefined && h("pre", { class: "sent", tabindex: "0", "aria-label": "Its arguments" }, shown(request.shown)),
-    (request.session || prompt.recovery_hint) &&
-      h("p", { class: "quiet" }, request.session && ["session ", name(request.session)], request.session && prompt.recovery_hint && " · ", shown(prompt.recovery_hint ?? "")),
+    (request.session || prompt.recoveryHint) &&
+      h("p", { class: "quiet" }, request.session && ["session ", name(request.session)], request.session && prompt.recoveryHint && " · ", shown(prompt.recoveryHint ?? "")),
     h(
       "p",
       { class: "acts" },

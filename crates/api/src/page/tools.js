@@ -57,7 +57,7 @@ const badness = (tool) => TRUST.indexOf(tool.trust.toLowerCase()) * 10 + (tool.b
 
 function draw() {
   if (!parts) build();
-  list(parts.lost, foldedTrust.cut(last.trust), (entry) => [entry.tenant, entry.scope, entry.plugin_name, entry.tool_name, entry.signature, entry.domain].join("\n"), (entry) => trustRow(entry));
+  list(parts.lost, foldedTrust.cut(last.trust), (entry) => [entry.tenant, entry.scope, entry.pluginName, entry.toolName, entry.signature, entry.domain].join("\n"), (entry) => trustRow(entry));
   parts.lost.hidden = last.trust.length === 0;
   const word = parts.filter.value.toLowerCase();
   const found = last.tools.filter((tool) => toolName(tool.tool).toLowerCase().includes(word));
@@ -93,7 +93,7 @@ const percent = (share) => `${Math.round(share * 100)} %`;
 
 // One that is not fully trusted: why, until when, and what restores its trust. `isNamed` says that its tool is named above.
 export function trustRow(entry, isNamed = false) {
-  const tool = entry.tool_name && { namespace: entry.plugin_name, tool: entry.tool_name };
+  const tool = entry.toolName && { namespace: entry.pluginName, tool: entry.toolName };
   const label = tool && toolName(tool);
   const title = entry.scope === "domain" ? `all at ${entry.domain}` : (entry.signature ?? label ?? "everything");
   const key = encodeURIComponent(entry.scope === "domain" ? `domain:${entry.domain}` : (label ?? "*"));
@@ -105,11 +105,11 @@ export function trustRow(entry, isNamed = false) {
     "li",
     { tabindex: "-1", "data-row": true },
     h("div", { class: "who" }, state(entry.state.toLowerCase()), who, !isNamed && whose(entry.tenant)),
-    h("div", { class: "why" }, shown(entry.escalation_reason ?? `${count(entry.failures_in_window, "failure")} in ${span(entry.window_ms)}`), h("span", { class: "quiet block" }, until(entry))),
+    h("div", { class: "why" }, shown(entry.escalationReason ?? `${count(entry.failuresInWindow, "failure")} in ${span(entry.windowMs)}`), h("span", { class: "quiet block" }, until(entry))),
     h(
       "div",
       { class: "acts" },
-      entry.waits_for_approval && button("Let it recover", recover, { "data-hand": "recover", "aria-label": `Let ${whom} recover` }),
+      entry.waitsForApproval && button("Let it recover", recover, { "data-hand": "recover", "aria-label": `Let ${whom} recover` }),
       button("Restore trust", restore, { "data-hand": "restore", "aria-label": `Restore trust in ${whom}` }),
     ),
   );
@@ -117,9 +117,9 @@ export function trustRow(entry, isNamed = false) {
 
 // Until when it needs approval, and what restores its trust.
 function until(entry) {
-  const then = `then ${count(entry.successes_needed, "successful call restores", "successful calls restore")} trust`;
+  const then = `then ${count(entry.successesNeeded, "successful call restores", "successful calls restore")} trust`;
   if (entry.state.toLowerCase() === "blocked") return "blocked until you restore trust";
-  if (entry.state.toLowerCase() === "recovering") return `${entry.successes_since_recovery} of ${count(entry.successes_needed, "successful call", "successful calls")} needed to restore trust`;
-  if (entry.waits_for_approval) return `needs approval until you let it recover; ${then}`;
-  return entry.recovers_at ? ["needs approval until ", clock(entry.recovers_at), " (", when(entry.recovers_at), `); ${then}`] : then;
+  if (entry.state.toLowerCase() === "recovering") return `${entry.successesSinceRecovery} of ${count(entry.successesNeeded, "successful call", "successful calls")} needed to restore trust`;
+  if (entry.waitsForApproval) return `needs approval until you let it recover; ${then}`;
+  return entry.recoversAt ? ["needs approval until ", clock(entry.recoversAt), " (", when(entry.recoversAt), `); ${then}`] : then;
 }

@@ -52,13 +52,13 @@ async function lookBack() {
   draw();
 }
 
-const key = (turn) => `${turn.trace_id} ${turn.started_at_ms}`;
+const key = (turn) => `${turn.traceId} ${turn.startedAtMs}`;
 
 function draw() {
   parts ??= build();
   // What is asked for again and again is newer than what was looked back for.
   const all = [...new Map([...back.turns, ...last.turns].map((turn) => [key(turn), turn])).values()];
-  all.sort((a, b) => b.started_at_ms - a.started_at_ms);
+  all.sort((a, b) => b.startedAtMs - a.startedAtMs);
   list(parts.rows.body, folded.cut(all, Boolean(end())), key, row);
   parts.rows.element.hidden = all.length === 0;
   parts.empty.hidden = all.length > 0;
@@ -66,8 +66,8 @@ function draw() {
 }
 
 function row(turn) {
-  const label = turn.turn_id ?? turn.trace_id;
-  const opened = button(name(label), () => open(turn.trace_id), { class: "link", "data-hand": "open", "aria-label": `Open turn ${shown(label)}` });
+  const label = turn.turnId ?? turn.traceId;
+  const opened = button(name(label), () => open(turn.traceId), { class: "link", "data-hand": "open", "aria-label": `Open turn ${shown(label)}` });
   const ended = h(
     "span",
     {},
@@ -75,6 +75,6 @@ function row(turn) {
     turn.escalated && state("attention", "needs attention"),
     turn.summary && h("span", { class: "summary" }, shown(turn.summary)),
   );
-  const took = turn.ended_at_ms === undefined ? h("span", { class: "quiet" }, "since ", when(turn.started_at_ms)) : span(turn.ended_at_ms - turn.started_at_ms);
-  return parts.rows.row({ class: turn.status ? undefined : "running" }, when(turn.started_at_ms), h("span", {}, opened, whose(turn.tenant)), ended, String(turn.calls), took, name(turn.session, { title: shown(turn.session) }));
+  const took = turn.endedAtMs === undefined ? h("span", { class: "quiet" }, "since ", when(turn.startedAtMs)) : span(turn.endedAtMs - turn.startedAtMs);
+  return parts.rows.row({ class: turn.status ? undefined : "running" }, when(turn.startedAtMs), h("span", {}, opened, whose(turn.tenant)), ended, String(turn.calls), took, name(turn.session, { title: shown(turn.session) }));
 }

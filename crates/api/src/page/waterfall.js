@@ -31,12 +31,12 @@ export async function turnOf(request, turn) {
   const trace = /^([0-9a-f]{32})\.\d+$/.exec(request)?.[1];
   for (const id of [trace, turn]) {
     const story = id && (await get(`/v1/traces/${encodeURIComponent(id)}`).catch(() => null));
-    if (story?.spans.some((one) => one.request_id === request)) return story;
+    if (story?.spans.some((one) => one.requestId === request)) return story;
   }
   return null;
 }
 
-export const label = ({ turn }) => `Turn ${turn.turn_id ?? turn.trace_id}`;
+export const label = ({ turn }) => `Turn ${turn.turnId ?? turn.traceId}`;
 
 export function show(story) {
   const head = h("div", { class: "head" });
@@ -48,11 +48,11 @@ export function show(story) {
   const draw = () => {
     put(head, [story.turn, silence(story)], () => drawHead(story));
     const parts = submissions(story);
-    list(falls, parts.map(({ root, from }) => ({ id: root.span_id, title: parts.length > 1 && root.name, from })), (part) => part.id, (part) => {
+    list(falls, parts.map(({ root, from }) => ({ id: root.spanId, title: parts.length > 1 && root.name, from })), (part) => part.id, (part) => {
       places.set(part.id, new Part(part));
       return places.get(part.id).element;
     });
-    for (const part of parts) places.get(part.root.span_id).draw(part);
+    for (const part of parts) places.get(part.root.spanId).draw(part);
     put(details, story.turn, () => drawDetails(story.turn));
   };
   draw();
@@ -64,7 +64,7 @@ export function show(story) {
       const began = performance.now();
       await new Promise((later) => setTimeout(later, document.hidden ? 5 * AGAIN : AGAIN));
       if (!place.isConnected || !document.getElementById("dialog").open) return;
-      story = (await get(`/v1/traces/${encodeURIComponent(story.turn.trace_id)}`).catch(() => null)) ?? story;
+      story = (await get(`/v1/traces/${encodeURIComponent(story.turn.traceId)}`).catch(() => null)) ?? story;
       if (!place.isConnected) return;
       draw();
       const took = performance.now() - began - AGAIN;
@@ -73,12 +73,12 @@ export function show(story) {
   }
 }
 
-const isOpen = ({ turn }) => turn.ended_at_ms === undefined;
+const isOpen = ({ turn }) => turn.endedAtMs === undefined;
 const ms = (iso) => Date.parse(iso);
 
 // For how long nothing was heard of a turn that has no end, if that is long.
 function silence(story) {
-  const newest = Math.max(story.turn.started_at_ms, ...story.events.slice(-100).map((event) => ms(event.timestamp)));
+  const newest = Math.max(story.turn.startedAtMs, ...story.events.slice(-100).map((event) => ms(event.timestamp)));
   return isOpen(story) && now() - newest >= SILENT ? now() - newest : undefined;
 }
 
@@ -90,7 +90,7 @@ function drawHead(story) {
       "p",
       { class: "outcome" },
       state(turn.status ?? "running"),
-      turn.ended_at_ms === undefined ? h("span", {}, "began ", when(turn.started_at_ms)) : h("span", {}, `after ${span(turn.ended_at_ms - turn.started_at_ms)}`),
+      turn.endedAtMs === undefined ? h("span", {}, "began ", when(turn.startedAtMs)) : h("span", {}, `after ${span(turn.endedAtMs - turn.startedAtMs)}`),
       h("span", {}, count(turn.calls, "call")),
       turn.escalated && state("attention", "needs attention"),
     ),
@@ -101,11 +101,11 @@ function drawHead(story) {
 
 function drawDetails(turn) {
   const rows = [
-    ["began", when(turn.started_at_ms)],
+    ["began", when(turn.startedAtMs)],
     ["session", name(turn.session)],
     ["actor", name(turn.actor)],
     ["tenant", turn.tenant && name(turn.tenant)],
-    ["trace", h("code", {}, turn.trace_id)],
+    ["trace", h("code", {}, turn.traceId)],
   ];
   return h("dl", { class: "details" }, rows.filter(([, value]) => value).map(([what, value]) => [h("dt", {}, what), h("dd", {}, value)]));
 }
@@ -113,44 +113,44 @@ function drawDetails(turn) {
 // The times that a turn was submitted. Most traces have one; those of turns that came again, or that were given the trace of
 // their caller, have several, each on a scale of its own.
 function submissions({ turn, spans, events }) {
-  const roots = spans.filter((one) => !one.call_id).sort((a, b) => ms(a.started_at) - ms(b.started_at));
+  const roots = spans.filter((one) => !one.callId).sort((a, b) => ms(a.startedAt) - ms(b.startedAt));
   // Where the beginning is no longer kept the head is what is left.
-  if (roots.length === 0) roots.push({ span_id: "", name: "turn", started_at: new Date(turn.started_at_ms).toISOString() });
-  const byTime = (at) => Math.max(0, roots.findLastIndex((root) => ms(root.started_at) <= ms(at)));
-  const places = new Map(roots.map((root, at) => [root.span_id, at]));
-  const ofSpan = new Map(spans.map((one) => [one.span_id, places.get(one.call_id ? one.parent_span_id : one.span_id) ?? byTime(one.started_at)]));
+  if (roots.length === 0) roots.push({ spanId: "", name: "turn", startedAt: new Date(turn.startedAtMs).toISOString() });
+  const byTime = (at) => Math.max(0, roots.findLastIndex((root) => ms(root.startedAt) <= ms(at)));
+  const places = new Map(roots.map((root, at) => [root.spanId, at]));
+  const ofSpan = new Map(spans.map((one) => [one.spanId, places.get(one.callId ? one.parentSpanId : one.spanId) ?? byTime(one.startedAt)]));
   const parts = roots.map((root) => ({ root, spans: [], events: [] }));
-  for (const one of spans) if (one.call_id) parts[ofSpan.get(one.span_id)].spans.push(one);
-  for (const event of events) parts[ofSpan.get(event.span_id) ?? byTime(event.timestamp)].events.push(event);
+  for (const one of spans) if (one.callId) parts[ofSpan.get(one.spanId)].spans.push(one);
+  for (const event of events) parts[ofSpan.get(event.spanId) ?? byTime(event.timestamp)].events.push(event);
   return parts.map(({ root, spans, events }, at) => {
     const isLast = at === parts.length - 1;
-    const ended = root.ended_at ? ms(root.ended_at) : isLast ? turn.ended_at_ms : undefined;
+    const ended = root.endedAt ? ms(root.endedAt) : isLast ? turn.endedAtMs : undefined;
     const runs = ended === undefined && isLast;
-    const known = [...spans.map((one) => ms(one.ended_at ?? one.started_at)), ...events.map((event) => ms(event.timestamp))].reduce((a, b) => Math.max(a, b), ms(root.started_at));
+    const known = [...spans.map((one) => ms(one.endedAt ?? one.startedAt)), ...events.map((event) => ms(event.timestamp))].reduce((a, b) => Math.max(a, b), ms(root.startedAt));
     // What broke off lasted as long as anything is known of it.
     const until = runs && now() - known < SILENT ? now() : known;
-    return { root, from: ms(root.started_at), to: Math.max(ended ?? until, known), runs, calls: turn.calls, rows: rows(spans, events), events };
+    return { root, from: ms(root.startedAt), to: Math.max(ended ?? until, known), runs, calls: turn.calls, rows: rows(spans, events), events };
   });
 }
 
 // The rows of one submission, those first that began first; calls that never ran stand where that was decided.
 function rows(spans, events) {
-  const all = spans.map((one) => ({ id: one.span_id, call: one.call_id, tool: one.name, span: one, from: ms(one.started_at), events: [] }));
+  const all = spans.map((one) => ({ id: one.spanId, call: one.callId, tool: one.name, span: one, from: ms(one.startedAt), events: [] }));
   const ofSpan = new Map(all.map((row) => [row.id, row]));
   const ofCall = new Map(all.map((row) => [row.call, row]));
   // That a default or an alternative is used is said before the tool starts.
   const before = new Map();
   for (const event of events) {
-    const row = ofSpan.get(event.span_id);
+    const row = ofSpan.get(event.spanId);
     if (row) {
-      row.events.push(...(before.get(event.call_id) ?? []), event);
-      before.delete(event.call_id);
-    } else if (event.call_id) before.set(event.call_id, [...(before.get(event.call_id) ?? []), event]);
+      row.events.push(...(before.get(event.callId) ?? []), event);
+      before.delete(event.callId);
+    } else if (event.callId) before.set(event.callId, [...(before.get(event.callId) ?? []), event]);
   }
   for (const [call, events] of before) {
     const row = ofCall.get(call);
     if (row) row.events.push(...events);
-    else all.push({ id: `call ${call}`, call, tool: `${events[0].tool_namespace}/${events[0].tool_id}`, from: ms(events[0].timestamp), events });
+    else all.push({ id: `call ${call}`, call, tool: `${events[0].toolNamespace}/${events[0].toolId}`, from: ms(events[0].timestamp), events });
   }
   const place = (row) => row.events[0]?.sequence ?? 0;
   return all.sort((a, b) => a.from - b.from || place(a) - place(b));
@@ -161,7 +161,7 @@ const FAILURES = ["ToolError", "ToolTimeout"];
 
 // How a row ended, by the last event that says so.
 function ended({ span: one, events }, runs) {
-  const restored = events.some((event) => event.event_type === "CallRestored");
+  const restored = events.some((event) => event.eventType === "CallRestored");
   for (const event of events.toReversed()) {
     const said = {
       ToolSucceeded: restored ? "restored" : "succeeded",
@@ -170,10 +170,10 @@ function ended({ span: one, events }, runs) {
       ToolSkipped: "skipped",
       ToolCancelled: "stopped",
       ToolLeftRunning: "left_running",
-    }[event.event_type];
+    }[event.eventType];
     if (said) return said;
   }
-  if (one && !one.ended_at) return runs ? "running" : "broke_off";
+  if (one && !one.endedAt) return runs ? "running" : "broke_off";
   return "ended";
 }
 
@@ -181,13 +181,13 @@ function ended({ span: one, events }, runs) {
 function notes({ span: one, events }) {
   const said = [];
   const of = (ids) => ids.map((id, at) => [at > 0 && ", ", name(id)]);
-  if (one?.depends_on?.length > 0) said.push(["after ", of(one.depends_on)]);
+  if (one?.dependsOn?.length > 0) said.push(["after ", of(one.dependsOn)]);
   for (const event of events) {
-    if (event.event_type === "ToolSkipped" && event.dependency_id) said.push(["needs ", name(event.dependency_id)]);
-    if (event.event_type === "DefaultUsed") said.push(["default for ", name(event.dependency_id)]);
-    if (event.event_type === "AlternativeUsed") said.push("alternative");
+    if (event.eventType === "ToolSkipped" && event.dependencyId) said.push(["needs ", name(event.dependencyId)]);
+    if (event.eventType === "DefaultUsed") said.push(["default for ", name(event.dependencyId)]);
+    if (event.eventType === "AlternativeUsed") said.push("alternative");
   }
-  const retries = Math.max(0, ...events.map((event) => event.retry_count ?? 0));
+  const retries = Math.max(0, ...events.map((event) => event.retryCount ?? 0));
   if (retries > 0) said.push(`${retries + 1} attempts`);
   return said;
 }
@@ -240,10 +240,10 @@ class Part {
 
 function drawRow(row, part, total) {
   const how = ended(row, part.runs);
-  const request = row.span?.request_id;
+  const request = row.span?.requestId;
   const call = name(row.call);
   const what = request ? button(call, () => openCall(request, row.from), { class: "link", "data-hand": `call ${row.id}`, "aria-label": `Open call ${shown(row.call)}, ${shown(row.tool)}` }) : call;
-  const took = row.span && span((row.span.ended_at ? ms(row.span.ended_at) : part.to) - row.from);
+  const took = row.span && span((row.span.endedAt ? ms(row.span.endedAt) : part.to) - row.from);
   return h(
     "li",
     { class: tone(how) },
@@ -258,7 +258,7 @@ function lane(row, part, total, how) {
   const share = (at) => Math.max(0, Math.min(100, (100 * (at - part.from)) / total));
   const percent = (at) => `${share(at).toFixed(2)}%`;
   const wide = (from, to) => `${Math.max(0, share(to) - share(from)).toFixed(2)}%`;
-  const until = row.span && (row.span.ended_at ? ms(row.span.ended_at) : part.to);
+  const until = row.span && (row.span.endedAt ? ms(row.span.endedAt) : part.to);
   const marks = [25, 50, 75].map((at) => s("line", { class: "grid", x1: `${at}%`, x2: `${at}%`, y1: 0, y2: 22 }));
   if (row.span) {
     // What took no time is seen all the same.
@@ -267,18 +267,18 @@ function lane(row, part, total, how) {
   }
   const at = (event) => ms(event.timestamp);
   for (const event of row.events) {
-    if (event.event_type !== "ToolRetry") continue;
-    const next = Math.min(at(event) + (event.delay_ms ?? 0), until ?? part.to);
+    if (event.eventType !== "ToolRetry") continue;
+    const next = Math.min(at(event) + (event.delayMs ?? 0), until ?? part.to);
     marks.push(s("rect", { class: "pause", x: percent(at(event)), y: 4, width: wide(at(event), next), height: 14 }));
     marks.push(s("line", { class: "wait", x1: percent(at(event)), x2: percent(next), y1: 11, y2: 11 }));
     marks.push(s("line", { class: "again", x1: percent(next), x2: percent(next), y1: 3, y2: 19 }));
   }
   for (const event of row.events) {
     const x = Math.max(1, Math.min(99, share(at(event)))).toFixed(2);
-    if (FAILURES.includes(event.event_type)) marks.push(s("svg", { class: "cross", x: `${x}%`, y: 11, overflow: "visible" }, s("title", {}, shown(event.sentence)), s("circle", { r: 6 }), s("path", { d: "M-3-3 3 3M-3 3 3-3" })));
-    if (event.event_type === "ToolSkipped") marks.push(s("svg", { class: "skip-mark", x: `${x}%`, y: 11, overflow: "visible" }, s("circle", { r: 4 })));
+    if (FAILURES.includes(event.eventType)) marks.push(s("svg", { class: "cross", x: `${x}%`, y: 11, overflow: "visible" }, s("title", {}, shown(event.sentence)), s("circle", { r: 6 }), s("path", { d: "M-3-3 3 3M-3 3 3-3" })));
+    if (event.eventType === "ToolSkipped") marks.push(s("svg", { class: "skip-mark", x: `${x}%`, y: 11, overflow: "visible" }, s("circle", { r: 4 })));
   }
-  const failed = row.events.filter((event) => FAILURES.includes(event.event_type)).length;
+  const failed = row.events.filter((event) => FAILURES.includes(event.eventType)).length;
   const said = row.span ? `from +${span(row.from - part.from)} to +${span(until - part.from)}${failed > 0 ? `, ${count(failed, "attempt")} failed` : ""}` : "never ran";
   return s("svg", { class: `lane ${how}`, role: "img", "aria-label": said, height: 22 }, marks);
 }
@@ -296,12 +296,12 @@ const SIGNS = {
 };
 
 function sentence(event, from) {
-  const [tone, sign] = SIGNS[event.event_type] ?? ["plain", "·"];
+  const [tone, sign] = SIGNS[event.eventType] ?? ["plain", "·"];
   return h(
     "li",
     { class: tone },
     h("span", { class: "offset" }, `+${span(Math.max(0, ms(event.timestamp) - from))}`),
     h("span", { class: "sign", "aria-hidden": "true" }, sign),
-    h("span", { class: "what" }, shown(event.sentence), event.call_id && [" ", name(event.call_id, { class: "name quiet" })]),
+    h("span", { class: "what" }, shown(event.sentence), event.callId && [" ", name(event.callId, { class: "name quiet" })]),
   );
 }

@@ -372,7 +372,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
     let mut wrong = keyed("bank/pay", params.clone(), SECRETS[2]);
     wrong["payload"]["idempotencyKey"] = json!([SECRETS[2]]);
     let refused = world.call(&wrong).await.body.to_string();
-    world.post("/v1/failures", &[], &json!({ "tool_name": "t", "error": SECRETS[0] }).to_string()).await;
+    world.post("/v1/failures", &[], &json!({ "toolName": "t", "error": SECRETS[0] }).to_string()).await;
     gathered_is_written().await;
     // Behind everything that is told of the others.
     world.works("bank/last");
@@ -577,7 +577,7 @@ async fn sf_7_a_token_says_who_calls() {
     let mut of_tenant = call.clone();
     of_tenant["target"]["tenantId"] = "acme".into();
     assert_eq!(post(&ann, &of_tenant).await.status, StatusCode::FORBIDDEN);
-    let report = json!({ "tool_name": "t", "error": "x" }).to_string();
+    let report = json!({ "toolName": "t", "error": "x" }).to_string();
     let said = world.post("/v1/failures?tenant=acme", &ann, &report).await;
     assert_eq!(said.status, StatusCode::FORBIDDEN);
     assert_eq!(world.post("/v1/failures", &ann, &report).await.status, StatusCode::OK);

@@ -13,7 +13,7 @@ use steadfast_api::Api;
 use steadfast_mcp::http::front::Holder;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{access_of, api, get};
+use crate::support::{access_of, api, get, reads_well};
 
 /// What comes when nothing else does.
 const NOTHING: &str = ": nothing happens\n\n";
@@ -63,11 +63,10 @@ impl Listening {
             let field =
                 |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             if let Some(name) = field("event") {
-                return Event {
-                    id: field("id").unwrap_or_default().to_owned(),
-                    name: name.to_owned(),
-                    data: serde_json::from_str(field("data").unwrap()).unwrap(),
-                };
+                let data = serde_json::from_str(field("data").unwrap()).unwrap();
+                reads_well(&data);
+                let id = field("id").unwrap_or_default().to_owned();
+                return Event { id, name: name.to_owned(), data };
             }
         }
     }

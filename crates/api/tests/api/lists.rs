@@ -36,7 +36,7 @@ const LISTS: &[List] = &[
     List {
         path: "/v1/trust",
         rows: &["trust"],
-        key: &["/scope", "/plugin_name", "/tool_name", "/signature", "/domain"],
+        key: &["/scope", "/pluginName", "/toolName", "/signature", "/domain"],
     },
     List { path: "/v1/approvals", rows: &["approvals"], key: &["/id"] },
     List {

@@ -44,7 +44,7 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
     let reported = async |whose: &str, tool: &str, severity: &str, times: u32| {
         let recoverable = severity != "security";
         let report = json!({
-            "tool_name": tool, "plugin_name": "web", "error": "no", "severity": severity, "recoverable": recoverable,
+            "toolName": tool, "pluginName": "web", "error": "no", "severity": severity, "recoverable": recoverable,
         });
         for _ in 0..times {
             let said = world.post(&format!("/v1/failures{whose}"), &[], &report.to_string()).await;
@@ -53,7 +53,7 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
     };
     reported("", "better", "server_error", 3).await;
     tokio::time::advance(Duration::from_secs(31 * 60)).await;
-    let worked = json!({ "tool_name": "better", "plugin_name": "web" }).to_string();
+    let worked = json!({ "toolName": "better", "pluginName": "web" }).to_string();
     world.post("/v1/successes", &[], &worked).await;
     reported("", "lost", "server_error", 3).await;
     world.works("web/lost");
@@ -146,7 +146,7 @@ async fn rp_13_lost_trust_is_seen_with_its_reason() {
     let (_, seen) = get(&api, "/v1/trust").await;
     let states = seen["trust"].as_array().unwrap();
     assert!(
-        states.iter().any(|state| state["tool_name"] == "fails" && state["state"] == "escalated"),
+        states.iter().any(|state| state["toolName"] == "fails" && state["state"] == "escalated"),
         "{seen}"
     );
 }

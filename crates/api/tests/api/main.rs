@@ -8,6 +8,7 @@
 
 mod calling;
 mod connections;
+mod contract;
 mod events;
 mod hosting;
 mod keyless;

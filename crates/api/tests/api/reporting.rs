@@ -14,7 +14,8 @@ async fn report(world: &World, path: &str, body: &Value) -> Value {
 }
 
 async fn fails(world: &World, more: Value) -> Value {
-    let mut body = json!({ "tool_name": "search", "plugin_name": "web", "error": "it broke", "severity": "server_error" });
+    let mut body =
+        json!({ "toolName": "search", "pluginName": "web", "error": "it broke", "severity": "server_error" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     report(world, "/v1/failures", &body).await
 }
@@ -25,7 +26,7 @@ async fn rp_8_rp_9_reports_cost_a_tool_its_trust_and_earn_it_back() {
     for _ in 0..2 {
         assert_eq!(fails(&world, json!({})).await, json!([]));
     }
-    let changes = fails(&world, json!({ "duration_ms": 12 })).await;
+    let changes = fails(&world, json!({ "durationMs": 12 })).await;
     let change = &changes[0];
     assert_eq!((&change["from"], &change["to"]), (&json!("trusted"), &json!("escalated")), "{changes}");
     assert_eq!(
@@ -37,7 +38,7 @@ async fn rp_8_rp_9_reports_cost_a_tool_its_trust_and_earn_it_back() {
         "{changes}"
     );
     tokio::time::advance(Duration::from_secs(31 * 60)).await;
-    let worked = json!({ "tool_name": "search", "plugin_name": "web" });
+    let worked = json!({ "toolName": "search", "pluginName": "web" });
     let mut all = Vec::new();
     for _ in 0..3 {
         all.extend(report(&world, "/v1/successes", &worked).await.as_array().unwrap().clone());
@@ -59,11 +60,11 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
     tokio::time::advance(Duration::from_secs(24 * 3600)).await;
     let said = world.call(&envelope("web/search", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "tool_blocked"), "{}", said.body);
-    let said = world.post("/v1/failures", &[], r#"{"toolName":"t","severity":"bad"}"#).await;
+    let said = world.post("/v1/failures", &[], r#"{"tool_name":"t","severity":"bad"}"#).await;
     assert_eq!(said.status, StatusCode::BAD_REQUEST);
     let message = said.body["error"]["message"].as_str().unwrap();
     assert!(
-        message.contains(r#""toolName" is spelled "tool_name""#) && message.contains("severity: expected"),
+        message.contains(r#""tool_name" is spelled "toolName""#) && message.contains("severity: expected"),
         "{message}"
     );
 }
@@ -73,9 +74,9 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
 async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
     let world = World::new(&[]).await;
     let person = [("authorization", "Bearer person")];
-    let ours = json!({ "tool_name": "pay", "plugin_name": "bank", "error": "no" });
-    let by_domain = json!({ "tool_name": "t", "plugin_name": "web", "error": "no", "domain": "bank" });
-    let by_service = json!({ "tool_name": "t", "plugin_name": "web", "error": "no", "service": "bank" });
+    let ours = json!({ "toolName": "pay", "pluginName": "bank", "error": "no" });
+    let by_domain = json!({ "toolName": "t", "pluginName": "web", "error": "no", "domain": "bank" });
+    let by_service = json!({ "toolName": "t", "pluginName": "web", "error": "no", "service": "bank" });
     for report in [ours, by_domain, by_service].map(|report| report.to_string()) {
         let said = world.post("/v1/failures", &[], &report).await;
         assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"), "{report}");
@@ -103,8 +104,7 @@ async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
     gathered_is_written().await;
     let waiting = world.steer("get", "/v1/approvals", &Value::Null).await;
     let (id, prompt) = (&waiting["approvals"][0]["id"], &waiting["approvals"][0]["prompt"]);
-    for fact in
-        ["reason", "failures", "window", "recovery_hint", "summary", "warnings", "level", "format_hint"]
+    for fact in ["reason", "failures", "window", "recoveryHint", "summary", "warnings", "level", "formatHint"]
     {
         assert!(!prompt[fact].is_null(), "{fact} in {prompt}");
     }

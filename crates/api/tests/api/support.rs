@@ -68,11 +68,39 @@ pub(crate) async fn ask(api: &Api, request: http::request::Builder, body: &str) 
     (status, value)
 }
 
+/// Every field of an answer is in camelCase, and a call that failed does not say of itself both that it may succeed later and that
+/// it may not.
+pub(crate) fn reads_well(body: &Value) {
+    match body {
+        Value::Array(items) => items.iter().for_each(reads_well),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                assert!(!name.contains('_'), "the field {name} is not in camelCase: {body}");
+                if !FREE_FORM.contains(&name.as_str()) {
+                    reads_well(value);
+                }
+            }
+            if let Some(retriable) = body["error"]["retriable"].as_bool() {
+                let status = body["status"].as_str().unwrap();
+                assert!(retriable || status != "retriable_error", "{body}");
+                assert!(!retriable || status != "error", "{body}");
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Fields below which names are data: what a tool or a host gave, and how many failures there were of each severity.
+const FREE_FORM: &[&str] = &["output", "context", "argumentSummary", "failuresBySeverity"];
+
 /// An answer is one of those that the document has for this operation, and looks as it says.
 pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body: &Value) {
     let answer = &operation["responses"][status.as_str()];
     assert!(answer["content"].is_object(), "{} answers {status}: {body}", operation["operationId"]);
     let Some(schema) = answer["content"]["application/json"].get("schema") else { return };
+    if operation["operationId"] != "openapi" {
+        reads_well(body);
+    }
     // References point into the document.
     let whole = json!({ "allOf": [schema], "components": document["components"] });
     let validator = jsonschema::draft202012::new(&whole).unwrap();

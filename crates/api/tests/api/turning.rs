@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use steadfast::{Answer, Attempt, Sources, Steadfast, output};
 use tokio::time::Instant;
 
-use crate::support::{Said, World, access_of, http_fault, settle, told};
+use crate::support::{Said, World, access_of, http_fault, reads_well, settle, told};
 
 /// As error handling is measured, with as much time for retries as its tests need.
 const MEASURED: &[(&str, &str)] =
@@ -58,7 +58,7 @@ fn outcomes(turned: &Value) -> Vec<(&str, &str)> {
 }
 
 fn events<'s>(story: &'s Value, event_type: &str) -> Vec<&'s Value> {
-    story["events"].as_array().unwrap().iter().filter(|event| event["event_type"] == event_type).collect()
+    story["events"].as_array().unwrap().iter().filter(|event| event["eventType"] == event_type).collect()
 }
 
 #[track_caller]
@@ -83,7 +83,7 @@ async fn eh_4_1_eh_4_3_eh_4_4_an_attempt_ends_at_its_time_out_and_is_made_again(
     let timeouts = events(&story, "ToolTimeout");
     assert_eq!(timeouts.len(), 1, "{story:#}");
     assert_eq!(
-        (&timeouts[0]["timeout_ms"], &timeouts[0]["tool_id"], &timeouts[0]["classification"]),
+        (&timeouts[0]["timeoutMs"], &timeouts[0]["toolId"], &timeouts[0]["classification"]),
         (&json!(30_000), &json!("flight_search"), &json!("transient"))
     );
     assert!(timeouts[0]["timestamp"].as_str().unwrap().ends_with('Z'));
@@ -157,14 +157,14 @@ async fn eh_6_1_eh_6_2_eh_6_3_each_error_is_told_with_what_was_decided_and_a_ret
     let errors = events(&story, "ToolError");
     assert_eq!(errors.len(), 1);
     assert_eq!(
-        (&errors[0]["tool_id"], &errors[0]["retry_count"], &errors[0]["decision"]),
+        (&errors[0]["toolId"], &errors[0]["retryCount"], &errors[0]["decision"]),
         (&json!("flight_search"), &json!(0), &json!("RETRY"))
     );
     assert!(!errors[0]["error"].as_str().unwrap().is_empty());
     let decisions = events(&story, "Decision");
     let reason = "transient error, circuit closed, retries available (4 left)";
     assert_eq!((decisions.len(), &decisions[0]["reason"]), (1, &json!(reason)));
-    assert_eq!(story["turn"]["turn_id"], "t-1", "the turn");
+    assert_eq!(story["turn"]["turnId"], "t-1", "the turn");
     tells(&story, "Tool succeeded on retry 2");
 }
 
@@ -208,9 +208,7 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
     let errors = events(&story, "ToolError");
     assert_eq!(errors.len(), 5, "{story:#}");
     for error in errors {
-        for field in
-            ["error", "classification", "decision", "circuit_breaker_state", "retry_count", "span_id"]
-        {
+        for field in ["error", "classification", "decision", "circuitBreakerState", "retryCount", "spanId"] {
             assert!(!error[field].is_null(), "{field} in {error}");
         }
     }
@@ -218,9 +216,9 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
     assert_eq!((&turned["status"], &story["turn"]["status"]), (&json!("failed"), &json!("failed")));
     // The turn and its one call, each with an end; the call leads to what is known of it.
     let spans = story["spans"].as_array().unwrap();
-    assert_eq!((spans.len(), &spans[1]["parent_span_id"]), (2, &spans[0]["span_id"]));
-    assert!(spans.iter().all(|span| span["ended_at"].is_string()));
-    let request = spans[1]["request_id"].as_str().unwrap();
+    assert_eq!((spans.len(), &spans[1]["parentSpanId"]), (2, &spans[0]["spanId"]));
+    assert!(spans.iter().all(|span| span["endedAt"].is_string()));
+    let request = spans[1]["requestId"].as_str().unwrap();
     let call = world.steer("get", &format!("/v1/history/{request}"), &Value::Null).await;
     let attempts = call["traces"][0]["steps"].as_array().map_or(0, Vec::len);
     assert!(attempts > 5, "{call:#}");
@@ -266,10 +264,10 @@ async fn a_turn_that_comes_again_runs_nothing_that_was_finished() {
     assert_eq!((world.runs("t/flight_search"), world.runs("t/hotel_search")), (1, 2));
     tells(&story, "Finished earlier, not run again: flight_search");
     let list = world.steer("get", "/v1/traces?turn=trip", &Value::Null).await;
-    let listed: Vec<_> = list["turns"].as_array().unwrap().iter().map(|turn| &turn["trace_id"]).collect();
+    let listed: Vec<_> = list["turns"].as_array().unwrap().iter().map(|turn| &turn["traceId"]).collect();
     assert_eq!(listed, [&again["traceId"], &first["traceId"]], "the newest first");
     let by_name = world.steer("get", "/v1/traces/trip", &Value::Null).await;
-    assert_eq!(by_name["turn"]["trace_id"], again["traceId"]);
+    assert_eq!(by_name["turn"]["traceId"], again["traceId"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -368,7 +366,9 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
         .split("\n\n")
         .filter_map(|event| {
             let (name, data) = event.strip_prefix("event: ")?.split_once("\ndata: ")?;
-            Some((name, serde_json::from_str(data).unwrap()))
+            let data = serde_json::from_str(data).unwrap();
+            reads_well(&data);
+            Some((name, data))
         })
         .collect();
     let (last, events) = told.split_last().unwrap();
@@ -384,7 +384,8 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
         .await;
     let lines: Vec<Value> =
         lines.body.as_str().unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines[0]["turn"]["turn_id"], "trip");
+    lines.iter().for_each(reads_well);
+    assert_eq!(lines[0]["turn"]["turnId"], "trip");
     let written: Vec<_> = lines.iter().filter_map(|line| line.get("event")).collect();
     let heard: Vec<_> = events.iter().map(|(_, event)| event).collect();
     assert_eq!(written, heard, "what was told is what is kept");

@@ -11,9 +11,9 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use steadfast::rehearse::{Rehearsal, Replayed};
-use steadfast::{CallFacts, Config, Flag, Recording, Timestamp, TurnStory};
+use steadfast::{CallFacts, Config, Flag, Recording, Timestamp};
+use steadfast_api::look::{SpanView, TraceView};
 use steadfast_core::millis;
-use steadfast_core::turn::trace::Span;
 
 use crate::failure::Failure;
 use crate::output::{self, Look, Paint, Progress};
@@ -59,7 +59,7 @@ impl Named {
 /// What an id is the name of.
 enum Found {
     Call,
-    Turn(Box<TurnStory>),
+    Turn(Box<TraceView>),
 }
 
 /// `steadfast explain`.
@@ -150,12 +150,12 @@ fn under_id<'r>(recording: &'r Recording, id: &'r str) -> impl Iterator<Item = u
 }
 
 /// The spans of the calls that a turn made.
-fn spans(story: &TurnStory) -> impl Iterator<Item = &Span> {
+fn spans(story: &TraceView) -> impl Iterator<Item = &SpanView> {
     story.spans.iter().filter(|span| span.request_id.is_some())
 }
 
 /// The call that was made for a span. Turns that share a trace count their requests each from one, so the time decides.
-fn made_for(recording: &Recording, span: &Span) -> Option<usize> {
+fn made_for(recording: &Recording, span: &SpanView) -> Option<usize> {
     let apart = |index: &usize| {
         let arrived = recording.facts.get(*index).map_or(Timestamp::ZERO, |facts| facts.arrived);
         arrived.since(span.started_at).max(span.started_at.since(arrived))
@@ -192,12 +192,12 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    fn tell_turn(self, options: &Options, story: &TurnStory) -> Result<(), Failure> {
-        let calls: Vec<(&Span, Told<'_>)> = spans(story)
+    fn tell_turn(self, options: &Options, story: &TraceView) -> Result<(), Failure> {
+        let calls: Vec<(&SpanView, Told<'_>)> = spans(story)
             .filter_map(|span| Some((span, Told::of(self, made_for(self.recording, span)?)?)))
             .collect();
         if options.place.json {
-            let told = |(span, told): &(&Span, Told<'_>)| {
+            let told = |(span, told): &(&SpanView, Told<'_>)| {
                 let mut told = told.to_json();
                 if let Value::Object(told) = &mut told {
                     told.insert("id".to_owned(), json!(span.call_id));
@@ -227,7 +227,7 @@ impl<'r> Replay<'r> {
 }
 
 /// What happened in a turn.
-fn told_turn(story: &TurnStory, paint: Paint) -> Vec<String> {
+fn told_turn(story: &TraceView, paint: Paint) -> Vec<String> {
     let head = &story.turn;
     let trace = head.trace_id.to_string();
     let name = head.turn_id.as_ref().map_or_else(|| trace.clone(), ToString::to_string);

@@ -167,7 +167,7 @@ approval = \"always\"
         let (card, prompt) = (cards[number].as_str().unwrap(), &told[number]);
         assert_eq!(prompt["reason"], *expected, "{prompt:#}");
         assert_eq!(card.matches(expected).count(), 1, "{card}");
-        let hint = prompt["recovery_hint"].as_str().unwrap();
+        let hint = prompt["recoveryHint"].as_str().unwrap();
         assert_eq!(card.matches(hint).count(), 1, "{card}");
         assert_eq!(card.matches("needs approval").count(), 0, "the section says so: {card}");
         assert!(!card.contains("counted failures") && !card.contains("why:"), "{card}");

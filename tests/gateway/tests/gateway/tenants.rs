@@ -265,8 +265,8 @@ fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
 fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
     let shared = Shared::new("sf_7_reports", "[command_tools.date]\ncommand = [\"date\"]\n");
     for (tool, domain) in [("bank", None), ("command", None), ("host", Some("bank"))] {
-        let failure = json!({ "tool_name": "pay", "plugin_name": tool, "domain": domain, "error": "no" });
-        let success = json!({ "tool_name": "pay", "plugin_name": tool, "domain": domain });
+        let failure = json!({ "toolName": "pay", "pluginName": tool, "domain": domain, "error": "no" });
+        let success = json!({ "toolName": "pay", "pluginName": tool, "domain": domain });
         let mut begin = call(&format!("{tool}/pay"), json!({}), None);
         begin["target"]["domain"] = domain.into();
         for (path, body) in
@@ -280,7 +280,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
     }
     // Nobody here has HTTP tools, and what a host calls so is its own.
     for own in ["host", "http"] {
-        let failure = json!({ "tool_name": "pay", "plugin_name": own, "error": "no" });
+        let failure = json!({ "toolName": "pay", "pluginName": own, "error": "no" });
         assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 200, "{own}");
     }
 }

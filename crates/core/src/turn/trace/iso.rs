@@ -4,11 +4,13 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 use crate::Timestamp;
 
-pub(super) fn serialize<S: Serializer>(moment: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a moment as ISO 8601 with milliseconds.
+pub fn serialize<S: Serializer>(moment: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(moment)
 }
 
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+/// Reads a moment as it is written.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
     parse(&text).ok_or_else(|| serde::de::Error::custom("expected a moment like 2025-11-05T10:30:45.007Z"))
 }
@@ -42,22 +44,19 @@ fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
 }
 
 /// The same where a moment may be absent.
-pub(super) mod option {
+pub mod option {
     use super::{Deserialize, Deserializer, Serializer, Timestamp, parse};
 
-    pub(in super::super) fn serialize<S: Serializer>(
-        moment: &Option<Timestamp>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// Writes a moment, or null.
+    pub fn serialize<S: Serializer>(moment: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
         match moment {
             Some(moment) => super::serialize(moment, serializer),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Timestamp>, D::Error> {
+    /// Reads a moment, or null.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
         let text = <Option<std::borrow::Cow<'de, str>>>::deserialize(deserializer)?;
         text.map(|text| parse(&text).ok_or_else(|| serde::de::Error::custom("expected an ISO moment")))
             .transpose()

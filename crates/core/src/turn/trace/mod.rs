@@ -19,7 +19,7 @@ use super::clip;
 
 mod event;
 mod id;
-mod iso;
+pub mod iso;
 
 pub use event::{Event, EventType, Fact, Kind, Note, SkipReason, ToolFault};
 use event::{Place, TEXT_BYTES};

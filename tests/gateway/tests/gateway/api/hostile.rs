@@ -41,13 +41,13 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
         (
             "other types",
             text(
-                r#"{"contractVersion":[],"requestId":7,"toolName":{},"toolNamespace":null,"target":"x","payload":1,"tool_name":[],"error":7,"attempt":"one","decision":{},"to":7,"session":[],"ran":"yes","all":1,"action":[]}"#,
+                r#"{"contractVersion":[],"requestId":7,"toolName":{},"toolNamespace":null,"target":"x","payload":1,"pluginName":[],"error":7,"attempt":"one","decision":{},"to":7,"session":[],"ran":"yes","all":1,"action":[]}"#,
             ),
         ),
         (
             "numbers that are too large",
             text(
-                r#"{"attempt":99999999999999999999999,"for":1e999,"duration_ms":-1,"id":18446744073709551616}"#,
+                r#"{"attempt":99999999999999999999999,"for":1e999,"durationMs":-1,"id":18446744073709551616}"#,
             ),
         ),
         ("a name that is long", text(&format!(r#"{{"{}":1}}"#, "n".repeat(100_000)))),

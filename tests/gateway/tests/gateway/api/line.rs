@@ -328,8 +328,8 @@ fn sf_5_names_and_words_of_others_cannot_turn_a_terminal_and_json_stays_json() {
         }
     }
     gateway.call(&envelope("bank/look", &json!({ "id": "stderr", "fault": "stderr", "text": odd })));
-    for (name, value) in [("tool_name", odd), ("domain", odd), ("error", odd)] {
-        let mut report = json!({ "tool_name": "search", "error": "no", "severity": "server_error" });
+    for (name, value) in [("toolName", odd), ("domain", odd), ("error", odd)] {
+        let mut report = json!({ "toolName": "search", "error": "no", "severity": "server_error" });
         report[name] = value.into();
         for _ in 0..3 {
             gateway.post("/v1/failures", &report);

@@ -14,6 +14,7 @@ mod notify;
 mod retries;
 mod secrets;
 mod service;
+mod spelling;
 mod trust;
 
 use std::fs;
@@ -235,6 +236,7 @@ impl Said {
         let answered = send(request).expect("an answer");
         let body = serde_json::from_slice(&answered.body)
             .unwrap_or_else(|_| String::from_utf8_lossy(&answered.body).into());
+        spelling::check(&body);
         Self { status: answered.status, answered, body }
     }
 
@@ -267,7 +269,9 @@ impl Listening {
     fn any(&mut self) -> Value {
         loop {
             if let Some(text) = self.line().strip_prefix("data: ") {
-                return serde_json::from_str(text).unwrap();
+                let data = serde_json::from_str(text).unwrap();
+                spelling::check(&data);
+                return data;
             }
         }
     }

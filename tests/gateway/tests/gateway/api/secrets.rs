@@ -188,7 +188,7 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     ours("no JSON".into(), &agent(gateway, "POST /v1/calls", &format!("{{ {}", words())));
     // What hosts report, and what they run.
     let report = json!({
-        "tool_name": "search", "error": words(), "severity": "server_error", "arguments": leaky("x", ""),
+        "toolName": "search", "error": words(), "severity": "server_error", "arguments": leaky("x", ""),
         "context": leaky("x", ""),
     });
     for _ in 0..3 {

@@ -62,8 +62,8 @@ fn rp_7_an_escalated_tool_asks_although_it_was_allowed_with_all_that_a_person_ne
         let prompt = &request["prompt"];
         assert_eq!((&prompt["state"], &prompt["failures"]), (&json!("escalated"), &json!(2)), "{request}");
         assert_eq!((&prompt["reason"], &prompt["window"]), (&json!("2 failures in 1 h"), &json!("1 h")));
-        assert_eq!((&prompt["level"], &prompt["format_hint"]), (&json!("warning"), &json!("text")));
-        assert!(prompt["recovery_hint"].as_str().unwrap().contains("3 successful calls"), "{prompt}");
+        assert_eq!((&prompt["level"], &prompt["formatHint"]), (&json!("warning"), &json!("text")));
+        assert!(prompt["recoveryHint"].as_str().unwrap().contains("3 successful calls"), "{prompt}");
         assert!(prompt["summary"].as_str().unwrap().contains(&format!("{kind}/look")), "{prompt}");
         let warnings: Vec<_> =
             prompt["warnings"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
@@ -163,7 +163,7 @@ fn rp_8_escalation_and_recovery_are_told_with_their_facts() {
 
 /// Reports of a host about a tool that it ran itself.
 fn report(gateway: &Gateway, tool: &str, more: Value) -> Value {
-    let mut body = json!({ "tool_name": tool, "plugin_name": "web", "error": "it broke" });
+    let mut body = json!({ "toolName": tool, "pluginName": "web", "error": "it broke" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let said = gateway.post("/v1/failures", &body);
     assert_eq!(said.status, 200, "{}", said.body);
@@ -200,7 +200,7 @@ fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_reco
     let seen = gateway.get("/v1/trust");
     let of = |tool: &str| {
         let states = seen["trust"].as_array().unwrap().iter();
-        states.filter(|state| state["tool_name"] == tool).cloned().collect::<Vec<_>>()
+        states.filter(|state| state["toolName"] == tool).cloned().collect::<Vec<_>>()
     };
     assert!(of("mild").is_empty() && of("search").is_empty(), "{seen}");
     assert_eq!(of("wild")[0]["state"], "blocked", "{seen}");
@@ -210,9 +210,9 @@ fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_reco
     );
     // What cannot be meant is told, all of it at once.
     let refused =
-        gateway.post("/v1/failures", &json!({ "toolName": "x", "severity": "awful", "recoverable": "no" }));
+        gateway.post("/v1/failures", &json!({ "tool_name": "x", "severity": "awful", "recoverable": "no" }));
     assert_eq!(refused.status, 400, "{}", refused.body);
-    for part in ["\"tool_name\"", "severity: expected", "recoverable: expected"] {
+    for part in ["\"tool_name\" is spelled \"toolName\"", "severity: expected", "recoverable: expected"] {
         assert!(refused.message().contains(part), "{part} in {}", refused.message());
     }
     let score = gateway.get("/v1/tools/web%2Fwild/score");
@@ -232,9 +232,9 @@ fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
         // A program, a model and a person see the same.
         let seen = gateway.get("/v1/trust");
         let state =
-            seen["trust"].as_array().unwrap().iter().find(|state| state["plugin_name"] == kind).unwrap();
+            seen["trust"].as_array().unwrap().iter().find(|state| state["pluginName"] == kind).unwrap();
         assert_eq!(
-            (&state["state"], &state["failures_in_window"], &state["escalation_reason"]),
+            (&state["state"], &state["failuresInWindow"], &state["escalationReason"]),
             (&json!("escalated"), &json!(2), &json!("2 failures in 1 h")),
             "{seen}"
         );
@@ -323,7 +323,7 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
     }
     assert_eq!(look(&gateway, "http", json!({ "id": "good" })).text(), "look good, run 1");
     let context = json!({ "step": 4, "token": "s3cr3t-s3cr3t" });
-    let body = json!({ "tool_name": "fetch", "plugin_name": "web", "error": "ValueError: no such page", "http_status": 500,
+    let body = json!({ "toolName": "fetch", "pluginName": "web", "error": "ValueError: no such page", "httpStatus": 500,
                        "arguments": { "url": "https://api.example.com/pages/1" }, "context": context });
     assert_eq!(gateway.asked("POST /v1/failures", &body).status, 200);
     let check = |gateway: &Gateway| {
@@ -386,15 +386,15 @@ fn rp_4_a_tool_stands_as_its_own_rule_says() {
     let standing = |kind: &str| {
         let seen = gateway.get("/v1/trust");
         let mut found = seen["trust"].as_array().unwrap().iter();
-        found.find(|state| state["plugin_name"] == kind).cloned().unwrap()
+        found.find(|state| state["pluginName"] == kind).cloned().unwrap()
     };
     // Its times are over, and those of the others are not.
     wait(|| standing("http")["state"] == "recovering", || standing("http").to_string());
-    assert_eq!(standing("http")["window_ms"], 20 * 60 * 1000);
+    assert_eq!(standing("http")["windowMs"], 20 * 60 * 1000);
     let other = standing("command");
-    assert_eq!((&other["state"], &other["window_ms"]), (&json!("escalated"), &json!(60 * 60 * 1000)));
-    assert_eq!(other["cooldown_ms"], 15 * 60 * 1000);
-    let recovers = other["recovers_at"].as_u64().unwrap() - other["escalated_at"].as_u64().unwrap();
+    assert_eq!((&other["state"], &other["windowMs"]), (&json!("escalated"), &json!(60 * 60 * 1000)));
+    assert_eq!(other["cooldownMs"], 15 * 60 * 1000);
+    let recovers = other["recoversAt"].as_u64().unwrap() - other["escalatedAt"].as_u64().unwrap();
     assert_eq!(recovers, 30 * 60 * 1000, "{other}");
     let tools = gateway.get("/v1/tools");
     let shown = tools["tools"].as_array().unwrap().iter().find(|one| one["tool"]["namespace"] == "http");
@@ -418,11 +418,11 @@ fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_be
         let standing = || {
             let seen = gateway.get("/v1/trust");
             let mut found = seen["trust"].as_array().unwrap().iter();
-            found.find(|state| state["plugin_name"] == kind).cloned()
+            found.find(|state| state["pluginName"] == kind).cloned()
         };
         let waits = standing().unwrap();
         assert_eq!(
-            (&waits["state"], &waits["waits_for_approval"], &waits["recovers_at"]),
+            (&waits["state"], &waits["waitsForApproval"], &waits["recoversAt"]),
             (&json!("escalated"), &json!(true), &Value::Null),
             "however long it takes"
         );
@@ -440,7 +440,7 @@ fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_be
         for id in ["one", "two"] {
             let recovering = standing().unwrap();
             assert_eq!(
-                (&recovering["state"], &recovering["waits_for_approval"]),
+                (&recovering["state"], &recovering["waitsForApproval"]),
                 (&json!("recovering"), &json!(false)),
                 "{recovering}"
             );

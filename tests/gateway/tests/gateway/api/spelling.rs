@@ -1,0 +1,129 @@
+//! One spelling for all that the program answers: every field is in camelCase, over HTTP, in the stream of events and with
+//! `--json`. And a failed call never says of itself both that it may succeed later and that it may not.
+
+use serde_json::{Value, json};
+
+use super::trust::{STRICT, lose_trust};
+use super::{Gateway, PLAIN, envelope};
+use crate::world::wait;
+
+/// Fields below which names are data: what a tool or a host gave, what a document describes, and how many failures there were of
+/// each severity.
+const FREE_FORM: &[&str] = &["output", "context", "argumentSummary", "failuresBySeverity", "components"];
+
+/// Looks at each field of an answer.
+pub(super) fn check(answer: &Value) {
+    match answer {
+        Value::Array(items) => items.iter().for_each(check),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                assert!(!name.contains('_'), "the field {name} is not in camelCase: {answer}");
+                if !FREE_FORM.contains(&name.as_str()) {
+                    check(value);
+                }
+            }
+            if let Some(retriable) = answer["error"]["retriable"].as_bool() {
+                assert!(retriable || answer["status"] != "retriable_error", "{answer}");
+                assert!(!retriable || answer["status"] != "error", "{answer}");
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn every_field_of_every_answer_is_in_camel_case() {
+    let gateway = Gateway::new("spelling", &STRICT.replace("breaker.mode = \"off\"\n", ""));
+    let mut events = gateway.listen("");
+    // Something for each list: trust lost, a request that waits, failures, a turn, a breaker that is held open.
+    lose_trust(&gateway, "http");
+    gateway.call(&envelope("http/look", &json!({ "id": "asked" })));
+    let mut by_model = envelope("bank/look", &json!({ "id": "a" }));
+    by_model["target"]["modelId"] = json!("model-1");
+    gateway.call(&by_model);
+    let seek = json!({ "id": "seek", "tool": "command/look", "params": { "id": "b" } });
+    let broken = json!({ "id": "broken", "tool": "command/look", "params": { "id": "c", "fault": "503" } });
+    let plan = json!({ "turnId": "trip", "calls": [seek, broken] });
+    let target = json!({ "sessionKey": "s", "actorId": "ann" });
+    gateway.post("/v1/turns", &json!({ "contractVersion": "1.1", "target": target, "plan": plan }));
+    let report = json!({ "toolName": "fetch", "pluginName": "web", "error": "no", "severity": "crash", "modelId": "m" });
+    for _ in 0..2 {
+        gateway.post("/v1/failures", &report);
+    }
+    gateway.steer("POST /v1/breakers/tool:bank:pay", &json!({ "to": "open", "for": "1h" }));
+    gateway.call(&envelope("bank/pay", &json!({ "id": "d" })));
+    let count = |path: &str, list: &str| gateway.get(path)[list].as_array().map_or(0, Vec::len);
+    for (path, list) in [
+        ("/v1/trust", "trust"),
+        ("/v1/approvals", "approvals"),
+        ("/v1/failures", "failures"),
+        ("/v1/tools/http%2Flook/failures", "failures"),
+        ("/v1/breakers", "breakers"),
+        ("/v1/domains", "domains"),
+        ("/v1/models", "models"),
+        ("/v1/tools", "tools"),
+        ("/v1/history", "calls"),
+        ("/v1/traces", "turns"),
+        ("/v1/audit", "audit"),
+        ("/v1/servers", "servers"),
+        ("/v1/config", "settings"),
+    ] {
+        wait(|| count(path, list) > 0, || format!("{path} has rows"));
+    }
+    // Each answer is looked at where it comes in.
+    let id = gateway.get("/v1/history?tool=bank/pay")["calls"][0]["requestId"].as_str().unwrap().to_owned();
+    let document = gateway.get("/openapi.json");
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        if operations.get("get").is_none() || path == "/v1/events" {
+            continue;
+        }
+        let path = path.replace("{name}", "http%2Flook");
+        let path = path.replace("{id}", if path.contains("traces") { "trip" } else { &id });
+        assert!(!path.contains('{'), "{path}");
+        gateway.get(&path);
+    }
+    for _ in 0..5 {
+        events.next("tool_call_end");
+    }
+    for command in [
+        &["status"][..],
+        &["approvals"],
+        &["breaker"],
+        &["failures"],
+        &["unknown"],
+        &["trace"],
+        &["trace", "trip"],
+        &["explain", &id],
+        &["explain", "trip"],
+        &["doctor"],
+    ] {
+        let said = gateway.run(&[command, &["--json"]].concat());
+        let text = String::from_utf8_lossy(&said.stdout);
+        check(&serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command:?}: {error}: {text}")));
+    }
+}
+
+/// The shell says that there is no such command: the tool is not there, and calling it again does not bring it.
+#[test]
+fn a_tool_that_cannot_be_started_is_no_retriable_error() {
+    let gateway = Gateway::new("spelling_gone", &format!("{PLAIN}retry.attempts = 1\n"));
+    let gone = json!({ "kind": "exit", "code": 127 });
+    let away = json!({ "kind": "transport", "error": "connection_refused", "written": false });
+    for (tool, source, status, retriable) in
+        [("gone", gone, "error", false), ("away", away, "retriable_error", true)]
+    {
+        let order = gateway.post("/v1/calls/begin", &envelope(&format!("host/{tool}"), &json!({}))).body;
+        let path = format!("/v1/calls/{}/report", order["id"].as_str().unwrap());
+        let failure = json!({ "message": "no", "source": source });
+        let said = gateway.post(&path, &json!({ "attempt": 1, "failure": failure })).body;
+        let result = &said["result"];
+        assert_eq!(result["error"]["code"], "upstream_unavailable", "{said}");
+        assert_eq!(
+            (&result["status"], &result["error"]["retriable"]),
+            (&json!(status), &json!(retriable)),
+            "{said}"
+        );
+    }
+    let ended = || gateway.get("/v1/history?tool=host/gone")["calls"][0]["status"].clone();
+    wait(|| ended() == "error", || format!("it is kept: {}", ended()));
+}

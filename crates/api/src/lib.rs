@@ -30,16 +30,18 @@ pub mod reports;
 pub mod steer;
 mod turns;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State as Shared};
+use axum::extract::{Query, Request, State as Shared};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::MethodRouter;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Method, Uri};
 use serde_json::Value;
 use steadfast::Steadfast;
 use steadfast_executor::{Shelf, Shelves};
@@ -108,21 +110,26 @@ impl Api {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
         let state = State(Arc::new(Inner { steadfast, access, around, seal: Seal::new(), document }));
-        let mut router = Router::new();
-        for Endpoint { path, who, route, .. } in endpoints {
-            let guard = from_fn_with_state((state.clone(), who), admit);
-            router = router.route(path, route.layer(guard));
+        let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
+        for endpoint in endpoints {
+            let doorway = Doorway::of(&endpoint, &state);
+            let Endpoint { path, method, route, .. } = endpoint;
+            let (routes, allow) = paths.entry(path).or_default();
+            *routes = std::mem::take(routes).merge(route.layer(from_fn_with_state(doorway, admit)));
+            allow.extend(if method == Method::GET { vec![Method::GET, Method::HEAD] } else { vec![method] });
         }
-        let guard = from_fn_with_state((state.clone(), Who::Anyone), admit);
+        let mut router = Router::new();
+        for (path, (routes, allow)) in paths {
+            let wrong_method =
+                async move |method: Method, uri: Uri| Problem::wrong_method(&method, uri.path(), &allow);
+            router = router.route(path, routes.fallback(wrong_method));
+        }
+        let doorway = Doorway { state: state.clone(), who: Who::Anyone, name: "".into(), query: None };
         let router = router
-            .merge(page::routes().layer(guard))
-            .fallback(async || Problem::no_such("page of this name"))
-            .method_not_allowed_fallback(async || {
-                Problem::new(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "method_not_allowed",
-                    "this is asked for by another method",
-                )
+            .merge(page::routes().layer(from_fn_with_state(doorway, admit)))
+            .fallback(async |uri: Uri| Problem::no_such_path(uri.path()))
+            .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+                Problem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
             })
             .with_state(state);
         Self { router }
@@ -143,12 +150,54 @@ impl Api {
     }
 }
 
+/// What is known of an endpoint before its handler is asked.
+#[derive(Clone)]
+struct Doorway {
+    state: State,
+    who: Who,
+    /// Its method and path.
+    name: Arc<str>,
+    /// The query parameters that it takes; nothing where they are not looked at.
+    query: Option<Arc<[String]>>,
+}
+
+impl Doorway {
+    fn of(endpoint: &Endpoint, state: &State) -> Self {
+        Self {
+            state: state.clone(),
+            who: endpoint.who,
+            name: format!("{} {}", endpoint.method, endpoint.path).into(),
+            query: Some(openapi::query_names(endpoint).into()),
+        }
+    }
+
+    /// Refuses parameters that the endpoint does not take: one that is misspelled would be passed over otherwise.
+    fn check_query(&self, uri: &Uri) -> Result<(), Problem> {
+        let Some(known) = &self.query else { return Ok(()) };
+        let Ok(Query(given)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return Ok(()) };
+        let unknown: Vec<&str> = given
+            .iter()
+            .map(|(name, _)| &**name)
+            .filter(|name| !known.iter().any(|known| known == name))
+            .collect();
+        if unknown.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::unknown_parameters(&unknown, &self.name, known))
+        }
+    }
+}
+
 /// Lets in who may come in, and notes who it is. Whoever sends something over a connection has what came over it before.
-async fn admit(Shared((state, who)): Shared<(State, Who)>, mut request: Request, next: Next) -> Response {
+async fn admit(Shared(doorway): Shared<Doorway>, mut request: Request, next: Next) -> Response {
     if let Some(link) = request.extensions().get::<Link>() {
         link.heard_something();
     }
-    match state.0.access.admit(who, request.uri(), request.headers()) {
+    let access = &doorway.state.0.access;
+    let admitted = access
+        .admit(doorway.who, request.uri(), request.headers())
+        .and_then(|caller| doorway.check_query(request.uri()).map(|()| caller));
+    match admitted {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

@@ -28,11 +28,7 @@ async fn answer(Shared(State(inner)): Shared<State>) -> Response {
 
 /// OpenAPI 3.1: its schemas are JSON Schema.
 pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.definitions_path = "/components/schemas".into();
-        settings.meta_schema = None;
-    });
-    let mut generator = settings.into_generator();
+    let mut generator = generator();
     let mut paths = Map::new();
     for endpoint in endpoints {
         let mut operation = Map::new();
@@ -75,6 +71,22 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
     })
+}
+
+fn generator() -> SchemaGenerator {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    settings.into_generator()
+}
+
+/// The names of the query parameters that an endpoint takes, as the document has them.
+pub(crate) fn query_names(endpoint: &Endpoint) -> Vec<String> {
+    let Some(query) = endpoint.query else { return Vec::new() };
+    let mut generator = generator();
+    let fields = fields(query(&mut generator), &mut generator);
+    fields.iter().filter_map(|field| field["name"].as_str()).map(str::to_owned).collect()
 }
 
 /// Nothing, or a token. Whoever is on the same machine may call and look without one.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
-use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{StoreError, redact};
@@ -19,6 +19,8 @@ pub(crate) struct Problem {
     status: StatusCode,
     error: ProblemBody,
     retry_after: Option<Duration>,
+    /// The methods that the path takes, where it was asked by another.
+    allow: Vec<Method>,
 }
 
 /// When what cannot be done for now is worth trying again.
@@ -66,6 +68,7 @@ impl Problem {
                 mistakes: Vec::new(),
             },
             retry_after: None,
+            allow: Vec::new(),
         }
     }
 
@@ -102,8 +105,52 @@ impl Problem {
         self
     }
 
-    pub(crate) fn no_such(what: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what}"))
+    /// There is nothing of this kind under this id.
+    pub(crate) fn no_such(kind: &str, id: &str) -> Self {
+        Self::not_found(format!("there is no {kind} `{}`", shown(id)))
+    }
+
+    /// The same, with the reason.
+    #[must_use]
+    pub(crate) fn because(mut self, why: &impl ToString) -> Self {
+        self.error.message = format!("{}: {}", self.error.message, redact::text(&why.to_string()));
+        self
+    }
+
+    /// The same in words of its own.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    /// Nothing is answered under this path.
+    pub(crate) fn no_such_path(path: &str) -> Self {
+        Self::not_found(format!(
+            "there is no path `{}`; `GET /openapi.json` lists all paths with their methods and parameters",
+            shown(path)
+        ))
+    }
+
+    /// The path takes other methods only.
+    pub(crate) fn wrong_method(method: &Method, path: &str, allow: &[Method]) -> Self {
+        let message = format!(
+            "`{}` does not take the method {}; it takes {}",
+            shown(path),
+            shown(method.as_str()),
+            listed(allow.iter().map(Method::as_str))
+        );
+        let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+        Self { allow: allow.to_vec(), ..problem }
+    }
+
+    /// The request has query parameters that its endpoint does not take.
+    pub(crate) fn unknown_parameters(unknown: &[&str], endpoint: &str, known: &[String]) -> Self {
+        let names = listed(unknown.iter().map(|name| format!("`{}`", shown(name))));
+        let parameters = if unknown.len() == 1 { "parameter" } else { "parameters" };
+        let takes = match known {
+            [] => "no query parameters".to_owned(),
+            known => listed(known.iter().map(|name| format!("`{name}`"))),
+        };
+        Self::bad_request(format!("unknown query {parameters} {names}: {endpoint} takes {takes}"))
     }
 
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
@@ -120,6 +167,22 @@ impl Problem {
     }
 }
 
+/// An id, path or name as it is shown to its sender: without secrets, and not at any length. Our own ids are hexadecimal, and no
+/// secrets.
+fn shown(text: &str) -> String {
+    let is_own_id = text.len() <= OWN_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    if is_own_id { text.to_owned() } else { redact::excerpt(text, LONGEST_SHOWN) }
+}
+
+/// The length of our longest ids.
+const OWN_ID: usize = 64;
+const LONGEST_SHOWN: usize = 256;
+
+fn listed(items: impl Iterator<Item = impl AsRef<str>>) -> String {
+    let items: Vec<_> = items.collect();
+    items.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(", ")
+}
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
@@ -132,7 +195,12 @@ impl IntoResponse for Problem {
         let mut response = json(status, &Wrong { error: self.error });
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
-            headers.insert(WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if !self.allow.is_empty()
+            && let Ok(allow) = HeaderValue::from_str(&listed(self.allow.iter().map(Method::as_str)))
+        {
+            headers.insert(ALLOW, allow);
         }
         let soon = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(SOON);
         if let Some(wait) = self.retry_after.or(soon) {

@@ -265,16 +265,17 @@ pub(crate) async fn score(
     Asked(asked): Asked<ScoreAsked>,
 ) -> Answered {
     let tenant = bound_tenant(&caller, Whose::of(asked.tenant).read()?)?;
-    let tool = look::tool(&name).map_err(|why| Problem::new(StatusCode::NOT_FOUND, "not_found", why))?;
+    let tool = look::tool(&name).map_err(|why| Problem::no_such("tool", &name).because(&why))?;
     let model = asked.model.map(ModelId::new).transpose();
     let model = model.map_err(|why| Problem::bad_request(format!("model: {why}")))?;
     let engine = inner.steadfast.engine();
     let score = match &model {
         Some(model) => engine.model_score(tenant.as_ref(), model, &tool).ok_or_else(|| {
-            Problem::no_such(&format!("score of {model} with {tool}: none of its calls is known"))
+            Problem::no_such("score of the model", model.as_str())
+                .because(&format!("it has made no call of {tool}"))
         }),
         None => engine.score(tenant.as_ref(), &tool).ok_or_else(|| {
-            Problem::no_such(&format!("score of {tool}: nothing that says anything was seen of it"))
+            Problem::no_such("score of the tool", &name).because(&"no call of it has ended yet")
         }),
     };
     Ok(json(StatusCode::OK, &score?))

@@ -228,7 +228,7 @@ pub(crate) async fn approve(
 ) -> Answered {
     let engine = inner.steadfast.engine();
     let tenant = whose.read()?;
-    let id = id.parse().map(ParkedId).map_err(|_| Problem::no_such("request of this number"))?;
+    let number = id.parse().map(ParkedId).map_err(|_| Problem::no_such("pending approval", &id))?;
     let decision = match answer {
         Answer::Once => Decision::Once,
         Answer::Session => Decision::Session,
@@ -236,15 +236,16 @@ pub(crate) async fn approve(
         Answer::Deny => Decision::Deny,
         Answer::Time { span } => Decision::Time { until: end_of(&span, engine)? },
     };
-    match engine.decide(tenant.as_ref(), id, decision, Grantor::Operator, &by).await {
+    match engine.decide(tenant.as_ref(), number, decision, Grantor::Operator, &by).await {
         Ok(decided) => {
             let granted = matches!(decided, Decided::Granted { .. });
             Ok(json(StatusCode::OK, &Answering { granted }))
         }
         Err(AnswerError::Store(error)) => Err(error.into()),
-        Err(AnswerError::NotDecided(why)) if why.is_gone() => {
-            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()))
-        }
+        Err(AnswerError::NotDecided(why)) if why.is_gone() => Err(Problem::not_found(format!(
+            "there is no pending approval `{}`: it was answered, it has expired, or it made room for newer ones",
+            number.0
+        ))),
         Err(AnswerError::NotDecided(why)) => {
             Err(Problem::new(StatusCode::CONFLICT, "conflict", why.to_string()))
         }
@@ -272,9 +273,7 @@ pub(crate) async fn breaker(
     Asked(whose): Asked<Whose>,
     Said(turn): Said<Turn>,
 ) -> Answered {
-    let key: BreakerKey = key.parse().map_err(|why| {
-        Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such breaker: {why}"))
-    })?;
+    let key: BreakerKey = key.parse().map_err(|why| Problem::no_such("breaker", &key).because(&why))?;
     let steered = turned(inner.steadfast.engine(), whose.read()?.as_ref(), &key, turn, &by).await?;
     Ok(json(StatusCode::OK, &steered))
 }
@@ -420,7 +419,7 @@ enum Meant {
 
 impl Meant {
     fn by(engine: &Engine, tenant: Option<&TenantId>, key: &str) -> Result<Self, Problem> {
-        let unknown = || Problem::no_such("tool or domain of this name that anything counts against");
+        let unknown = || Problem::no_such("tool or domain with failures that count", key);
         if key == "*" {
             return Ok(Self::Everything);
         }
@@ -465,7 +464,7 @@ pub(crate) async fn recover(
         changes += engine.approve_recovery(tenant.as_ref(), target, &by).await?.len();
     }
     if changes == 0 && !matches!(meant, Meant::Everything) {
-        return Err(Problem::no_such("tool or domain of this name that is escalated"));
+        return Err(Problem::no_such("escalated tool or domain", &key));
     }
     Ok(json(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
 }
@@ -506,7 +505,7 @@ impl Forgotten {
         let bad = |why: String| Problem::misread(why);
         match self {
             Self { key: Some(key), tool: None, session: None, tenant: None } => {
-                Ok(Flush::Key(read_key(&key)?))
+                Ok(Flush::Key(read_key(&key).map_err(bad)?))
             }
             Self { key: None, tool: None, session: None, tenant: None } => {
                 Err(bad("say which: key=, tool=, session= or tenant=".to_owned()))
@@ -546,11 +545,12 @@ pub(crate) async fn resolve(
     Named(key): Named,
     Said(ResolveRequest { ran }): Said<ResolveRequest>,
 ) -> Answered {
-    let key = read_key(&key).map_err(|_| Problem::no_such("record under this key"))?;
+    let name = key;
+    let key = read_key(&name).map_err(|why| Problem::no_such("record", &name).because(&why))?;
     let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
     match inner.steadfast.engine().resolve(key, resolution, &by).await? {
         ResolveVerdict::Resolved => Ok(json(StatusCode::OK, &ResolveResponse { resolved: true })),
-        ResolveVerdict::NotUnknown => Err(Problem::no_such("record under this key whose outcome is unknown")),
+        ResolveVerdict::NotUnknown => Err(Problem::no_such("record with an unknown outcome", &name)),
         ResolveVerdict::NotSettled(left) => Err(not_settled(left)),
     }
 }
@@ -570,9 +570,9 @@ fn not_settled(left: Option<Duration>) -> Problem {
     }
 }
 
-fn read_key(text: &str) -> Result<Key, Problem> {
+fn read_key(text: &str) -> Result<Key, String> {
     let digest = Digest::from_hex(text);
-    digest.map(Key).ok_or_else(|| Problem::bad_request("a key is 64 hexadecimal digits".to_owned()))
+    digest.map(Key).ok_or_else(|| "a key is 64 hexadecimal digits".to_owned())
 }
 
 /// Switches to turn; those that are not named stay.

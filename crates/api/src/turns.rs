@@ -123,7 +123,7 @@ async fn cancel(
         Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => true,
     };
     match inner.steadfast.engine().withdraw_turn(&id, is_theirs) {
-        0 => Err(Problem::no_such("turn of this name that runs here")),
+        0 => Err(Problem::no_such("turn that runs here with the name or trace", &id)),
         withdrawn => Ok(answer(StatusCode::OK, &TurnWithdrawn { withdrawn })),
     }
 }

@@ -44,7 +44,7 @@ async fn show(options: &Options, reach: &Reach, id: &str) -> Result<(), Failure>
     let told = match story(reach, id).await {
         Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
             return Err(Failure::World(format!(
-                "{}: {id}\n`steadfast trace` lists the newest, and `steadfast tail` shows calls",
+                "{}\n`steadfast trace` lists the newest, and `steadfast tail` shows calls",
                 refused.message()
             )));
         }

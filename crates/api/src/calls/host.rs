@@ -1,5 +1,6 @@
 //! Calls whose tool the host runs itself: it asks whether it may, runs it, and reports what came of it.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::extract::{Extension, Request, State as Shared};
@@ -154,7 +155,8 @@ pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request)
     let (wanted, envelope) = read::call(&engine, request).await?;
     is_for_a_host_to_say(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
     let asking = engine.clone();
-    let begun = waited_for(&engine, async move { Ok(asking.begin(envelope, patient()).await) }).await?;
+    let begin = async move { Ok::<_, Infallible>(asking.begin(envelope, patient()).await) };
+    let Ok(begun) = waited_for(&engine, begin).await?;
     next(&inner, begun, wanted)
 }
 
@@ -175,7 +177,7 @@ pub(crate) async fn report(
     let answer = report.into_answer()?;
     let telling = engine.clone();
     let reporting = async move { telling.report(call, attempt, answer).await };
-    let begun = waited_for(&engine, reporting).await?;
+    let begun = waited_for(&engine, reporting).await?.map_err(|error| refused(&error, &id))?;
     let wanted = Wanted { caller, headers: http::HeaderMap::new(), link, key: None };
     next(&inner, begun, wanted)
 }
@@ -187,8 +189,9 @@ pub(crate) async fn heartbeat(
     Named(id): Named,
     Said(Beat { attempt }): Said<Beat>,
 ) -> Answered {
-    let pulse = inner.steadfast.engine().heartbeat(found(&inner, &id, &caller)?, attempt)?;
-    let wanted = match pulse {
+    let call = found(&inner, &id, &caller)?;
+    let pulse = inner.steadfast.engine().heartbeat(call, attempt);
+    let wanted = match pulse.map_err(|error| refused(&error, &id))? {
         Pulse::Wanted => true,
         Pulse::Unwanted => false,
     };
@@ -201,21 +204,22 @@ pub(crate) async fn cancel(
     Extension(caller): Extension<Caller>,
     Named(id): Named,
 ) -> Answered {
-    inner.steadfast.engine().cancel(found(&inner, &id, &caller)?)?;
+    let call = found(&inner, &id, &caller)?;
+    inner.steadfast.engine().cancel(call).map_err(|error| refused(&error, &id))?;
     Ok(json(StatusCode::OK, &Withdrawn { cancelled: true }))
 }
 
 /// The call of this name. That of another caller is as good as none.
 fn found(inner: &Inner, id: &str, caller: &Caller) -> Result<Ticket, Problem> {
     let call = inner.seal.as_ref().and_then(|seal| seal.call(id, caller));
-    call.ok_or_else(|| HostError::NoSuchCall.into())
+    call.ok_or_else(|| refused(&HostError::NoSuchCall, id))
 }
 
 /// What the host does next. An order that its host does not hear of any more was never carried out: it is given back.
-async fn waited_for(
+async fn waited_for<E: Send + 'static>(
     engine: &Engine,
-    asking: impl Future<Output = Result<Begun, HostError>> + Send + 'static,
-) -> Result<Begun, Problem> {
+    asking: impl Future<Output = Result<Begun, E>> + Send + 'static,
+) -> Result<Result<Begun, E>, Problem> {
     let (tell, told) = oneshot::channel();
     let engine = engine.clone();
     tokio::spawn(async move {
@@ -225,7 +229,7 @@ async fn waited_for(
         }
     });
     let lost = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the call was lost");
-    Ok(told.await.map_err(lost)??)
+    told.await.map_err(lost)
 }
 
 fn next(inner: &Inner, begun: Begun, wanted: Wanted) -> Answered {
@@ -297,13 +301,11 @@ impl From<How> for Source {
     }
 }
 
-impl From<HostError> for Problem {
-    fn from(error: HostError) -> Self {
-        let (status, code) = if error.is_no_such_call() {
-            (StatusCode::NOT_FOUND, "not_found")
-        } else {
-            (StatusCode::CONFLICT, "conflict")
-        };
-        Self::new(status, code, error.to_string())
+/// Why the host's word about the call of this id is not taken.
+fn refused(error: &HostError, id: &str) -> Problem {
+    if error.is_no_such_call() {
+        Problem::no_such("call", id).because(&"it was never begun here, or it has ended. Begin it again")
+    } else {
+        Problem::new(StatusCode::CONFLICT, "conflict", error.to_string())
     }
 }

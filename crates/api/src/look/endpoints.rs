@@ -293,9 +293,15 @@ async fn tool_failures(
     Named(name): Named,
     Asked(asked): Asked<look::ToolFailuresAsked>,
 ) -> Answered {
-    let tool = look::tool(&name).map_err(|why| Problem::new(StatusCode::NOT_FOUND, "not_found", why))?;
-    let wanted = asked.of(tool).read().map_err(Problem::misread)?;
-    Ok(json(StatusCode::OK, &look::failures(inner.steadfast.engine(), &wanted).await?))
+    let tool = look::tool(&name).map_err(|why| Problem::no_such("tool", &name).because(&why))?;
+    let wanted = asked.of(tool.clone()).read().map_err(Problem::misread)?;
+    let engine = inner.steadfast.engine();
+    let failures = look::failures(engine, &wanted).await?;
+    if failures.failures.is_empty() && !look::is_known(engine, &*inner.around.tools, &tool).await {
+        return Err(Problem::no_such("tool", &name)
+            .because(&"it was never called here, and no server that has been used lists it"));
+    }
+    Ok(json(StatusCode::OK, &failures))
 }
 
 async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {
@@ -311,7 +317,7 @@ async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::
 async fn story(Shared(State(inner)): Shared<State>, Named(id): Named) -> Answered {
     match look::story(&inner.steadfast, &id).await? {
         Some(story) => Ok(json(StatusCode::OK, &story)),
-        None => Err(Problem::no_such("call under this request")),
+        None => Err(Problem::no_such("call with the request id", &id)),
     }
 }
 
@@ -334,7 +340,7 @@ async fn trace(Shared(State(inner)): Shared<State>, headers: HeaderMap, Named(id
             Ok(whole(StatusCode::OK, JSON_LINES, look::lines(&story)))
         }
         Some(story) => Ok(json(StatusCode::OK, &story)),
-        None => Err(Problem::no_such("turn of this trace or name")),
+        None => Err(Problem::no_such("turn with the trace or name", &id)),
     }
 }
 

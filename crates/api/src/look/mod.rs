@@ -33,6 +33,7 @@ pub use standing::{
     TrustView, approvals, breakers, domains, guard, models, trust,
 };
 pub use status::{Counts, FailedDomain, Finding, Level, Status, StoreSeen, Verdict, reach, status};
+pub(crate) use tools::is_known;
 pub use tools::{Tools, ToolsAsked, tools};
 pub use traces::{EventView, SpanView, TraceView, Traces, TracesAsked, TurnView, lines, traces};
 pub(crate) use view::view;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::Engine;
-use steadfast_core::id::{Namespace, TenantId};
+use steadfast_core::id::{Namespace, TenantId, ToolRef};
 use steadfast_executor::{BreakerKey, Shelf, ToolView};
 
 use super::paging::{asks, fits};
@@ -42,4 +42,15 @@ pub async fn tools(engine: &Engine, shelf: &dyn Shelf, asked: &ToolsAsked) -> Re
     // As its breaker is called, which is the name of no other tool, whatever letters are in it.
     let listed = page.of(all, |view| BreakerKey::Tool(view.tool.clone()));
     Ok(Tools { tools: listed.rows, next: listed.next })
+}
+
+/// Whether anything is known of a tool: it can be called here, or it was called or reported on by any tenant.
+pub(crate) async fn is_known(engine: &Engine, shelf: &dyn Shelf, tool: &ToolRef) -> bool {
+    for tenant in engine.tenants() {
+        let known = engine.tools(tenant.as_ref(), shelf.list()).await;
+        if known.iter().any(|view| view.tool == *tool) || engine.score(tenant.as_ref(), tool).is_some() {
+            return true;
+        }
+    }
+    false
 }

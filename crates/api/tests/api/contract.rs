@@ -1,9 +1,11 @@
-//! Rules for all endpoints together: how fields are spelled. The endpoints are those of the OpenAPI document, which is made of the
-//! same rows as the router.
+//! Rules for all endpoints together: how fields are spelled, and how requests are refused that name something unknown. The
+//! endpoints are those of the OpenAPI document, which is made of the same rows as the router.
 
+use http::{HeaderMap, Request, StatusCode};
 use serde_json::{Map, Value, json};
+use steadfast_api::Api;
 
-use crate::support::{World, api, get};
+use crate::support::{World, api, get, told};
 
 /// Field names of the document that are data: a map from severities to numbers may list its keys.
 const SEVERITIES: &[&str] = &["not_found", "invalid_input", "server_error", "repeated_auth"];
@@ -38,6 +40,114 @@ fn field_names(schema: &Value, names: &mut Vec<String>) {
         Value::Array(items) => items.iter().for_each(|item| field_names(item, names)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_listed() {
+    let (api, _steadfast) = api().await;
+    let (_, document) = get(&api, "/openapi.json").await;
+    for Operation { method, path, operation } in operations(&document) {
+        let refused = send(&api, method, &format!("{}?colour=red", filled(path)), "").await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{method} {path}: {}", refused.message);
+        assert!(refused.message.contains("`colour`"), "{method} {path}: {}", refused.message);
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        let known: Vec<_> = parameters
+            .filter(|parameter| parameter["in"] == "query")
+            .map(|parameter| format!("`{}`", parameter["name"].as_str().unwrap()))
+            .collect();
+        let takes = if known.is_empty() { "no query parameters".to_owned() } else { known.join(", ") };
+        let whole = format!("{} {path} takes {takes}", method.to_uppercase());
+        assert!(refused.message.ends_with(&whole), "{whole}: {}", refused.message);
+    }
+    let (_, two) = get(&api, "/v1/status?a=1&b=2").await;
+    let message = two["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("unknown query parameters `a`, `b`: GET /v1/status takes"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_method_is_refused_by_name_and_the_right_ones_are_listed() {
+    let (api, _steadfast) = api().await;
+    let (_, document) = get(&api, "/openapi.json").await;
+    let page = (String::from("/page/main.js"), json!({ "get": {} }));
+    let paths = document["paths"].as_object().unwrap().clone().into_iter().chain([page]);
+    for (path, operations) in paths {
+        let mut allowed: Vec<_> =
+            operations.as_object().unwrap().keys().map(|method| method.to_uppercase()).collect();
+        if operations.get("get").is_some() {
+            allowed.push("HEAD".to_owned());
+        }
+        allowed.sort();
+        for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+            if allowed.iter().any(|allowed| allowed == method) {
+                continue;
+            }
+            let refused = send(&api, method, &filled(&path), "").await;
+            assert_eq!(refused.status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
+            assert!(
+                refused.message.contains(&format!("does not take the method {method}")),
+                "{}",
+                refused.message
+            );
+            let mut header: Vec<_> =
+                refused.headers["allow"].to_str().unwrap().split(", ").map(str::to_owned).collect();
+            header.sort();
+            assert_eq!(header, allowed, "{method} {path}");
+            assert!(allowed.iter().all(|one| refused.message.contains(one.as_str())), "{}", refused.message);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_id_is_refused_with_its_kind_and_name() {
+    let (api, _steadfast) = api().await;
+    let (_, document) = get(&api, "/openapi.json").await;
+    for Operation { method, path, operation } in
+        operations(&document).into_iter().filter(|one| one.path.contains('{'))
+    {
+        // That a session is over can be said of any, and a breaker can be held open before its tool was ever called.
+        let (kind, body) = match operation["operationId"].as_str().unwrap() {
+            "endSession" => continue,
+            "reportCall" => ("call", json!({ "attempt": 1, "output": { "content": 1 } })),
+            "heartbeat" => ("call", json!({ "attempt": 1 })),
+            "cancelCall" => ("call", json!({})),
+            "cancelTurn" => ("turn", json!({})),
+            "score" | "toolFailures" => ("tool", json!({})),
+            "story" => ("request id", json!({})),
+            "trace" => ("turn", json!({})),
+            "steerBreaker" => ("breaker", json!({ "to": "reset" })),
+            "resetTrust" | "approveRecovery" => ("tool or domain", json!({})),
+            "answerApproval" => ("approval", json!({ "decision": "once" })),
+            "resolve" => ("record", json!({ "ran": true })),
+            other => panic!("how does {other} answer to an unknown id?"),
+        };
+        let hex = "7c".repeat(32);
+        for (id, shown) in [("web%2Fnobody", "`web/nobody`"), ("47", "`47`"), (&hex, &format!("`{hex}`"))] {
+            let place = path.find('{').unwrap()..=path.find('}').unwrap();
+            let mut uri = path.to_owned();
+            uri.replace_range(place, id);
+            let refused = send(&api, method, &uri, &body.to_string()).await;
+            assert_eq!(refused.status, StatusCode::NOT_FOUND, "{method} {uri}: {}", refused.message);
+            let message = &refused.message;
+            assert!(message.contains(kind) && message.contains(shown), "{method} {uri}: {message}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_path_is_refused_by_name_and_without_secrets() {
+    let (api, _steadfast) = api().await;
+    for path in ["/v1/nothing", "/v2/status", "/v1/status/", "/V1/status"] {
+        let refused = send(&api, "GET", &format!("{path}?colour=red"), "").await;
+        assert_eq!(refused.status, StatusCode::NOT_FOUND, "{path}");
+        assert!(refused.message.starts_with(&format!("there is no path `{path}`;")), "{}", refused.message);
+    }
+    let secret = "sk-live-4f9a8b7c6d5e4f3a2b1c";
+    for path in [format!("/v1/{secret}"), format!("/v1/history/{secret}"), format!("/v1/status?{secret}=1")] {
+        let refused = send(&api, "GET", &path, "").await;
+        assert!(refused.status.is_client_error() && !refused.message.contains(secret), "{}", refused.message);
+    }
+    let long = send(&api, "GET", &format!("/v1/history/{}", "x".repeat(5000)), "").await;
+    assert!(long.message.len() < 400, "{}", long.message);
 }
 
 /// A command that cannot be started, a certificate that is not accepted: the server is away, and trying again cannot help.
@@ -82,18 +192,41 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
 }
 
 struct Operation<'d> {
+    method: &'d str,
+    path: &'d str,
     operation: &'d Value,
 }
 
 fn operations(document: &Value) -> Vec<Operation<'_>> {
     let paths = document["paths"].as_object().unwrap();
     let all: Vec<_> = paths
-        .values()
-        .flat_map(|operations| {
+        .iter()
+        .flat_map(|(path, operations)| {
             let operations = operations.as_object().unwrap();
-            operations.values().map(|operation| Operation { operation })
+            operations.iter().map(move |(method, operation)| Operation { method, path, operation })
         })
         .collect();
     assert!(all.len() > 40, "{} operations", all.len());
     all
+}
+
+/// A path with something in the place of each name.
+fn filled(path: &str) -> String {
+    let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+struct Refused {
+    status: StatusCode,
+    headers: HeaderMap,
+    message: String,
+}
+
+/// Sends this as the admin.
+async fn send(api: &Api, method: &str, uri: &str, body: &str) -> Refused {
+    let request = Request::builder().method(method.to_uppercase().as_str()).uri(uri);
+    let request = request.header("authorization", "Bearer person");
+    let said = told(api, request, body.as_bytes().to_vec()).await;
+    let message = said.body["error"]["message"].as_str().unwrap_or_default().to_owned();
+    Refused { status: said.status, headers: said.headers, message }
 }

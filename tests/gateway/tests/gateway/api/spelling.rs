@@ -127,3 +127,26 @@ fn a_tool_that_cannot_be_started_is_no_retriable_error() {
     let ended = || gateway.get("/v1/history?tool=host/gone")["calls"][0]["status"].clone();
     wait(|| ended() == "error", || format!("it is kept: {}", ended()));
 }
+
+#[test]
+fn whatever_the_program_does_not_know_it_names() {
+    let gateway = Gateway::new("spelling_names", PLAIN);
+    for (line, status, parts) in [
+        ("GET /v1/status?colour=red", 400, &["`colour`", "GET /v1/status takes no query parameters"][..]),
+        ("GET /v1/tools?limit=1&colour=red", 400, &["`colour`", "`prefix`", "`limit`"]),
+        ("GET /v1/nothing", 404, &["`/v1/nothing`", "/openapi.json"]),
+        ("GET /v1/history/r-9", 404, &["request id", "`r-9`"]),
+        ("GET /v1/traces/trip", 404, &["turn", "`trip`"]),
+        ("GET /v1/tools/bank%2Fnobody/failures", 404, &["tool", "`bank/nobody`"]),
+        ("POST /v1/trust/bank%2Fnobody/reset", 404, &["tool", "`bank/nobody`"]),
+        ("DELETE /v1/status", 405, &["`/v1/status`", "the method DELETE", "takes GET, HEAD"]),
+    ] {
+        let said = gateway.asked(line, &Value::Null);
+        assert_eq!(said.status, status, "{line}: {}", said.body);
+        for part in parts {
+            assert!(said.message().contains(part), "{line}: {part} in {}", said.message());
+        }
+    }
+    let refused = gateway.asked("DELETE /v1/status", &Value::Null);
+    assert_eq!(refused.answered.header("allow"), Some("GET, HEAD"));
+}

@@ -73,11 +73,30 @@ pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, Failure>
     })
 }
 
-/// A server that runs already. Headers are written as `NAME: VALUE`.
-pub(crate) fn of_url(url: &str, headers: &[String], name: Option<Namespace>) -> Result<Configured, Failure> {
+/// The address of a server as the command line gives it.
+pub(crate) struct Address {
+    pub(crate) url: String,
+    /// The flag that gives it.
+    pub(crate) flag: String,
+    /// The flag with its value, as far as that may be shown.
+    pub(crate) shown: String,
+}
+
+/// A server that runs already. Headers are written as `NAME: VALUE`, and those of variables as `NAME=VARIABLE`.
+pub(crate) fn of_url(
+    address: &Address,
+    headers: &[String],
+    of_variables: &[String],
+    name: Option<Namespace>,
+) -> Result<Configured, Failure> {
+    let Address { url, shown, .. } = address;
     let server = back::Server::new(url, back::Settings::default())
-        .map_err(|error| Failure::Usage(format!("`--url {url}`: {error}")))?;
-    let headers = given(headers)?;
+        .map_err(|error| Failure::Usage(format!("`{shown}`: {error}")))?;
+    let mut headers = given(headers)?;
+    for text in of_variables {
+        let (name, value) = of_variable(text)?;
+        headers.append(name, value);
+    }
     let identity = name.is_some().then(|| identity_of_url(url));
     let name = name.unwrap_or_else(|| namespace_of_url(url));
     let start: Start = Arc::new(move || Backend::Remote(server.clone(), headers.clone()));
@@ -194,6 +213,16 @@ pub(crate) fn given(headers: &[String]) -> Result<HeaderMap, Failure> {
         all.append(name, value);
     }
     Ok(all)
+}
+
+/// A header whose value is that of a variable.
+fn of_variable(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
+    let wrong = |why: String| Failure::Usage(format!("`--header-env {text}`: {why}"));
+    let Some((name, variable)) = text.split_once('=') else {
+        return Err(wrong("write NAME=VARIABLE".to_owned()));
+    };
+    let value = env::var(variable).map_err(|_| wrong(format!("{variable} is not set")))?;
+    header(name.trim(), value.trim()).map_err(|why| wrong(why.to_owned()))
 }
 
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), &'static str> {

@@ -1,5 +1,6 @@
 //! `steadfast wrap`: one server behind us, as if it stood there itself.
 
+use std::env;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use steadfast::{Flag, Sources};
 use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::access::Access;
-use crate::behind;
+use crate::behind::{self, Address};
 use crate::failure::Failure;
 use crate::listening::{Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
@@ -35,14 +36,23 @@ pub(crate) struct Options {
     #[command(flatten)]
     hosts: Hosts,
     /// Where the server is, if it speaks streamable HTTP, instead of a command.
-    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    #[arg(long, value_name = "URL", group = "address", conflicts_with = "command")]
     url: Option<String>,
+    /// The variable that holds the URL, where the URL itself is a secret.
+    #[arg(long, value_name = "VARIABLE", group = "address", conflicts_with = "command")]
+    url_env: Option<String>,
     /// A header that every message to the URL carries, as `NAME: VALUE`. May be given more than once; `${VARIABLE}` is
     /// taken from the environment, so that a secret need not stand here.
-    #[arg(long = "header", value_name = "HEADER", requires = "url")]
+    #[arg(long = "header", value_name = "HEADER", requires = "address")]
     headers: Vec<String>,
+    /// A header whose value is that of a variable, as `NAME=VARIABLE`. May be given more than once.
+    #[arg(long = "header-env", value_name = "NAME=VARIABLE", requires = "address")]
+    header_envs: Vec<String>,
+    /// Written by `steadfast import`, which takes out only what it put in. It changes nothing here.
+    #[arg(long, hide = true, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    imported: Option<String>,
     /// The command of the server, and its arguments.
-    #[arg(last = true, required_unless_present = "url", value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "address", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -92,11 +102,11 @@ async fn carry(options: &Options) -> Result<(), Failure> {
 /// whether its own word on its tools is believed.
 fn sources(options: &Options, server: &Configured) -> Result<Sources, Failure> {
     let mut sources = options.chosen.sources();
-    if let Some(url) = &options.url
+    if let Some(address) = address(options)?
         && !options.chosen.load()?.servers().contains_key(&server.name)
     {
         let setting = format!("servers.\"{}\".url", server.name);
-        sources.flags.push(Flag { name: "--url".to_owned(), setting, value: url.clone() });
+        sources.flags.push(Flag { name: address.flag, setting, value: address.url });
     }
     Ok(sources)
 }
@@ -119,8 +129,24 @@ fn server(options: &Options) -> Result<Configured, Failure> {
         ),
         None => None,
     };
-    match &options.url {
-        Some(url) => behind::of_url(url, &options.headers, name),
+    match address(options)? {
+        Some(address) => behind::of_url(&address, &options.headers, &options.header_envs, name),
         None => behind::of_command(&options.command, name, &options.chosen.load()?),
+    }
+}
+
+/// Where the server is, if it is not started by us.
+fn address(options: &Options) -> Result<Option<Address>, Failure> {
+    match (&options.url, &options.url_env) {
+        (Some(url), _) => {
+            Ok(Some(Address { flag: "--url".to_owned(), shown: format!("--url {url}"), url: url.clone() }))
+        }
+        (None, Some(variable)) => {
+            let flag = format!("--url-env {variable}");
+            let url =
+                env::var(variable).map_err(|_| Failure::Usage(format!("`{flag}`: {variable} is not set")))?;
+            Ok(Some(Address { shown: flag.clone(), flag, url }))
+        }
+        (None, None) => Ok(None),
     }
 }

@@ -8,6 +8,7 @@ mod folder;
 use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -127,7 +128,7 @@ const CASES: &[Case] = &[
       "type": "stdio",
       "command": "US",
       "args": [
-        "wrap", "--name", "github", "--", "npx",
+        "wrap", "--imported", "--name", "github", "--", "npx",
         "-y",
         "@modelcontextprotocol/server-github"
       ],
@@ -138,7 +139,7 @@ const CASES: &[Case] = &[
     "/home/me/work": {
       "allowedTools": [],
       "mcpServers": {
-        "notes": { "command": "US", "args": ["wrap", "--name", "notes", "--", "uvx", "notes"] },
+        "notes": { "command": "US", "args": ["wrap", "--imported", "--name", "notes", "--", "uvx", "notes"] },
         "linear": { "type": "http", "url": "https://mcp.linear.app/mcp" }
       }
     },
@@ -151,31 +152,31 @@ const CASES: &[Case] = &[
         client: "claude-code",
         file: "project/.mcp.json",
         before: r#"{"mcpServers":{"db":{"command":"${TOOLS}/db","args":[]}}}"#,
-        after: r#"{"mcpServers":{"db":{"command":"US","args":["wrap", "--name=db", "--", "${TOOLS}/db"]}}}"#,
+        after: r#"{"mcpServers":{"db":{"command":"US","args":["wrap", "--imported=empty-args", "--name", "db", "--", "${TOOLS}/db"]}}}"#,
     },
     Case {
         client: "claude-desktop",
         file: ".config/Claude/claude_desktop_config.json",
         before: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"files\"\r\n\t\t}\r\n\t}\r\n}",
-        after: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"US\",\r\n\t\t\t\"args\": [\"wrap\", \"--name\", \"files\", \"--\", \"files\"]\r\n\t\t}\r\n\t}\r\n}",
+        after: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"US\",\r\n\t\t\t\"args\": [\"wrap\", \"--imported\", \"--name\", \"files\", \"--\", \"files\"]\r\n\t\t}\r\n\t}\r\n}",
     },
     Case {
         client: "claude-desktop",
         file: "Library/Application Support/Claude/claude_desktop_config.json",
-        before: r#"{"globalShortcut": "", "mcpServers": {"a": {"args": ["x"], "command": "a"}}}"#,
-        after: r#"{"globalShortcut": "", "mcpServers": {"a": {"args": ["wrap", "--name", "a", "--", "a", "x"], "command": "US"}}}"#,
+        before: r#"{"globalShortcut": "", "mcpServers": {"mac": {"args": ["x"], "command": "a"}}}"#,
+        after: r#"{"globalShortcut": "", "mcpServers": {"mac": {"args": ["wrap", "--imported", "--name", "mac", "--", "a", "x"], "command": "US"}}}"#,
     },
     Case {
         client: "cursor",
         file: ".cursor/mcp.json",
         before: r#"{"mcpServers": {"a": {"command": "npx", "args": ["a"], "envFile": "${workspaceFolder}/.env"}}}"#,
-        after: r#"{"mcpServers": {"a": {"command": "US", "args": ["wrap", "--name", "a", "--", "npx", "a"], "envFile": "${workspaceFolder}/.env"}}}"#,
+        after: r#"{"mcpServers": {"a": {"command": "US", "args": ["wrap", "--imported", "--name", "a", "--", "npx", "a"], "envFile": "${workspaceFolder}/.env"}}}"#,
     },
     Case {
         client: "cursor",
         file: "project/.cursor/mcp.json",
         before: r#"{"mcpServers": {"b": {"command": "b", "args": ["-"]}}}"#,
-        after: r#"{"mcpServers": {"b": {"command": "US", "args": ["wrap", "--name", "b", "--", "b", "-"]}}}"#,
+        after: r#"{"mcpServers": {"b": {"command": "US", "args": ["wrap", "--imported", "--name", "b", "--", "b", "-"]}}}"#,
     },
     Case {
         client: "vscode",
@@ -207,7 +208,7 @@ const CASES: &[Case] = &[
 			"command": "US", // not yarn
 			"args": [
 				// quietly
-				"wrap", "--name", "docs", "--", "npx",
+				"wrap", "--imported", "--name", "docs", "--", "npx",
 				"-y", "docs",
 			],
 			"env": { "KEY": "${input:key}" },
@@ -220,7 +221,7 @@ const CASES: &[Case] = &[
         client: "vscode",
         file: "project/.vscode/mcp.json",
         before: r#"{"servers": {"c": {"command": "c", "args": ["1"]}}}"#,
-        after: r#"{"servers": {"c": {"command": "US", "args": ["wrap", "--name", "c", "--", "c", "1"]}}}"#,
+        after: r#"{"servers": {"c": {"command": "US", "args": ["wrap", "--imported", "--name", "c", "--", "c", "1"]}}}"#,
     },
     Case {
         client: "codex",
@@ -246,7 +247,7 @@ url = "https://far.example/mcp"
 
 [mcp_servers.docs]
 command = "US"   # not yarn
-args = ["wrap", "--name", "docs", "--", 'npx', "-y", "docs"]
+args = ["wrap", "--imported", "--name", "docs", "--", 'npx', "-y", "docs"]
 startup_timeout_sec = 20
 
 [mcp_servers.docs.env]
@@ -254,7 +255,7 @@ KEY = "value"
 
 [mcp_servers.bare]
 command = "US" # alone
-args = ["wrap", "--name", "bare", "--", "bare"]
+args = ["wrap", "--imported", "--name", "bare", "--", "bare"]
 enabled = false
 
 [mcp_servers.far]
@@ -265,7 +266,7 @@ url = "https://far.example/mcp"
         client: "openclaw",
         file: ".openclaw/openclaw.json",
         before: "{\n  // mine\n  gateway: { port: 1 },\n  mcp: { servers: {\n    bank: { command: 'bank', args: ['--live'], cwd: '.' },\n    bare: { command: 'bare' },\n  } },\n}\n",
-        after: "{\n  // mine\n  gateway: { port: 1 },\n  mcp: { servers: {\n    bank: { command: \"US\", args: [\"wrap\", \"--name\", \"bank\", \"--\", 'bank', '--live'], cwd: '.' },\n    bare: { command: \"US\", args: [\"wrap\", \"--name\", \"bare\", \"--\", 'bare'] },\n  } },\n}\n",
+        after: "{\n  // mine\n  gateway: { port: 1 },\n  mcp: { servers: {\n    bank: { command: \"US\", args: [\"wrap\", \"--imported\", \"--name\", \"bank\", \"--\", 'bank', '--live'], cwd: '.' },\n    bare: { command: \"US\", args: [\"wrap\", \"--imported\", \"--name\", \"bare\", \"--\", 'bare'] },\n  } },\n}\n",
     },
 ];
 
@@ -304,7 +305,19 @@ fn every_client_goes_through_us_and_back_byte_for_byte() {
         assert_eq!(home.read(file), after.replace("US", US), "{file}");
     }
 
-    let undone = home.good(&["--undo"]);
+    let shown = home.good(&["--undo"]);
+    assert!(shown.ends_with(&format!(
+        "13 servers in 10 files would no longer go through steadfast; nothing was written\nto do it: {US} import --undo --write\n"
+    )), "{shown}");
+    assert!(
+        shown
+            .contains(&format!("    - {US} wrap --imported --name bank -- bank --live\n    + bank --live\n")),
+        "{shown}"
+    );
+    for Case { file, after, .. } in CASES {
+        assert_eq!(home.read(file), after.replace("US", US), "{file}");
+    }
+    let undone = home.good(&["--undo", "--write"]);
     assert!(undone.contains("13 servers in 10 files no longer go through steadfast"), "{undone}");
     for Case { file, before, .. } in CASES {
         assert_eq!(home.read(file), *before, "{file}");
@@ -326,15 +339,15 @@ fn what_would_change_is_shown_as_it_is_and_as_it_would_be() {
     );
     let expected = format!(
         "Claude Code  {home}/.claude.json
-  far: left as it is: it is reached by URL, and its headers and sign-in cannot be carried over
+  far: left as it is: the file has no credentials for it, so that its client may have to sign in (OAuth), and only the client can do that; if it needs none, add --without-sign-in NAME
   a b
     - x 'say hi'
-    + {US} wrap --name 'a b' -- x 'say hi'
+    + {US} wrap --imported --name 'a b' -- x 'say hi'
 
 Claude Code  .mcp.json
   db
     - '${{TOOLS}}/db'
-    + {US} wrap --name=db -- '${{TOOLS}}/db'
+    + {US} wrap --imported=empty-args --name db -- '${{TOOLS}}/db'
   note: it belongs to the project: whoever shares it needs steadfast too
 
 2 servers in 2 files would go through steadfast; nothing was written
@@ -371,7 +384,7 @@ fn a_client_or_a_file_can_be_chosen_and_the_others_are_left_alone() {
     let Ended { code, err, .. } = home.run(&["--file", "nowhere.json"]);
     assert_eq!((code, err.as_str()), (2, "error: nowhere.json does not exist\n"));
     assert_eq!(home.run(&["--client", "emacs"]).code, 2);
-    assert_eq!(home.run(&["--undo", "--write"]).code, 2);
+    assert_eq!(home.run(&["--undo", "--without-sign-in", "a"]).code, 2);
 }
 
 /// Variables of the clients say where their files are, and Windows has folders of its own.
@@ -423,14 +436,14 @@ fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
     let run = |arguments: &[&str]| ended(home.command(arguments).env("PATH", home.path("bin")));
     let Ended { code, out, err } = run(&["--write"]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.ends_with("to take it back: steadfast import --undo\n"), "{out}");
+    assert!(out.ends_with("to take it back: steadfast import --undo --write\n"), "{out}");
     let long = home.path("bin/steadfast").display().to_string();
     for Case { client, file, after, .. } in CASES {
         let by_name = file.starts_with("project/") || ["claude-code", "codex"].contains(client);
         let us = if by_name { "steadfast" } else { &long };
         assert_eq!(home.read(file), after.replace("US", us), "{file}");
     }
-    assert_eq!(run(&["--undo"]).code, 0);
+    assert_eq!(run(&["--undo", "--write"]).code, 0);
     assert!(CASES.iter().all(|case| home.read(case.file) == case.before));
 
     // Somebody else by that name is not us.
@@ -454,7 +467,7 @@ fn edits_made_since_are_kept_when_it_is_taken_back_and_so_is_the_first_backup() 
     let out = home.good(&["--write"]);
     assert!(out.contains("as it was before the first import"), "{out}");
     assert_eq!(home.read(&format!("{file}.steadfast-backup")), CASES[4].before);
-    let out = home.good(&["--undo"]);
+    let out = home.good(&["--undo", "--write"]);
     assert_eq!(
         home.read(file),
         CASES[4]
@@ -517,7 +530,7 @@ fn a_file_that_is_no_configuration_is_told_with_its_place_and_the_others_are_han
     }
     fs::write(home.path("project/.mcp.json"), b"\xff\xfe{\0}\0").unwrap();
     home.write(".openclaw/openclaw.json", CASES[9].before);
-    for arguments in [&["--write"][..], &[], &["--undo"]] {
+    for arguments in [&["--write"][..], &[], &["--undo", "--write"]] {
         let Ended { code, out, err } = home.run(arguments);
         assert_eq!(code, 1, "{err}");
         assert_eq!(err.lines().count(), 6, "{err}");
@@ -607,7 +620,14 @@ fn secrets_are_never_printed() {
             secrets[0], secrets[2], secrets[1], secrets[4], secrets[3]
         ),
     );
-    for arguments in [&[][..], &["--json"], &["--write"], &["--write", "--json"], &["--undo", "--json"]] {
+    for arguments in [
+        &[][..],
+        &["--json"],
+        &["--write"],
+        &["--write", "--json"],
+        &["--undo", "--json"],
+        &["--undo", "--write"],
+    ] {
         let Ended { code, out, err } = home.run(arguments);
         assert_eq!(code, 0, "{err}");
         for secret in secrets {
@@ -649,7 +669,7 @@ fn a_machine_is_told_what_became_of_every_server() {
     assert_eq!(file["servers"][0]["now"], "npx -y @modelcontextprotocol/server-github");
     assert_eq!(
         file["servers"][0]["becomes"],
-        format!("{US} wrap --name github -- npx -y @modelcontextprotocol/server-github")
+        format!("{US} wrap --imported --name github -- npx -y @modelcontextprotocol/server-github")
     );
     assert_eq!(file["servers"][1]["within"], "/home/me/work");
     let written = told(&["--write", "--json"]);
@@ -674,6 +694,145 @@ fn where_nothing_is_found_it_is_said_where_was_looked() {
     home.write(".cursor/mcp.json", "");
     let out = home.good(&[]);
     assert!(out.contains("no servers") && out.ends_with("nothing to change\n"), "{out}");
+}
+
+#[test]
+fn undo_takes_out_what_import_put_in_and_nothing_else() {
+    let home = Home::new("by-hand");
+    let by_hand =
+        r#""mine": {"command": "steadfast", "args": ["wrap", "--name", "mine", "--", "npx", "mine"]}"#;
+    let before =
+        format!(r#"{{"mcpServers": {{{by_hand}, "theirs": {{"command": "npx", "args": ["theirs"]}}}}}}"#);
+    home.write(".cursor/mcp.json", &before);
+    home.good(&["--write"]);
+    assert!(home.read(".cursor/mcp.json").contains("--imported"));
+    let shown = home.good(&["--undo"]);
+    assert!(shown.contains("  mine: left as it is: it was put behind steadfast by hand"), "{shown}");
+    assert!(shown.contains("    + npx theirs\n"), "{shown}");
+    home.good(&["--undo", "--write"]);
+    assert_eq!(home.read(".cursor/mcp.json"), before);
+    // Nothing is left to undo, and it stays so.
+    assert!(home.good(&["--undo", "--write"]).ends_with("nothing to take back\n"));
+    assert_eq!(home.read(".cursor/mcp.json"), before);
+}
+
+#[test]
+fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
+    let home = Home::new("names");
+    let of =
+        |command: &str| format!(r#"{{"mcpServers": {{"db": {{"command": "{command}", "args": ["x"]}}}}}}"#);
+    home.write(".claude.json", &of("one"));
+    home.write(".cursor/mcp.json", &of("two"));
+    home.write("project/.mcp.json", &of("one"));
+    home.write("project/.cursor/mcp.json", r#"{"mcpServers": {"db": {"url": "http://127.0.0.1:9/mcp"}}}"#);
+    let shown = home.good(&[]);
+    assert!(shown.contains("its name with steadfast is `db-2`"), "{shown}");
+    home.good(&["--write"]);
+    let name = |file: &str| {
+        let read: serde_json::Value = serde_json::from_str(&home.read(file)).unwrap();
+        let words = read["mcpServers"]["db"]["args"].as_array().unwrap().clone();
+        let at = words.iter().position(|word| word == "--name").unwrap();
+        words[at + 1].as_str().unwrap().to_owned()
+    };
+    assert_eq!((name(".claude.json"), name("project/.mcp.json")), ("db".to_owned(), "db".to_owned()));
+    assert_eq!(
+        (name(".cursor/mcp.json"), name("project/.cursor/mcp.json")),
+        ("db-2".to_owned(), "db-3".to_owned())
+    );
+    // A file that comes later finds the names taken, also where only its client is chosen.
+    home.write(".config/Code/User/mcp.json", r#"{"servers": {"db": {"command": "four"}}}"#);
+    home.write("project/.vscode/mcp.json", r#"{"servers": {"db": {"command": "two", "args": ["x"]}}}"#);
+    let shown = home.good(&["--client", "vscode"]);
+    assert!(shown.contains("--name db-4 -- four") && shown.contains("--name db-2 -- two x"), "{shown}");
+}
+
+#[test]
+fn a_server_elsewhere_without_credentials_is_taken_over_only_if_it_needs_no_sign_in() {
+    let home = Home::new("sign-in");
+    let before = r#"{"mcpServers": {"far": {"type": "http", "url": "https://far.example/mcp"}}}"#;
+    home.write("project/.mcp.json", before);
+    let out = home.good(&["--write"]);
+    assert!(out.contains("--without-sign-in") && out.ends_with("nothing to change\n"), "{out}");
+    assert_eq!(home.read("project/.mcp.json"), before);
+    let out = home.good(&["--without-sign-in", "far"]);
+    assert!(out.ends_with(&format!("to do it: {US} import --without-sign-in far --write\n")), "{out}");
+    let out = home.good(&["--without-sign-in", "far", "--write"]);
+    assert!(out.ends_with(&format!("to take it back: {US} import --undo --write\n")), "{out}");
+    assert!(home.read("project/.mcp.json").contains(r#""--url", "https://far.example/mcp""#));
+    home.good(&["--undo", "--write"]);
+    assert_eq!(home.read("project/.mcp.json"), before);
+}
+
+/// A server that answers everything with an error, and keeps what it was asked.
+fn one_request(listener: &TcpListener) -> String {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut head = String::new();
+    while reader.read_line(&mut head).unwrap() > 2 {}
+    stream.write_all(b"HTTP/1.1 418 no\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").unwrap();
+    head
+}
+
+/// What is written for a server with a URL reaches it, with its headers.
+#[test]
+fn the_command_that_is_written_for_a_url_sends_its_headers() {
+    let home = Home::new("headers");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    home.write(
+        "project/.mcp.json",
+        &format!(
+            r#"{{"mcpServers": {{"far": {{"type": "http", "url": "http://{address}/mcp",
+                "headers": {{"Authorization": "Bearer s3cr3t-0123456789", "X-Team": "blue"}}}}}}}}"#
+        ),
+    );
+    let out = home.good(&["--write"]);
+    assert!(!out.contains("s3cr3t"), "{out}");
+    assert!(out.contains("the value of the header Authorization stays in this file, as the variable MCP_HEADER_AUTHORIZATION"), "{out}");
+    let written: serde_json::Value = serde_json::from_str(&home.read("project/.mcp.json")).unwrap();
+    let server = &written["mcpServers"]["far"];
+    assert_eq!(server["type"], "stdio");
+    assert!(!server["args"].to_string().contains("s3cr3t"), "{server}");
+    let mut command = Command::new(server["command"].as_str().unwrap());
+    command.args(server["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()));
+    command.current_dir(&home.folder).env_clear().env("HOME", &home.folder);
+    for (name, value) in server["env"].as_object().unwrap() {
+        command.env(name, value.as_str().unwrap());
+    }
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-06-18","capabilities":{{}},"clientInfo":{{"name":"t","version":"1"}}}}}}"#).unwrap();
+    let head = one_request(&listener).to_lowercase();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for expected in ["post /mcp ", "authorization: bearer s3cr3t-0123456789\r\n", "x-team: blue\r\n"] {
+        assert!(head.contains(expected), "{expected} in {head}");
+    }
+}
+
+/// A header whose variable is not there is told by the name of the variable.
+#[test]
+fn a_header_without_its_variable_is_refused() {
+    let home = Home::new("unset");
+    let wrap = |arguments: &[&str]| {
+        let mut command = Command::new(US);
+        command.arg("wrap").args(arguments).current_dir(&home.folder).env_clear().env("HOME", &home.folder);
+        ended(command.stdin(Stdio::null()))
+    };
+    for (arguments, expected) in [
+        (
+            &["--url", "http://127.0.0.1:9", "--header-env", "X=GONE"][..],
+            "`--header-env X=GONE`: GONE is not set",
+        ),
+        (&["--url", "http://127.0.0.1:9", "--header-env", "X"], "write NAME=VARIABLE"),
+        (&["--url-env", "GONE"], "`--url-env GONE`: GONE is not set"),
+        (&["--url-env", "GONE", "--url", "http://x"], "cannot be used with"),
+        (&["--header-env", "X=GONE", "--", "npx"], "required"),
+    ] {
+        let Ended { code, err, .. } = wrap(arguments);
+        assert!(code == 2 && err.contains(expected), "{arguments:?}: {err}");
+    }
 }
 
 /// What is written is understood by the command that it names.

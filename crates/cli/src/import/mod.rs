@@ -5,6 +5,7 @@
 //! | `places` | where clients keep their servers |
 //! | `json`, `toml`, `tree` | what stands in such a file, and at which bytes |
 //! | `servers` | what becomes of each server, and of the text |
+//! | `names` | the names that servers have with us |
 //! | `files` | how a file of somebody else is replaced without losing any of it |
 //! | `story` | what a person, or a machine, is told |
 //!
@@ -12,6 +13,7 @@
 
 mod files;
 mod json;
+mod names;
 mod places;
 mod servers;
 mod story;
@@ -26,19 +28,25 @@ use clap::Args;
 use steadfast_core::json::Position;
 
 use self::files::{Backup, Original, Trouble};
+use self::names::Names;
 use self::places::{Client, Place, Reader};
 use self::servers::{Program, Server, Verdict, Wish, rewrite};
 use crate::failure::Failure;
 use crate::output;
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Writes the changes. Without it they are only shown.
     #[arg(long)]
     write: bool,
-    /// Takes our changes back out of the configurations, and leaves everything else as it is now.
-    #[arg(long, conflicts_with = "write")]
+    /// Takes out of the configurations what an import put in, and leaves everything else as it is now. Without --write it
+    /// only shows what it would take out.
+    #[arg(long)]
     undo: bool,
+    /// A server with a URL that needs no sign-in. May be given more than once. Without credentials in the file, a server
+    /// elsewhere is left as it is, because only its client can sign in to it.
+    #[arg(long = "without-sign-in", value_name = "NAME", conflicts_with = "undo")]
+    without_sign_in: Vec<String>,
     /// Only this client. May be given more than once.
     #[arg(long = "client", value_name = "NAME", value_enum)]
     clients: Vec<Client>,
@@ -53,9 +61,26 @@ pub(crate) struct Options {
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
-    Show,
-    Write,
+    ShowImport,
+    Import,
+    ShowUndo,
     Undo,
+}
+
+impl Deed {
+    fn is_undo(self) -> bool {
+        match self {
+            Self::ShowUndo | Self::Undo => true,
+            Self::ShowImport | Self::Import => false,
+        }
+    }
+
+    fn writes(self) -> bool {
+        match self {
+            Self::Import | Self::Undo => true,
+            Self::ShowImport | Self::ShowUndo => false,
+        }
+    }
 }
 
 /// What became of a file.
@@ -75,20 +100,29 @@ struct Done {
 /// `steadfast import`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let deed = match (options.write, options.undo) {
-        (_, true) => Deed::Undo,
-        (true, false) => Deed::Write,
-        (false, false) => Deed::Show,
+        (false, false) => Deed::ShowImport,
+        (true, false) => Deed::Import,
+        (false, true) => Deed::ShowUndo,
+        (true, true) => Deed::Undo,
     };
     let program = Us::find()?;
     let places = places(options)?;
+    let mut names = names(&places);
     let mut seen = BTreeSet::new();
     let mut handled = Vec::new();
     for place in &places {
+        let wish = || match deed {
+            Deed::ShowImport | Deed::Import => Wish::Wrap {
+                program: program.for_whom(place.reader),
+                without_sign_in: options.without_sign_in.clone(),
+            },
+            Deed::ShowUndo | Deed::Undo => Wish::Unwrap,
+        };
         let outcome = match files::read(&place.path) {
             Ok(None) => continue,
             // Two clients, or the home and the current folder, may share one file.
             Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
-            Ok(Some(original)) => handle(place, &original, deed, &program),
+            Ok(Some(original)) => handle(place, &original, deed, &wish(), &mut names),
             Err(Trouble(why)) => Err(why),
         };
         handled.push(Handled {
@@ -98,7 +132,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             outcome,
         });
     }
-    let story = story::Story { deed, handled, again: again(options, &program), looked: &places };
+    let back = again(&Options { without_sign_in: Vec::new(), ..options.clone() }, &program);
+    let story = story::Story { deed, handled, again: again(options, &program), back, looked: &places };
     let failed = story.handled.iter().any(|file| file.outcome.is_err());
     if options.json {
         output::say_json(&story.to_json());
@@ -131,12 +166,29 @@ fn places(options: &Options) -> Result<Vec<Place>, Failure> {
     options.files.iter().map(named).collect()
 }
 
-fn handle(place: &Place, original: &Original, deed: Deed, program: &Us) -> Result<Done, String> {
-    let wish = match deed {
-        Deed::Show | Deed::Write => Wish::Wrap(program.for_whom(place.reader)),
-        Deed::Undo => Wish::Unwrap,
-    };
-    let (servers, new) = rewrite(&original.text, place.form, place.ways, &wish).map_err(|mistake| {
+/// The names that are taken: in the files that are handled, and in those of all clients.
+fn names(handled: &[Place]) -> Names {
+    let mut names = Names::default();
+    let known = places::known();
+    for place in handled.iter().chain(&known) {
+        if let Ok(Some(original)) = files::read(&place.path) {
+            for (name, runs) in servers::named(&original.text, place.form, place.ways) {
+                names.note(name, runs);
+            }
+        }
+    }
+    names
+}
+
+fn handle(
+    place: &Place,
+    original: &Original,
+    deed: Deed,
+    wish: &Wish,
+    names: &mut Names,
+) -> Result<Done, String> {
+    let rewritten = rewrite(&original.text, place.form, place.ways, wish, names);
+    let (servers, new) = rewritten.map_err(|mistake| {
         let Position { line, column } = mistake.position(&original.text);
         format!(
             "line {line}, column {column}: {}; it was left alone: correct it there and come again",
@@ -145,9 +197,9 @@ fn handle(place: &Place, original: &Original, deed: Deed, program: &Us) -> Resul
     })?;
     let changes = servers.iter().any(|server| matches!(server.verdict, Verdict::Change { .. }));
     let backup = match deed {
-        Deed::Write if changes => original.replace_and_keep(&new),
+        Deed::Import if changes => original.replace_and_keep(&new),
         Deed::Undo if changes => original.replace_and_settle(&new),
-        Deed::Show | Deed::Write | Deed::Undo => Ok(Backup::None),
+        Deed::ShowImport | Deed::Import | Deed::ShowUndo | Deed::Undo => Ok(Backup::None),
     };
     backup.map(|backup| Done { servers, backup }).map_err(|Trouble(why)| why)
 }
@@ -169,7 +221,11 @@ pub(crate) fn survey() -> Vec<Survey> {
         let outcome = match files::read(&place.path) {
             Ok(None) => continue,
             Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
-            Ok(Some(original)) => handle(&place, &original, Deed::Show, &program),
+            Ok(Some(original)) => {
+                let program = program.for_whom(place.reader);
+                let wish = Wish::Wrap { program, without_sign_in: Vec::new() };
+                handle(&place, &original, Deed::ShowImport, &wish, &mut Names::default())
+            }
             Err(Trouble(why)) => Err(why),
         };
         let count = |done: Done| {
@@ -227,12 +283,15 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// The command line to type next, but for its last word.
+/// The command line to type next, but for its last words.
 fn again(options: &Options, program: &Us) -> String {
     let mut words = vec![if program.in_path { "steadfast".to_owned() } else { program.path.clone() }];
     words.push("import".to_owned());
     words.extend(options.clients.iter().map(|client| format!("--client {}", client.word())));
     words
         .extend(options.files.iter().map(|file| format!("--file {}", story::shown(&file.to_string_lossy()))));
+    words.extend(
+        options.without_sign_in.iter().map(|name| format!("--without-sign-in {}", story::shown(name))),
+    );
     words.join(" ")
 }

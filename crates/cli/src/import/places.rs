@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::servers::{Form, Way};
+use super::servers::{Form, OPENCLAW, Way};
 
 /// A client that we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -58,7 +58,7 @@ impl Client {
             Self::ClaudeDesktop | Self::Cursor => &[&["mcpServers"]],
             Self::VsCode => &[&["servers"]],
             Self::Codex => &[&["mcp_servers"]],
-            Self::OpenClaw => &[&["mcp", "servers"]],
+            Self::OpenClaw => &[OPENCLAW],
         }
     }
 }
@@ -162,7 +162,7 @@ pub(super) fn named(path: &Path, client: Option<Client>) -> Place {
     Place { client, path: path.to_owned(), form, ways, reader }
 }
 
-const ANY: &[Way] = &[&["mcpServers"], &["projects", "*", "mcpServers"], &["servers"], &["mcp", "servers"]];
+const ANY: &[Way] = &[&["mcpServers"], &["projects", "*", "mcpServers"], &["servers"], OPENCLAW];
 
 /// The folder that a variable names.
 fn folder(variable: &str) -> Option<PathBuf> {

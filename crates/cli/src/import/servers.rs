@@ -1,9 +1,13 @@
 //! The servers in a configuration, and what becomes of each: the one place where that is decided.
 //!
-//! `{"command": C, "args": [A…]}` becomes `{"command": steadfast, "args": ["wrap", "--name", NAME, "--", C, A…]}`, and
-//! back. Both ways are splices into the text, so that everything else stays byte for byte, and what was put in can be
+//! `{"command": C, "args": [A…]}` becomes
+//! `{"command": steadfast, "args": ["wrap", "--imported", "--name", NAME, "--", C, A…]}`, and back. Servers with a URL are in
+//! `remote`. Both ways are splices into the text, so that everything else stays byte for byte, and what was put in can be
 //! taken out of a text that was edited since. The command is carried over in its own spelling.
+//!
+//! `--imported` marks what was put in. A server that was wrapped by hand does not have it, and is never unwrapped.
 
+mod remote;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +18,8 @@ use std::path::Path;
 use serde_json::Value as Json;
 use steadfast::id::Namespace;
 
+use self::remote::{Remote, Unnamed};
+use super::names::Names;
 use super::tree::{Member, Mistake, Node, member};
 use super::{json, toml};
 
@@ -36,12 +42,20 @@ impl Form {
 /// A way to a table of servers; `*` is every name.
 pub(super) type Way = &'static [&'static str];
 
+/// Where OpenClaw has its servers.
+pub(super) const OPENCLAW: Way = &["mcp", "servers"];
+
 /// What is wanted.
 #[derive(Clone, Debug)]
 pub(super) enum Wish {
     /// Every server goes through us.
-    Wrap(Program),
-    /// None does.
+    Wrap {
+        /// How clients start us.
+        program: Program,
+        /// The servers with a URL that need no sign-in, although nothing in the file says so.
+        without_sign_in: Vec<String>,
+    },
+    /// No server goes through us that was put behind us by an import.
     Unwrap,
 }
 
@@ -61,6 +75,8 @@ pub(super) struct Server {
     /// Within which project, where a file has several.
     pub(super) within: Option<String>,
     pub(super) verdict: Verdict,
+    /// What else there is to know about the change.
+    pub(super) notes: Vec<String>,
 }
 
 /// What becomes of a server.
@@ -80,14 +96,15 @@ pub(super) fn rewrite(
     form: Form,
     ways: &[Way],
     wish: &Wish,
+    names: &mut Names,
 ) -> Result<(Vec<Server>, String), Mistake> {
     let root = form.read(text)?;
     let mut servers = Vec::new();
     let mut splices = Vec::new();
     for found in find(&root, text, ways)? {
-        let (verdict, own) = found.judge(text, form, wish)?;
+        let Judged { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
         splices.extend(own);
-        servers.push(Server { name: found.name.to_owned(), within: found.within.clone(), verdict });
+        servers.push(Server { name: found.name.to_owned(), within: found.within.clone(), verdict, notes });
     }
     let new = spliced(text, splices);
     check(&new, form, ways, &servers)?;
@@ -104,7 +121,7 @@ fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), 
     }
     for (found, server) in found.iter().zip(servers) {
         if let Verdict::Change { becomes, .. } = &server.verdict
-            && found.parts()?.ok().is_none_or(|parts| parts.line() != *becomes)
+            && found.shape(form)?.ok().is_none_or(|shape| shape.line() != *becomes)
         {
             return Err(wrong(format!("server `{}`", server.name)));
         }
@@ -112,11 +129,23 @@ fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), 
     Ok(())
 }
 
+/// The servers of a text that go through us, by the name that they have with us: what each runs.
+pub(super) fn named(text: &str, form: Form, ways: &[Way]) -> Vec<(String, Vec<String>)> {
+    let Ok(root) = form.read(text) else { return Vec::new() };
+    let Ok(found) = find(&root, text, ways) else { return Vec::new() };
+    let of = |found: &Found<'_>| match found.shape(form).ok()?.ok()? {
+        Shape::Command(parts) if is_ours(parts.program) => Some((parts.name()?.to_owned(), parts.behind()?)),
+        Shape::Command(_) | Shape::Url(_) => None,
+    };
+    found.iter().filter_map(of).collect()
+}
+
 /// A server in a text.
 struct Found<'n> {
     name: &'n str,
     within: Option<String>,
     node: &'n Node,
+    way: Way,
     /// Whether it stands within braces: always in JSON, and in TOML where it is written in one line.
     in_braces: bool,
 }
@@ -124,13 +153,14 @@ struct Found<'n> {
 fn find<'n>(root: &'n Node, text: &str, ways: &[Way]) -> Result<Vec<Found<'n>>, Mistake> {
     let mut found = Vec::new();
     for way in ways {
-        descend(root, text, way, &Within { project: None, in_braces: false }, &mut found)?;
+        descend(root, text, way, &Within { way, project: None, in_braces: false }, &mut found)?;
     }
     Ok(found)
 }
 
 /// What is known of the way down.
 struct Within {
+    way: Way,
     project: Option<String>,
     in_braces: bool,
 }
@@ -150,19 +180,14 @@ fn descend<'n>(
     match way.split_first() {
         Some((&"*", rest)) => {
             for one in members {
-                let within = Within { project: Some(one.name.clone()), in_braces };
+                let within = Within { way: within.way, project: Some(one.name.clone()), in_braces };
                 descend(&one.node, text, rest, &within, found)?;
             }
         }
         Some((name, rest)) => {
             if let Some(next) = member(members, name)? {
-                descend(
-                    &next.node,
-                    text,
-                    rest,
-                    &Within { project: within.project.clone(), in_braces },
-                    found,
-                )?;
+                let within = Within { way: within.way, project: within.project.clone(), in_braces };
+                descend(&next.node, text, rest, &within, found)?;
             }
         }
         None => {
@@ -175,8 +200,8 @@ fn descend<'n>(
                     ));
                 }
                 let in_braces = in_braces || opens_with_brace(&one.node, text);
-                let within = within.project.clone();
-                found.push(Found { name: &one.name, within, node: &one.node, in_braces });
+                let (way, within) = (within.way, within.project.clone());
+                found.push(Found { name: &one.name, within, node: &one.node, way, in_braces });
             }
         }
     }
@@ -197,37 +222,105 @@ struct Parts<'n> {
     words: Vec<&'n str>,
 }
 
+/// How a server is reached.
+enum Shape<'n> {
+    Command(Parts<'n>),
+    Url(Remote<'n>),
+}
+
+impl Shape<'_> {
+    /// What it runs, or where it is.
+    fn line(&self) -> Vec<String> {
+        match self {
+            Self::Command(parts) => parts.line(),
+            Self::Url(remote) => remote.line(),
+        }
+    }
+}
+
 type Splice = (Range<usize>, String);
 
+/// What becomes of a server, and of the text.
+struct Judged {
+    verdict: Verdict,
+    splices: Vec<Splice>,
+    notes: Vec<String>,
+}
+
+impl Judged {
+    fn unchanged(verdict: Verdict) -> Self {
+        Self { verdict, splices: Vec::new(), notes: Vec::new() }
+    }
+}
+
 impl<'n> Found<'n> {
-    fn judge(&self, text: &str, form: Form, wish: &Wish) -> Result<(Verdict, Vec<Splice>), Mistake> {
-        let left = |why: String| Ok((Verdict::Left(why), Vec::new()));
-        let parts = match (self.parts()?, wish) {
-            (Ok(parts), _) => parts,
-            (Err(why), Wish::Wrap(_)) => return left(why),
-            (Err(_), Wish::Unwrap) => return Ok((Verdict::AsWished, Vec::new())),
+    fn judge(&self, text: &str, form: Form, wish: &Wish, names: &mut Names) -> Result<Judged, Mistake> {
+        let left = |why: String| Ok(Judged::unchanged(Verdict::Left(why)));
+        let as_wished = || Ok(Judged::unchanged(Verdict::AsWished));
+        let shape = match (self.shape(form)?, wish) {
+            (Ok(shape), _) => shape,
+            (Err(why), Wish::Wrap { .. }) => return left(why),
+            (Err(_), Wish::Unwrap) => return as_wished(),
         };
-        let changed = match (wish, is_ours(parts.program)) {
-            (Wish::Wrap(_), true) | (Wish::Unwrap, false) => return Ok((Verdict::AsWished, Vec::new())),
-            (Wish::Wrap(program), false) => self.wrap(&parts, program, text, form),
-            (Wish::Unwrap, true) => self.unwrap(&parts, text, form),
+        let changed = match (&shape, wish) {
+            (Shape::Url(_), Wish::Unwrap) => return as_wished(),
+            (Shape::Command(parts), Wish::Wrap { .. }) if is_ours(parts.program) => return as_wished(),
+            (Shape::Command(parts), Wish::Unwrap) if !is_ours(parts.program) => return as_wished(),
+            (Shape::Command(parts), Wish::Unwrap) => self.unwrap(parts, text, form),
+            (Shape::Command(parts), Wish::Wrap { program, .. }) => {
+                self.named(names, &parts.line()).and_then(|name| self.wrap(parts, &name, program, text, form))
+            }
+            (Shape::Url(remote), Wish::Wrap { program, without_sign_in }) => {
+                let may_be_open = without_sign_in.iter().any(|name| name == self.name);
+                remote.may_be_wrapped(may_be_open).and_then(|()| {
+                    let name = self.named(names, &[remote.address.to_owned()])?;
+                    self.wrap_url(remote, &name, program, text, form)
+                })
+            }
         };
         match changed {
-            Ok((becomes, splices)) => Ok((Verdict::Change { now: parts.line(), becomes }, splices)),
+            Ok(Changed { becomes, splices, notes }) => {
+                Ok(Judged { verdict: Verdict::Change { now: shape.line(), becomes }, splices, notes })
+            }
             Err(why) => left(why),
         }
     }
 
-    /// What it is started with, or why it is none that is started.
-    fn parts(&self) -> Result<Result<Parts<'n>, String>, Mistake> {
+    /// The name that it has with us: its own, unless that is taken by a server that runs something else.
+    fn named(&self, names: &mut Names, runs: &[String]) -> Result<String, String> {
+        let name = names.take(self.name, runs);
+        match Namespace::new(&name) {
+            Ok(_) => Ok(name),
+            Err(why) => Err(format!("a server cannot be called that: {why}")),
+        }
+    }
+
+    /// Says that the name with us is another one.
+    fn renamed(&self, name: &str) -> Vec<String> {
+        let note = || {
+            format!(
+                "its name with steadfast is `{name}`: another server called `{}` runs something else",
+                self.name
+            )
+        };
+        (name != self.name).then(note).into_iter().collect()
+    }
+
+    /// How it is reached, or why that cannot be told.
+    fn shape(&self, form: Form) -> Result<Result<Shape<'n>, String>, Mistake> {
         let Some(members) = self.node.members() else {
             return Ok(Err(format!("it is {}, not a table", self.node.describe())));
         };
-        let kind = member(members, "type")?.and_then(|kind| kind.node.text());
-        let by_url = members.iter().any(|one| matches!(one.name.as_str(), "url" | "httpUrl" | "serverUrl"));
-        if by_url {
-            return Ok(Err(BY_URL.to_owned()));
+        if members.iter().any(|one| matches!(one.name.as_str(), "url" | "httpUrl" | "serverUrl")) {
+            let unnamed = if self.way == OPENCLAW { Unnamed::Older } else { Unnamed::Streamable };
+            return Ok(Remote::read(members, form, unnamed)?.map(Shape::Url));
         }
+        Ok(self.parts(members)?.map(Shape::Command))
+    }
+
+    /// What it is started with, or why it is none that is started.
+    fn parts(&self, members: &'n [Member]) -> Result<Result<Parts<'n>, String>, Mistake> {
+        let kind = member(members, "type")?.and_then(|kind| kind.node.text());
         if kind.is_some_and(|kind| kind != "stdio") {
             return Ok(Err("its `type` is not `stdio`: it is not started as a program".to_owned()));
         }
@@ -249,15 +342,19 @@ impl<'n> Found<'n> {
         Ok(Ok(Parts { members, command, program, args, items, words }))
     }
 
-    fn wrap(&self, parts: &Parts<'_>, program: &Program, text: &str, form: Form) -> Result<Changed, String> {
+    fn wrap(
+        &self,
+        parts: &Parts<'_>,
+        name: &str,
+        program: &Program,
+        text: &str,
+        form: Form,
+    ) -> Result<Changed, String> {
         if parts.program.chars().any(char::is_whitespace) && !Path::new(parts.program).is_file() {
             return Err(
                 "its `command` is a whole command line; write the program there and the rest into `args`"
                     .to_owned(),
             );
-        }
-        if let Err(why) = Namespace::new(self.name) {
-            return Err(format!("a server cannot be called that: {why}"));
         }
         // A search path of its own may not lead to us.
         let own_path = member(parts.members, "env").ok().flatten().and_then(|env| env.node.members());
@@ -265,15 +362,12 @@ impl<'n> Found<'n> {
             own_path.is_some_and(|env| env.iter().any(|one| one.name.eq_ignore_ascii_case("path")));
         let us = program.name.as_ref().filter(|_| !own_path).unwrap_or(&program.path);
         let own = text.get(parts.command.node.span.clone()).unwrap_or_default();
-        let ours = match (parts.args, self.name.starts_with('-')) {
-            (None, false) => named_apart(self.name),
-            (Some(_), false) if !parts.items.is_empty() => named_apart(self.name),
-            // An empty list is marked by the other spelling, so that on the way back it stays and is not taken for
-            // one of ours.
-            (Some(_), _) | (None, true) => {
-                vec!["wrap".to_owned(), format!("--name={}", self.name), "--".to_owned()]
-            }
-        };
+        // On the way back an empty list stays, and is not taken for one of ours.
+        let empty_list = parts.args.is_some() && parts.items.is_empty();
+        let mark = if empty_list { format!("{MARK}={EMPTY_LIST}") } else { MARK.to_owned() };
+        let mut ours = vec!["wrap".to_owned(), mark];
+        ours.extend(name_flag(name));
+        ours.push("--".to_owned());
         let mut front: Vec<_> = ours.iter().map(|word| quoted(word)).collect();
         front.push(own.to_owned());
         let front = front.join(", ");
@@ -286,18 +380,25 @@ impl<'n> Found<'n> {
                 let at = args.node.span.start + 1;
                 (at..at, front)
             }
-            (None, _) => new_member(parts.command, self.in_braces, &format!("[{front}]"), text, form)?,
+            (None, _) => {
+                let list = ("args", format!("[{front}]"));
+                new_members(parts.command, self.in_braces, &[list], text, form)?
+            }
         };
         let becomes = [us.clone()].into_iter().chain(ours).chain(parts.line()).collect();
-        Ok((becomes, vec![(parts.command.node.span.clone(), quoted(us)), splice]))
+        let splices = vec![(parts.command.node.span.clone(), quoted(us)), splice];
+        Ok(Changed { becomes, splices, notes: self.renamed(name) })
     }
 
     fn unwrap(&self, parts: &Parts<'_>, text: &str, form: Form) -> Result<Changed, String> {
+        let Some(mark) = parts.mark() else {
+            return Err(BY_HAND.to_owned());
+        };
+        if parts.flag("--url").is_some() || parts.flag("--url-env").is_some() {
+            return self.unwrap_url(parts, mark, text, form);
+        }
         let nothing =
             || "it is not of the form `wrap … -- COMMAND`: nothing is known to go back to".to_owned();
-        if parts.words.first() != Some(&"wrap") {
-            return Err(nothing());
-        }
         let end = parts.words.iter().position(|word| *word == "--").ok_or_else(nothing)?;
         let (Some(args), Some(first), Some(command)) =
             (parts.args, parts.items.first(), parts.items.get(end + 1))
@@ -305,28 +406,75 @@ impl<'n> Found<'n> {
             return Err(nothing());
         };
         let own = text.get(command.span.clone()).unwrap_or_default().to_owned();
-        let list_was_there = parts.words.get(1).is_some_and(|word| word.starts_with("--name="));
         let emptied = || first.span.start..after_comma(text, command.span.end);
         let gone = match parts.items.get(end + 2) {
             Some(kept) => first.span.start..kept.span.start,
-            None if list_was_there => emptied(),
+            None if mark == EMPTY_LIST => emptied(),
             None => whole_member(parts.members, args, self.in_braces, text, form).unwrap_or_else(emptied),
         };
         let becomes = parts.words.iter().skip(end + 1).map(|word| (*word).to_owned()).collect();
-        Ok((becomes, vec![(parts.command.node.span.clone(), own), (gone, String::new())]))
+        let splices = vec![(parts.command.node.span.clone(), own), (gone, String::new())];
+        Ok(Changed { becomes, splices, notes: Vec::new() })
     }
 }
 
-/// The new command line, and what is spliced for it.
-type Changed = (Vec<String>, Vec<Splice>);
+/// The new command line, what is spliced for it, and what there is to know about it.
+struct Changed {
+    becomes: Vec<String>,
+    splices: Vec<Splice>,
+    notes: Vec<String>,
+}
 
-impl Parts<'_> {
+impl<'n> Parts<'n> {
     fn line(&self) -> Vec<String> {
         [self.program].into_iter().chain(self.words.iter().copied()).map(str::to_owned).collect()
     }
+
+    /// Our own words: those before the command of the server.
+    fn ours(&self) -> &[&'n str] {
+        let end = self.words.iter().position(|word| *word == "--").unwrap_or(self.words.len());
+        self.words.get(..end).unwrap_or_default()
+    }
+
+    /// What the mark of an import says; nothing where there is none.
+    fn mark(&self) -> Option<&'n str> {
+        let ours = self.ours();
+        let rest = ours.iter().find_map(|word| word.strip_prefix(MARK));
+        rest.filter(|rest| ours.first() == Some(&"wrap") && (rest.is_empty() || rest.starts_with('=')))
+            .map(|rest| rest.trim_start_matches('='))
+    }
+
+    /// Where the value of a flag of ours stands among the words, if it stands alone.
+    fn flag(&self, flag: &str) -> Option<usize> {
+        let at = self.ours().iter().position(|word| *word == flag)? + 1;
+        (at < self.words.len()).then_some(at)
+    }
+
+    /// The name that it has with us.
+    fn name(&self) -> Option<&'n str> {
+        let joined = || self.ours().iter().find_map(|word| word.strip_prefix("--name="));
+        self.flag("--name").and_then(|at| self.words.get(at).copied()).or_else(joined)
+    }
+
+    /// What runs behind us.
+    fn behind(&self) -> Option<Vec<String>> {
+        if let Some(url) = self.flag("--url").and_then(|at| self.words.get(at)) {
+            return Some(vec![(*url).to_owned()]);
+        }
+        if let Some(variable) = self.flag("--url-env").and_then(|at| self.words.get(at)) {
+            let env = member(self.members, "env").ok()??.node.members()?;
+            return Some(vec![member(env, variable).ok()??.node.text()?.to_owned()]);
+        }
+        let end = self.words.iter().position(|word| *word == "--")?;
+        Some(self.words.iter().skip(end + 1).map(|word| (*word).to_owned()).collect())
+    }
 }
 
-const BY_URL: &str = "it is reached by URL, and its headers and sign-in cannot be carried over";
+/// Marks what was put in by an import. Its value says what else is needed to take it out again.
+const MARK: &str = "--imported";
+/// There was a list of arguments, and nothing in it.
+const EMPTY_LIST: &str = "empty-args";
+const BY_HAND: &str = "it was put behind steadfast by hand; to take it out, remove `steadfast wrap …` from its command yourself";
 
 /// Whether this is the program that we are.
 fn is_ours(program: &str) -> bool {
@@ -336,8 +484,12 @@ fn is_ours(program: &str) -> bool {
     stem.unwrap_or(file).eq_ignore_ascii_case("steadfast")
 }
 
-fn named_apart(name: &str) -> Vec<String> {
-    ["wrap", "--name", name, "--"].map(str::to_owned).to_vec()
+/// The flag that says what a server is called. A name may look like a flag itself.
+fn name_flag(name: &str) -> Vec<String> {
+    match name.starts_with('-') {
+        true => vec![format!("--name={name}")],
+        false => vec!["--name".to_owned(), name.to_owned()],
+    }
 }
 
 /// A text in quotes. What JSON escapes, TOML reads the same way.
@@ -356,22 +508,27 @@ fn gap_before(text: &str, at: usize) -> &str {
     newline.and_then(|start| gap.get(start..)).unwrap_or(" ")
 }
 
-/// `args` where there were none: behind the command, in the way the command is written.
-fn new_member(
-    command: &Member,
+/// Members behind one that is there, in the way that one is written.
+fn new_members(
+    there: &Member,
     in_braces: bool,
-    list: &str,
+    new: &[(&str, String)],
     text: &str,
     form: Form,
 ) -> Result<Splice, String> {
-    let Range { start, end } = command.name_span;
-    let name = text.get(start..end).unwrap_or_default().replace("command", "args");
-    let behind = command.node.span.end;
+    let Range { start, end } = there.name_span;
+    let spelled = text.get(start..end).unwrap_or_default();
+    let behind = there.node.span.end;
     let line = text.get(..start).unwrap_or_default();
+    let written = |between: &str, is: &str| -> String {
+        let one =
+            |(name, value): &(&str, String)| format!("{between}{}{is}{value}", respelled(spelled, name));
+        new.iter().map(one).collect()
+    };
     match (form, in_braces) {
-        (Form::Json, _) => Ok((behind..behind, format!(",{}{name}: {list}", gap_before(text, start)))),
+        (Form::Json, _) => Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": "))),
         (Form::Toml, true) if line.trim_end().ends_with(['{', ',']) => {
-            Ok((behind..behind, format!(",{}{name} = {list}", gap_before(text, start))))
+            Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), " = ")))
         }
         (Form::Toml, true) => {
             Err("it is written in a way that `args` cannot be added to; add `args = []`".to_owned())
@@ -384,8 +541,16 @@ fn new_member(
             let returns = rest.get(..line_end).is_some_and(|line| line.ends_with('\r'));
             let (at, newline) =
                 if returns { (behind + line_end - 1, "\r\n") } else { (behind + line_end, "\n") };
-            Ok((at..at, format!("{newline}{prefix}{name} = {list}")))
+            Ok((at..at, written(&format!("{newline}{prefix}"), " = ")))
         }
+    }
+}
+
+/// A name in the quotes of another one, or without any as that.
+fn respelled(like: &str, name: &str) -> String {
+    match like.chars().next() {
+        Some(quote @ ('"' | '\'')) => format!("{quote}{name}{quote}"),
+        Some(_) | None => name.to_owned(),
     }
 }
 

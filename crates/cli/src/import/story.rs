@@ -15,8 +15,10 @@ use crate::output;
 pub(super) struct Story<'p> {
     pub(super) deed: Deed,
     pub(super) handled: Vec<Handled>,
-    /// The command line to type next, but for its last word.
+    /// The command line to type next, but for its last words.
     pub(super) again: String,
+    /// The same for the way back.
+    pub(super) back: String,
     /// Every place that was looked at.
     pub(super) looked: &'p [Place],
 }
@@ -56,13 +58,16 @@ impl Story<'_> {
                     writeln!(text, "  {name}{within}\n    - {}\n    + {}", line(now), line(becomes))
                 }
                 Verdict::AsWished => writeln!(text, "  {name}{within}: goes through steadfast already"),
-                Verdict::Left(why) => writeln!(text, "  {name}{within}: left as it is: {why}"),
+                Verdict::Left(why) => writeln!(text, "  {name}{within}: left as it is: {}", visible(why)),
             };
+            for note in &server.notes {
+                let _ = writeln!(text, "    note: {}", visible(note));
+            }
         }
         if self.worth_telling(done).next().is_none() {
-            text.push_str(match self.deed {
-                Deed::Show | Deed::Write => "  no servers\n",
-                Deed::Undo => "  nothing of ours is in it\n",
+            text.push_str(match self.deed.is_undo() {
+                false => "  no servers\n",
+                true => "  nothing of ours is in it\n",
             });
         }
         let _ = match &done.backup {
@@ -76,7 +81,7 @@ impl Story<'_> {
             Backup::None if self.deed == Deed::Undo && done.changes() > 0 => writeln!(text, "  written"),
             Backup::None => Ok(()),
         };
-        if file.reader == Reader::Project && self.deed != Deed::Undo && done.changes() > 0 {
+        if file.reader == Reader::Project && !self.deed.is_undo() && done.changes() > 0 {
             text.push_str("  note: it belongs to the project: whoever shares it needs steadfast too\n");
         }
         text.push('\n');
@@ -85,7 +90,7 @@ impl Story<'_> {
 
     /// Who goes back is not interested in servers that never came.
     fn worth_telling<'d>(&self, done: &'d Done) -> impl Iterator<Item = &'d Server> {
-        let undo = self.deed == Deed::Undo;
+        let undo = self.deed.is_undo();
         done.servers.iter().filter(move |server| !(undo && server.verdict == Verdict::AsWished))
     }
 
@@ -100,16 +105,20 @@ impl Story<'_> {
         let counted = format!("{} in {}", many(servers, "server"), many(changed.len(), "file"));
         let again = &self.again;
         match self.deed {
-            Deed::Show | Deed::Write if servers == 0 => "nothing to change\n".to_owned(),
-            Deed::Show => {
+            Deed::ShowImport | Deed::Import if servers == 0 => "nothing to change\n".to_owned(),
+            Deed::ShowImport => {
                 format!(
                     "{counted} would go through steadfast; nothing was written\nto do it: {again} --write\n"
                 )
             }
-            Deed::Write => format!(
-                "{counted} now go through steadfast; start anew: {restart}\nto take it back: {again} --undo\n"
+            Deed::Import => format!(
+                "{counted} now go through steadfast; start anew: {restart}\nto take it back: {} --undo --write\n",
+                self.back
             ),
-            Deed::Undo if servers == 0 => "nothing to take back\n".to_owned(),
+            Deed::ShowUndo | Deed::Undo if servers == 0 => "nothing to take back\n".to_owned(),
+            Deed::ShowUndo => format!(
+                "{counted} would no longer go through steadfast; nothing was written\nto do it: {again} --undo --write\n"
+            ),
             Deed::Undo => format!("{counted} no longer go through steadfast; start anew: {restart}\n"),
         }
     }
@@ -118,7 +127,7 @@ impl Story<'_> {
     pub(super) fn to_json(&self) -> Json {
         json!({
             "ok": self.handled.iter().all(|file| file.outcome.is_ok()),
-            "written": self.deed != Deed::Show,
+            "written": self.deed.writes(),
             "files": self.handled.iter().map(file_json).collect::<Vec<_>>(),
         })
     }
@@ -159,6 +168,7 @@ fn server_json(server: &Server) -> Json {
         "now": now,
         "becomes": becomes,
         "reason": reason,
+        "notes": server.notes,
     })
 }
 

@@ -6,7 +6,13 @@ const JSON: &[Way] = &[&["mcpServers"], &["projects", "*", "mcpServers"]];
 const TOML: &[Way] = &[&["mcp_servers"]];
 
 fn wrapping() -> Wish {
-    Wish::Wrap(Program { path: "/bin/steadfast".to_owned(), name: Some("steadfast".to_owned()) })
+    let program = Program { path: "/bin/steadfast".to_owned(), name: Some("steadfast".to_owned()) };
+    Wish::Wrap { program, without_sign_in: Vec::new() }
+}
+
+/// One file, and no other server anywhere.
+fn rewrite(text: &str, form: Form, ways: &[Way], wish: &Wish) -> Result<(Vec<Server>, String), Mistake> {
+    super::rewrite(text, form, ways, wish, &mut Names::default())
 }
 
 fn there_and_back(text: &str, form: Form, ways: &[Way]) -> String {
@@ -35,6 +41,13 @@ fn every_spelling_of_a_server_in_json_goes_there_and_back() {
         "{\"command\": \"npx\", \"args\": [\n  // first\n  \"-y\", \"x\",\n]}",
         "{command: 'npx', args: ['-y',],}",
         "{\n  command: 'npx',\n}",
+        r#"{"url": "http://127.0.0.1:1/mcp"}"#,
+        r#"{"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer s", "X-Team": "a"}}"#,
+        r#"{"headers": {"x-a": "1", "X_A": "2"}, "type":"streamable-http","url":"https://x/mcp","disabled":true}"#,
+        "{\n\t\"url\": \"https://x/mcp\", // why\n\t\"headers\": {\n\t\t// mine\n\t\t\"A\": \"${input:key}\",\n\t},\n}",
+        "{type: 'http', url: 'https://x/mcp', headers: {Authorization: 'Bearer s'}}",
+        r#"{"url": "https://x/mcp?api_key=sk-0123456789abcdef0123456789abcdef"}"#,
+        r#"{"url": "https://me:hunter2hunter2@x/mcp", "headers": {"A": "b"}}"#,
     ] {
         there_and_back(&format!("{{\"mcpServers\": {{\"bank\": {server}}}}}"), Form::Json, JSON);
     }
@@ -50,6 +63,12 @@ fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
         "mcp_servers.bank.command = \"npx\"\n",
         "mcp_servers = { bank = { command = \"npx\" } }\n",
         "[mcp_servers]\nbank = {command=\"npx\",args=[]}\n",
+        "[mcp_servers.far]\nurl = \"https://x/mcp\"\nbearer_token_env_var = \"TOKEN\"\n",
+        "[mcp_servers.far]\nurl = 'https://x/mcp' # why\nhttp_headers = { Authorization = \"Bearer s\", \"X-B\" = 'c' }\nenabled = true\n",
+        "[mcp_servers.far]\r\nurl = \"https://x/mcp\"\r\n[mcp_servers.far.http_headers]\r\nX-A = \"b\"\r\n",
+        "[mcp_servers.far]\nurl = \"https://me:hunter2hunter2@x/mcp\"\n[mcp_servers.far.http_headers]\nX-A = \"b\"\n",
+        "[mcp_servers.far]\nurl = \"https://me:hunter2hunter2@x/mcp\"\ntool_timeout_sec = 5\n",
+        "[mcp_servers]\nfar = { url = \"http://localhost:1/mcp\" }\n",
         "[mcp_servers.\"a b\"]\nargs = [\n  \"-y\", # yes\n]\ncommand = '''npx'''\n[mcp_servers.\"a b\".env]\nA = \"b\"\n",
     ] {
         there_and_back(text, Form::Toml, TOML);
@@ -59,7 +78,7 @@ fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
 #[test]
 fn the_lines_that_are_written_read_well() {
     let text = "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"npx\",\n      \"args\": [\n        \"-y\"\n      ]\n    },\n    \"b\": {\n      \"command\": \"b\"\n    }\n  }\n}\n";
-    let expected = "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"steadfast\",\n      \"args\": [\n        \"wrap\", \"--name\", \"a\", \"--\", \"npx\",\n        \"-y\"\n      ]\n    },\n    \"b\": {\n      \"command\": \"steadfast\",\n      \"args\": [\"wrap\", \"--name\", \"b\", \"--\", \"b\"]\n    }\n  }\n}\n";
+    let expected = "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"steadfast\",\n      \"args\": [\n        \"wrap\", \"--imported\", \"--name\", \"a\", \"--\", \"npx\",\n        \"-y\"\n      ]\n    },\n    \"b\": {\n      \"command\": \"steadfast\",\n      \"args\": [\"wrap\", \"--imported\", \"--name\", \"b\", \"--\", \"b\"]\n    }\n  }\n}\n";
     assert_eq!(there_and_back(text, Form::Json, JSON), expected);
 }
 
@@ -67,15 +86,15 @@ fn the_lines_that_are_written_read_well() {
 fn what_a_client_printed_anew_or_a_person_added_is_unwrapped_too() {
     for (text, back) in [
         (
-            "{\"mcpServers\":{\"a\":{\"args\":[\n\"wrap\",\n\"--name\",\n\"a\",\n\"--\",\n\"npx\",\n\"-y\"\n],\"command\":\"/x/steadfast\"}}}",
+            "{\"mcpServers\":{\"a\":{\"args\":[\n\"wrap\",\n\"--imported\",\n\"--name\",\n\"a\",\n\"--\",\n\"npx\",\n\"-y\"\n],\"command\":\"/x/steadfast\"}}}",
             "{\"mcpServers\":{\"a\":{\"args\":[\n\"-y\"\n],\"command\":\"npx\"}}}",
         ),
         (
-            r#"{"mcpServers":{"a":{"args":["wrap","--store","memory","--","npx",],"command":"C:\\x\\Steadfast.EXE","env":{}}}}"#,
+            r#"{"mcpServers":{"a":{"args":["wrap","--store","memory","--imported","--","npx",],"command":"C:\\x\\Steadfast.EXE","env":{}}}}"#,
             r#"{"mcpServers":{"a":{"command":"npx","env":{}}}}"#,
         ),
         (
-            r#"{"mcpServers":{"a":{"command":"steadfast", /* mine */ "args":["wrap","--name","a","--","npx",]}}}"#,
+            r#"{"mcpServers":{"a":{"command":"steadfast", /* mine */ "args":["wrap","--imported","--name","a","--","npx",]}}}"#,
             r#"{"mcpServers":{"a":{"command":"npx", /* mine */ "args":[]}}}"#,
         ),
     ] {
@@ -87,6 +106,9 @@ fn what_a_client_printed_anew_or_a_person_added_is_unwrapped_too() {
 fn what_cannot_go_through_us_is_left_with_the_reason() {
     let text = r#"{"mcpServers": {
         "url": {"url": "https://x"}, "http": {"type": "http", "url": "https://x"}, "number": 1,
+        "sse": {"type": "sse", "url": "https://x", "headers": {"A": "b"}}, "path": {"url": "http://x/sse"},
+        "oauth": {"url": "http://x", "oauth": {}}, "cert": {"url": "http://x", "clientCert": "c"},
+        "both": {"url": "http://x", "env": {}}, "other": {"serverUrl": "http://x"}, "header": {"url": "http://x", "headers": {"A": 1}},
         "sdk": {"type": "sdk", "command": "x"}, "nothing": {}, "odd": {"command": ["npx"]}, "args": {"command": "npx", "args": "-y"},
         "line": {"command": "npx -y x"}, "": {"command": "npx"}, "ours": {"command": "steadfast", "args": ["serve"]}
     }}"#;
@@ -101,9 +123,16 @@ fn what_cannot_go_through_us_is_left_with_the_reason() {
         })
         .collect();
     let expected = [
-        "URL",
-        "URL",
+        "--without-sign-in",
+        "--without-sign-in",
         "a number",
+        "older transport",
+        "older transport",
+        "`oauth`",
+        "`clientCert`",
+        "both `url` and `env`",
+        "not one that is known",
+        "not texts",
         "`stdio`",
         "neither",
         "a list",
@@ -143,7 +172,64 @@ fn names_that_look_like_flags_and_servers_with_a_path_of_their_own_are_started_a
             Verdict::AsWished | Verdict::Left(_) => panic!("left"),
         })
         .collect();
-    assert_eq!(becomes, ["steadfast wrap --name=-a -- x", "/bin/steadfast wrap --name b -- x"]);
+    assert_eq!(
+        becomes,
+        ["steadfast wrap --imported --name=-a -- x", "/bin/steadfast wrap --imported --name b -- x"]
+    );
+}
+
+#[test]
+fn a_server_with_a_url_keeps_the_values_of_its_headers_off_the_command_line() {
+    let text = r#"{"mcpServers": {"far": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer s3cret"}}}}"#;
+    let wrapped = there_and_back(text, Form::Json, JSON);
+    assert_eq!(
+        wrapped,
+        r#"{"mcpServers": {"far": {"type": "stdio", "command": "steadfast", "args": ["wrap", "--imported=http", "--name", "far", "--url", "https://x/mcp", "--header-env", "Authorization=MCP_HEADER_AUTHORIZATION"], "env": {"MCP_HEADER_AUTHORIZATION": "Bearer s3cret"}}}}"#
+    );
+    let (servers, _) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
+    assert!(servers[0].notes[0].contains("MCP_HEADER_AUTHORIZATION"), "{:?}", servers[0].notes);
+    let secret = r#"{"mcpServers": {"far": {"url": "https://me:hunter2hunter2@x/mcp"}}}"#;
+    let (servers, wrapped) = rewrite(secret, Form::Json, JSON, &wrapping()).unwrap();
+    let Verdict::Change { becomes, .. } = &servers[0].verdict else { panic!("{servers:?}") };
+    assert_eq!(becomes.join(" "), "steadfast wrap --imported --name far --url-env MCP_URL");
+    assert!(wrapped.contains(r#""env": {"MCP_URL": "https://me:hunter2hunter2@x/mcp"}"#), "{wrapped}");
+}
+
+#[test]
+fn what_was_wrapped_by_hand_is_never_unwrapped() {
+    for args in [
+        r#"["wrap", "--name", "a", "--", "npx"]"#,
+        r#"["wrap", "--", "npx", "--imported"]"#,
+        r#"["wrap", "--url", "http://x"]"#,
+        r#"["serve", "--stdio"]"#,
+        r#"["run", "--imported", "--", "npx"]"#,
+    ] {
+        let text = format!(r#"{{"mcpServers": {{"a": {{"command": "steadfast", "args": {args}}}}}}}"#);
+        let (servers, new) = rewrite(&text, Form::Json, JSON, &Wish::Unwrap).unwrap();
+        assert!(matches!(&servers[0].verdict, Verdict::Left(why) if why.contains("by hand")), "{servers:?}");
+        assert_eq!(new, text);
+    }
+}
+
+#[test]
+fn what_was_added_since_to_a_server_with_a_url_is_not_lost() {
+    let text = r#"{"mcpServers": {"far": {"url": "https://x/mcp", "headers": {"A": "b"}}}}"#;
+    let (_, wrapped) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
+    let edited = wrapped.replace(r#""env": {"#, r#""env": {"DEBUG": "1", "#);
+    let (servers, new) = rewrite(&edited, Form::Json, JSON, &Wish::Unwrap).unwrap();
+    assert!(matches!(&servers[0].verdict, Verdict::Left(why) if why.contains("`DEBUG`")), "{servers:?}");
+    assert_eq!(new, edited);
+}
+
+#[test]
+fn openclaw_uses_the_older_transport_where_none_is_named() {
+    let way: &[Way] = &[OPENCLAW];
+    let text = |transport: &str| {
+        format!("{{mcp: {{servers: {{far: {{url: 'http://x/mcp'{transport}, headers: {{A: '${{K}}'}}}}}}}}}}")
+    };
+    let (servers, _) = rewrite(&text(""), Form::Json, way, &wrapping()).unwrap();
+    assert!(matches!(&servers[0].verdict, Verdict::Left(why) if why.contains("older")), "{servers:?}");
+    there_and_back(&text(", transport: 'streamable-http'"), Form::Json, way);
 }
 
 /// Pieces that a configuration is made of, put together so that some are one and most nearly are.
@@ -188,6 +274,10 @@ fn pieces() -> impl Strategy<Value = String> {
         "\"args\": [\"c\"]",
         "\"args\": []",
         "\"type\": \"stdio\"",
+        "\"url\": \"http://b\"",
+        "\"headers\": {\"A\": 'b'}",
+        "url = \"http://b\"\n",
+        "http_headers = { A = 'b' }\n",
         "command = \"b\"\n",
         "args = []\n",
         "args = [\"c\"]\n",

@@ -1,0 +1,53 @@
+//! The names that servers have with us.
+//!
+//! State is kept by the name of a server. Two that run different things must not share it, so that each gets a name of its
+//! own; one that stands in the files of two clients is one, and keeps its name.
+
+use std::collections::BTreeMap;
+
+/// Which names are taken, and what runs under each: a command with its arguments, or a URL.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    taken: BTreeMap<String, Vec<String>>,
+}
+
+impl Names {
+    /// A server goes through us already under this name. The first one counts.
+    pub(super) fn note(&mut self, name: String, runs: Vec<String>) {
+        self.taken.entry(name).or_insert(runs);
+    }
+
+    /// The name for a server: its own, else with the first number that is free or has this very server.
+    pub(super) fn take(&mut self, name: &str, runs: &[String]) -> String {
+        let candidates =
+            std::iter::once(name.to_owned()).chain((2..).map(|number| format!("{name}-{number}")));
+        for candidate in candidates {
+            match self.taken.get(&candidate) {
+                Some(others) if others != runs => {}
+                Some(_) => return candidate,
+                None => {
+                    self.taken.insert(candidate.clone(), runs.to_vec());
+                    return candidate;
+                }
+            }
+        }
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_belongs_to_what_runs_under_it() {
+        let runs = |text: &str| vec![text.to_owned()];
+        let mut names = Names::default();
+        names.note("db-2".to_owned(), runs("old"));
+        assert_eq!(names.take("db", &runs("one")), "db");
+        assert_eq!(names.take("db", &runs("one")), "db");
+        assert_eq!(names.take("db", &runs("two")), "db-3");
+        assert_eq!(names.take("db", &runs("old")), "db-2");
+        assert_eq!(names.take("db", &runs("two")), "db-3");
+    }
+}

@@ -37,6 +37,19 @@ pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
     }
 }
 
+/// Where the token is, for a person who needs it; never the token itself.
+pub(crate) fn described(config: &Config) -> String {
+    if given().is_some() {
+        return format!("the value of {VARIABLE}");
+    }
+    match place(config) {
+        Some(file) if own::read(&file).is_ok_and(|token| !token.trim().is_empty()) => {
+            format!("in {}", file.display())
+        }
+        Some(_) | None => format!("none, so that nothing can be changed over HTTP; set {VARIABLE}"),
+    }
+}
+
 /// The token, if there is one: from here, and from where it lies. Makes none.
 pub(crate) fn find(config: &Config) -> Option<Redacted<String>> {
     given().or_else(|| match own::read(&place(config)?) {

@@ -1,12 +1,17 @@
 //! `steadfast check`: is the configuration right, and can its store be used?
 
+use std::ffi::OsString;
+use std::net::SocketAddr;
+
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, ConfigFile, OnDamage, OpenError, Plan, Problem, Role, Sources, Token, WrittenAt};
+use steadfast::{Config, ConfigErrors, ConfigFile, OnDamage, Plan, Problem, Role, Token, WrittenAt};
 use tokio::runtime::Runtime;
 
 use crate::failure::Failure;
+use crate::listening;
 use crate::output;
+use crate::preflight::{self, Behind, Door, Examined};
 use crate::sources::Chosen;
 use crate::state::runtime;
 
@@ -14,6 +19,12 @@ use crate::state::runtime;
 pub(crate) struct Options {
     #[command(flatten)]
     chosen: Chosen,
+    /// Servers to add to those of the configuration, as `steadfast serve` takes them. May be given more than once.
+    #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
+    mcp_config: Vec<OsString>,
+    /// Where clients would be taken. Stronger than the configuration.
+    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
+    listen: Option<SocketAddr>,
     /// Also opens the store that is configured, and says whether it can be used. Makes the state file if there is
     /// none.
     #[arg(long)]
@@ -24,6 +35,7 @@ pub(crate) struct Options {
 }
 
 /// What was found.
+#[derive(Default)]
 struct Found {
     files: Vec<String>,
     notes: Vec<String>,
@@ -35,52 +47,50 @@ struct Found {
     tokens: Vec<String>,
     /// Whether it could be opened, where that was asked for.
     usable: Option<bool>,
-    trouble: Option<OpenError>,
+    /// What is wrong in the files, the environment and the flags.
+    mistakes: Option<ConfigErrors>,
+    /// What keeps a gateway from starting although the configuration reads well.
+    problems: Vec<Failure>,
 }
 
 /// `steadfast check`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let runtime = options.open.then(runtime).transpose()?;
-    let found = look(&options.chosen.sources(), runtime.as_ref());
+    let found = look(options, runtime.as_ref());
     if options.json {
         output::say_json(&found.to_json());
-        return found.trouble.map_or(Ok(()), |error| Err(Failure::from(error).told()));
+        return found.trouble().map_or(Ok(()), |trouble| Err(trouble.told()));
     }
     for note in &found.notes {
         output::remark(&format!("note: {note}"));
     }
-    match found.trouble {
-        Some(error) => Err(error.into()),
-        None => {
-            output::say_words(&found.summary());
+    let summary = found.summary();
+    found.trouble().map_or_else(
+        || {
+            output::say_words(&summary);
             Ok(())
-        }
-    }
+        },
+        Err,
+    )
 }
 
 /// Looks at the configuration, and with a runtime at the store too.
-fn look(sources: &Sources, open: Option<&Runtime>) -> Found {
+fn look(options: &Options, open: Option<&Runtime>) -> Found {
+    let sources = options.chosen.sources_and(&options.mcp_config);
     let there = |file: &&ConfigFile| file.path.exists();
     let files = sources.files.iter().filter(there).map(|file| file.path.display().to_string()).collect();
-    let mut found = Found {
-        files,
-        notes: Vec::new(),
-        store: None,
-        trust_file: None,
-        tokens: Vec::new(),
-        usable: None,
-        trouble: None,
-    };
-    let config = match Config::load(sources) {
-        Ok(config) => config,
-        Err(errors) => return Found { trouble: Some(OpenError::Configuration(errors)), ..found },
-    };
+    let mut found = Found { files, ..Found::default() };
+    let door = |config: &Config| Door::At(options.listen.unwrap_or_else(|| config.global().listen));
+    let Examined { config, mistakes, problems } = preflight::examine(&sources, door, Behind::Configured);
+    (found.mistakes, found.problems) = (mistakes, problems);
+    if found.mistakes.is_some() {
+        return found;
+    }
     found.notes = config.notes().to_vec();
+    found.notes.extend(preflight::notes(&config));
     found.tokens = config.tokens().values().map(described).collect();
-    let plan = match Plan::of(&config) {
-        Ok(plan) => plan,
-        Err(error) => return Found { trouble: Some(error), ..found },
-    };
+    // What is wrong with it is among the problems.
+    let Ok(plan) = Plan::of(&config) else { return found };
     found.store = Some(plan.store());
     if let Some(file) = plan.trust_file() {
         let path = file.path().display();
@@ -89,10 +99,10 @@ fn look(sources: &Sources, open: Option<&Runtime>) -> Found {
         }
         found.trust_file = Some(path.to_string());
     }
-    if let Some(runtime) = open {
+    if let Some(runtime) = open.filter(|_| found.problems.is_empty()) {
         let tried = runtime.block_on(plan.try_store(OnDamage::Refuse));
         found.usable = Some(tried.is_ok());
-        found.trouble = tried.err();
+        found.problems.extend(tried.err().map(Failure::from));
     }
     found
 }
@@ -115,14 +125,17 @@ impl Found {
         summary
     }
 
+    /// Everything that is wrong, as one.
+    fn trouble(self) -> Option<Failure> {
+        preflight::failure(self.mistakes, self.problems)
+    }
+
     fn to_json(&self) -> Value {
-        let (mistakes, error) = match &self.trouble {
-            None => (Vec::new(), None),
-            Some(OpenError::Configuration(errors)) => (errors.problems().iter().map(mistake).collect(), None),
-            Some(error) => (Vec::new(), Some(error.to_string())),
-        };
+        let mistakes: Vec<Value> =
+            self.mistakes.iter().flat_map(ConfigErrors::problems).map(mistake).collect();
+        let errors: Vec<String> = self.problems.iter().map(Failure::reason).collect();
         json!({
-            "ok": self.trouble.is_none(),
+            "ok": self.mistakes.is_none() && self.problems.is_empty(),
             "files": self.files,
             "notes": self.notes,
             "store": self.store,
@@ -130,7 +143,7 @@ impl Found {
             "trustFile": self.trust_file,
             "tokens": self.tokens,
             "mistakes": mistakes,
-            "error": error,
+            "errors": errors,
         })
     }
 }

@@ -25,11 +25,35 @@ impl Failure {
         Self::Told(self.exit_code())
     }
 
+    /// All of them as one; nothing where there are none.
+    pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
+        let code = failures.iter().map(Self::exit_code).max()?;
+        let text = failures.iter().map(Self::text).collect::<Vec<_>>().join("\n");
+        Some(if code == 2 {
+            Self::Configuration(text)
+        } else {
+            Self::World(text.trim_start_matches("error: ").to_owned())
+        })
+    }
+
+    /// The words that are said of it.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Configuration(text) => text.clone(),
+            Self::Usage(text) | Self::World(text) => format!("error: {text}"),
+            Self::Told(_) => String::new(),
+        }
+    }
+
+    /// The words without what stands before an error.
+    pub(crate) fn reason(&self) -> String {
+        self.text().trim_start_matches("error: ").to_owned()
+    }
+
     /// Says it, and what the process ends with.
     pub(crate) fn tell(self) -> ExitCode {
         match &self {
-            Self::Configuration(text) => output::remark(text),
-            Self::Usage(text) | Self::World(text) => output::remark(&format!("error: {text}")),
+            Self::Configuration(_) | Self::Usage(_) | Self::World(_) => output::remark(&self.text()),
             Self::Told(_) => {}
         }
         ExitCode::from(self.exit_code())

@@ -28,6 +28,7 @@ mod output;
 mod own;
 mod peer;
 mod plain_tools;
+mod preflight;
 mod reach;
 mod recorded;
 mod rehearse;
@@ -86,7 +87,7 @@ enum Command {
     Serve(serve::Options),
     /// Puts the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind us, or back.
     Import(import::Options),
-    /// Reads the configuration and says everything that is wrong with it; opens nothing.
+    /// Reports everything that keeps a gateway from starting with this configuration; changes nothing.
     Check(check::Options),
     /// Says whether anything is wrong, and what needs an answer.
     ///

@@ -1,7 +1,7 @@
 //! Taking clients over HTTP: one address, a door for each path, and the API beside them.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZero;
 use std::process;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use http::Request;
 use http_body_util::Either;
-use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind};
+use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_address};
 use steadfast_api::{Api, Around};
 use steadfast_gateway::{Caller, Configured, Direct, Door, Listener, OwnTools, Pool};
 use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
@@ -24,7 +24,9 @@ use crate::access::Access;
 use crate::admin_token;
 use crate::failure::Failure;
 use crate::gateways::{self, Announcement};
+use crate::output;
 use crate::plain_tools::PlainTools;
+use crate::preflight;
 use crate::server_tools::ServerTools;
 
 /// The names that clients know us by.
@@ -61,7 +63,7 @@ impl Listened {
         access: Access,
         doors: Vec<(String, Vec<Configured>)>,
     ) -> Result<Self, Failure> {
-        let cannot = |error| Failure::World(format!("cannot listen on {address}: {error}"));
+        let cannot = |error| preflight::cannot_listen(address, &error);
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let names = names(hosts, address);
@@ -134,6 +136,18 @@ impl Listened {
         format!("http://{}{path}", self.address)
     }
 
+    /// Says where the dashboard is, and where the token is that it asks for.
+    pub(crate) fn tell_operator(&self, config: &Config) {
+        let ip = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let address = SocketAddr::new(ip, self.address.port());
+        output::remark(&format!("dashboard: http://{address}/"));
+        output::remark(&format!("admin token: {}", admin_token::described(config)));
+    }
+
     /// Ends every session, after what is under way has had so long.
     pub(crate) async fn close(self, drain: Duration) {
         // The port is given up at once, and whoever has it next must not be taken for us.
@@ -149,6 +163,13 @@ impl Listened {
         self.direct.close().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
     }
+}
+
+/// Reads an address of the command line, as the setting `listen` takes it.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let why =
+        "write an IP address or `localhost`, and a port: 127.0.0.1:8931; names of hosts are not looked up";
+    listen_address(text).ok_or_else(|| why.to_owned())
 }
 
 /// The names that we answer to, as clients write them.

@@ -11,8 +11,9 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 use crate::access::Access;
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Hosts, Listened, own_tools, runtime, runtime_of_one};
+use crate::listening::{self, Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
+use crate::preflight::{self, Behind, Door};
 use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
@@ -33,7 +34,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "listen")]
     stdio: bool,
     /// Where clients are taken. Stronger than the configuration.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
     hosts: Hosts,
@@ -54,16 +55,21 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 async fn carry(options: &Options) -> Result<(), Failure> {
-    let steadfast =
-        sources::open(options.chosen.sources_and(&options.mcp_config), options.store.as_ref()).await?;
+    let sources =
+        sources::with_store(options.chosen.sources_and(&options.mcp_config), options.store.as_ref());
+    let address = |config: &Config| options.listen.unwrap_or_else(|| config.global().listen);
+    let door = |config: &Config| if options.stdio { Door::Streams } else { Door::At(address(config)) };
+    let config = preflight::examine(&sources, door, Behind::Configured).admit()?;
+    // Plain tools are called over HTTP.
+    needed(!config.servers().is_empty() || (!options.stdio && has_plain_tools(&config)))?;
+    let address = address(&config);
+    let steadfast = sources::open(sources).await?;
     let config = steadfast.config();
     let servers: Vec<Configured> =
         config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
     let servers = claimed(servers, &steadfast).await;
     let stop = stop::asked();
     if options.stdio {
-        // Plain tools are called over HTTP.
-        needed(!servers.is_empty())?;
         let (input, output) = streams::own();
         let wrapped = Wrapped {
             input,
@@ -74,11 +80,10 @@ async fn carry(options: &Options) -> Result<(), Failure> {
         };
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {
-        needed(!servers.is_empty() || has_plain_tools(&config))?;
-        let address = options.listen.unwrap_or_else(|| config.global().listen);
         let access = Access::to(address, &config)?;
         let listened = Listened::open(&steadfast, address, &options.hosts, access, doors(&servers)).await?;
         tell(&listened, &servers);
+        listened.tell_operator(&config);
         stop.cancelled().await;
         listened.close(DRAIN).await;
     }

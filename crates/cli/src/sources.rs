@@ -5,20 +5,26 @@ use std::path::PathBuf;
 
 use clap::Args;
 use steadfast::{
-    Config, ConfigFile, GivenText, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources,
+    Config, ConfigFile, Flag, GivenText, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources,
 };
 
 use crate::failure::Failure;
 
-/// Opens what stands in front of servers: with a store of this kind, if one was named, and a log on the standard error stream. A
-/// state file that is damaged is set aside, so that clients are not left without their tools.
-pub(crate) async fn open(sources: Sources, store: Option<&String>) -> Result<Steadfast, Failure> {
-    let mut opening =
+/// Opens what stands in front of servers, with a log on the standard error stream. A state file that is damaged is set aside,
+/// so that clients are not left without their tools.
+pub(crate) async fn open(sources: Sources) -> Result<Steadfast, Failure> {
+    let opening =
         Steadfast::opening(sources).logging(Logging::Stderr).owns_process().on_damage(OnDamage::SetAside);
-    if let Some(kind) = store {
-        opening = opening.set("store.kind", kind);
-    }
     Ok(opening.open().await?)
+}
+
+/// The same sources with a store of this kind, if one was named.
+pub(crate) fn with_store(mut sources: Sources, kind: Option<&String>) -> Sources {
+    if let Some(kind) = kind {
+        let setting = "store.kind".to_owned();
+        sources.flags.push(Flag { name: "--store".to_owned(), setting, value: kind.clone() });
+    }
+    sources
 }
 
 /// Where the configuration comes from.

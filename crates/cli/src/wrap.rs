@@ -13,8 +13,9 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 use crate::access::Access;
 use crate::behind::{self, Address};
 use crate::failure::Failure;
-use crate::listening::{Hosts, Listened, own_tools, runtime, runtime_of_one};
+use crate::listening::{self, Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
+use crate::preflight::{self, Behind, Door};
 use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
@@ -31,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Takes clients over streamable HTTP at this address (path /mcp) instead of on our own streams.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
     hosts: Hosts,
@@ -70,7 +71,10 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 async fn carry(options: &Options) -> Result<(), Failure> {
     let server = server(options)?;
-    let steadfast = sources::open(sources(options, &server)?, options.store.as_ref()).await?;
+    let sources = sources::with_store(sources(options, &server)?, options.store.as_ref());
+    let door = options.listen.map_or(Door::Streams, Door::At);
+    preflight::examine(&sources, |_| door, Behind::One).admit()?;
+    let steadfast = sources::open(sources).await?;
     let server = watched(server.claimed(steadfast.engine()).await, steadfast.telemetry());
     let stop = stop::asked();
     match options.listen {
@@ -79,6 +83,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             let doors = vec![(PATH.to_owned(), vec![server])];
             let listened = Listened::open(&steadfast, address, &options.hosts, access, doors).await?;
             output::remark(&format!("listening on {}", listened.url(PATH)));
+            listened.tell_operator(&steadfast.config());
             stop.cancelled().await;
             listened.close(DRAIN).await;
         }

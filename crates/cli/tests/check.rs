@@ -8,7 +8,8 @@ mod folder;
 mod waiting;
 
 use std::fs;
-use std::io::{Read, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Seek as _, SeekFrom, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -78,7 +79,7 @@ fn ended(command: &mut Command) -> Ended {
 /// How a command ended that must not stay.
 fn refused(command: &mut Command) -> Ended {
     let mut child = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    wait(|| child.try_wait().unwrap().is_some(), || "the end of what must not stay".to_owned());
+    wait(|| child.try_wait().unwrap().is_some(), || format!("the end of {command:?}"));
     let text = |stream: &mut dyn Read| {
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -146,6 +147,259 @@ fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_
     let mut serve = home.command(&["serve", "--listen", "127.0.0.1:0"]);
     let Ended { code, err, .. } = refused(serve.env("STEADFAST_TOKEN", "of-everybody-0123456789"));
     assert!(code == 2 && err.contains("is the admin token"), "{err}");
+}
+
+/// A configuration that no gateway starts with: what is written beside a tool, and what both commands say of it.
+struct Bad {
+    name: &'static str,
+    config: &'static str,
+    said: &'static [&'static str],
+}
+
+const BAD: &[Bad] = &[
+    Bad { name: "syntax", config: "timeout = ", said: &["steadfast.toml:1:"] },
+    Bad { name: "unknown-key", config: "atempts = 3", said: &["`atempts` is not a setting"] },
+    Bad {
+        name: "unset-variable",
+        config: "[servers.a]\nurl = \"http://h\"\nheaders = { A = \"${GONE}\" }",
+        said: &["GONE, which is not set"],
+    },
+    Bad {
+        name: "bad-header",
+        config: "[servers.a]\nurl = \"http://h\"\nheaders = { \"bad name\" = \"x\" }",
+        said: &["[servers.a]: header bad name"],
+    },
+    Bad {
+        name: "bad-ports",
+        config: "[servers.a]\nurl = \"http://h:99999/\"\n[servers.b]\nurl = \"http://h:70000/\"\n\
+                 [http_tools.t]\nmethod = \"GET\"\nurl = \"http://h:99999/\"\n[notify.ops]\nurl = \"http://h:99999/\"",
+        said: &[
+            "[servers.a]: the port",
+            "[servers.b]: the port",
+            "steadfast.toml:7:7",
+            "[notify.ops]: the port",
+        ],
+    },
+    Bad {
+        name: "server-named-as-tools",
+        config: "[servers.command]\ncommand = [\"x\"]",
+        said: &["the tools of the server `command` would be called as those of"],
+    },
+    Bad {
+        name: "same-tokens",
+        config: "[tokens.a]\ntoken = \"0123456789abcdef\"\n[tokens.b]\ntoken = \"0123456789abcdef\"",
+        said: &["`[tokens.b]` has the same token as `[tokens.a]`"],
+    },
+    Bad {
+        name: "same-as-admin",
+        config: "[tokens.a]\ntoken = \"of-the-admin-0123456789\"",
+        said: &["the token of `a` is the admin token"],
+    },
+    Bad {
+        name: "open-to-all",
+        config: "listen = \"0.0.0.0:0\"",
+        said: &["0.0.0.0:0 can be reached from other machines"],
+    },
+    Bad {
+        name: "not-our-address",
+        config: "listen = \"192.0.2.1:0\"",
+        said: &["can be reached from other machines", "cannot listen on 192.0.2.1:0: "],
+    },
+    Bad {
+        name: "host-name",
+        config: "listen = \"gateway.example:8931\"",
+        said: &["names of hosts are not looked up"],
+    },
+    Bad {
+        name: "state-below-a-file",
+        config: "[store]\npath = \"steadfast.toml/deep/state.db\"",
+        said: &["steadfast.toml/deep cannot be used"],
+    },
+    Bad {
+        name: "state-in-a-file",
+        config: "[store]\npath = \"steadfast.toml/state.db\"",
+        said: &["steadfast.toml cannot be used"],
+    },
+    Bad { name: "state-is-a-folder", config: "[store]\npath = \".\"", said: &["it is a folder"] },
+    Bad {
+        name: "no-key-file",
+        config: "[store]\nkey_file = \"no.key\"",
+        said: &["`store.key_file` cannot be used"],
+    },
+    Bad { name: "bad-key-file", config: "[store]\nkey_file = \"steadfast.toml\"", said: &["holds no key"] },
+    Bad {
+        name: "bad-redis",
+        config: "[store]\nkind = \"redis\"\nurl = \"redis://h:1/zz\"",
+        said: &["`store.url` cannot be used"],
+    },
+    Bad { name: "no-redis", config: "[store]\nkind = \"redis\"", said: &["there is no `store.url`"] },
+    Bad {
+        name: "bad-collector",
+        config: "[otlp]\nendpoint = \"http://h/?a=b\"",
+        said: &["cannot have a query"],
+    },
+    Bad {
+        name: "no-folder-for-the-log",
+        config: "[log]\nmalformed_calls = \"no/such/file\"",
+        said: &["`log.malformed_calls` cannot be used"],
+    },
+    // Everything at once, from different parts of the start.
+    Bad {
+        name: "many",
+        config: "listen = \"0.0.0.0:0\"\n[store]\npath = \"steadfast.toml/state.db\"\nkey_file = \"no.key\"\n\
+                 [otlp]\nendpoint = \"http://h/?a=b\"\n[servers.a]\nurl = \"http://h:99999/\"",
+        said: &[
+            "can be reached from other machines",
+            "steadfast.toml cannot be used",
+            "`store.key_file` cannot be used",
+            "cannot have a query",
+            "[servers.a]: the port",
+        ],
+    },
+];
+
+#[test]
+fn what_serve_refuses_check_refuses_in_the_same_words() {
+    for Bad { name, config, said } in BAD {
+        let home = Home::new(&format!("bad-{name}"));
+        home.write("steadfast.toml", &format!("{config}\n[command_tools.date]\ncommand = [\"date\"]\n"));
+        if *name == "same-as-admin" {
+            let folder = home.path(".local/state/steadfast");
+            fs::create_dir_all(&folder).unwrap();
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+            fs::write(folder.join("admin-token"), "of-the-admin-0123456789").unwrap();
+            fs::set_permissions(folder.join("admin-token"), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let before = home.names();
+        let checked = refused(&mut home.command(&["check"]));
+        assert_eq!(home.names(), before, "{name}: check makes nothing");
+        let served = refused(&mut home.command(&["serve"]));
+        assert_eq!(home.names(), before, "{name}: what cannot start makes nothing");
+        assert_eq!((checked.code, &checked.err), (served.code, &served.err), "{name}");
+        assert!(checked.code == 1 || checked.code == 2, "{name}: {}", checked.code);
+        for expected in *said {
+            assert!(checked.err.contains(expected), "{name}: {expected} in {}", checked.err);
+        }
+        let json = home.run(&["check", "--json"]);
+        let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        let count = |list: &str| told[list].as_array().unwrap().len();
+        assert_eq!((told["ok"].as_bool(), json.code), (Some(false), checked.code), "{name}");
+        assert_eq!(count("mistakes") + count("errors"), said.len(), "{name}: {}", json.out);
+    }
+}
+
+#[test]
+fn mistakes_of_all_files_and_of_values_that_read_well_are_told_in_one_pass() {
+    let home = Home::new("one-pass");
+    home.write(
+        "steadfast.toml",
+        "[servers.a]\nurl = \"http://h:99999/\"\n[http_tools.t]\nmethod = \"GET\"\n",
+    );
+    home.write("more.toml", "atempts = 3\n[servers.b]\n[notify.ops]\nformat = \"slack\"\n[tokens.c]\n");
+    home.write("broken.toml", "timeout = \n");
+    let files = ["--config", "steadfast.toml", "--config", "more.toml", "--config", "broken.toml"];
+    let mut check = home.command(&["check"]);
+    let Ended { code, err, .. } = ended(check.args(files).env("STEADFAST_PROFILE", "fast"));
+    assert_eq!(code, 2);
+    for expected in [
+        "`atempts` is not a setting",
+        "the server `b` has neither a command nor a URL",
+        "`[http_tools.t]` has no",
+        "`[notify.ops]` has no url",
+        "`[tokens.c]` has no",
+        "broken.toml:1:",
+        "STEADFAST_PROFILE",
+        "[servers.a]: the port of the URL",
+    ] {
+        assert!(err.contains(expected), "{expected} in {err}");
+    }
+    // What could not be read is not missing as well.
+    home.write(
+        "more.toml",
+        "[servers.b]\ncommand = 7\n[notify.ops]\nurl = 7\n[store]\nkind = \"redis\"\nurl = 7\n",
+    );
+    let Ended { err, .. } = ended(home.command(&["check"]).args(["--config", "more.toml"]));
+    assert!(err.ends_with("3 mistakes in the configuration\n"), "{err}");
+}
+
+#[test]
+fn what_is_probably_not_meant_is_noted_and_nothing_is_refused() {
+    let home = Home::new("noted");
+    let program = env!("CARGO_BIN_EXE_steadfast");
+    home.write(
+        "steadfast.toml",
+        &format!(
+            "[servers.gone]\ncommand = [\"no-such-program\"]\n[servers.a]\ncommand = [\"{program}\"]\n\
+             [servers.b]\ncommand = [\"{program}\"]\n"
+        ),
+    );
+    let Ended { code, err, .. } = home.run(&["check"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("note: [servers.gone]: no program `no-such-program` is found here"), "{err}");
+    assert!(err.contains("note: [servers.b] runs the same as [servers.a]"), "{err}");
+    assert_eq!(err.lines().count(), 2, "{err}");
+}
+
+#[test]
+fn check_takes_the_servers_and_the_address_that_serve_takes() {
+    let home = Home::new("as-serve");
+    for (arguments, said) in [
+        (&["--listen", "0.0.0.0:0"][..], "can be reached from other machines"),
+        (&["--mcp-config", r#"{"mcpServers": {"a": {"url": "http://h:99999/"}}}"#], "[servers.a]: the port"),
+        (&["--listen", "gateway.example:8931"], "names of hosts are not looked up"),
+    ] {
+        for command in ["check", "serve"] {
+            let mcp = r#"{"mcpServers": {"z": {"command": "z"}}}"#;
+            let extra = if command == "serve" { &["--mcp-config", mcp][..] } else { &[] };
+            let Ended { code, err, .. } = refused(home.command(&[command]).args(arguments).args(extra));
+            assert!(code == 2 && err.contains(said), "{command} {arguments:?}: {err}");
+        }
+    }
+}
+
+/// What `serve` says when it has started, up to the token.
+fn greeting(command: &mut Command) -> (Running, Vec<String>) {
+    let mut child = Running(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = Vec::new();
+    for line in lines.by_ref() {
+        said.push(line.clone());
+        if line.starts_with("admin token:") {
+            break;
+        }
+    }
+    // Somebody must read what it says.
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, said)
+}
+
+#[test]
+fn serve_says_where_the_dashboard_and_the_admin_token_are() {
+    let home = Home::new("greeting");
+    home.write("steadfast.toml", "[command_tools.date]\ncommand = [\"date\"]\n");
+    let token = home.path(".local/state/steadfast/admin-token");
+    let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "localhost:0"]));
+    let [.., page, admin] = said.as_slice() else { panic!("{said:?}") };
+    assert_eq!(admin, &format!("admin token: in {}", token.display()));
+    let address = page.strip_prefix("dashboard: http://").unwrap().strip_suffix('/').unwrap();
+    assert!(address.starts_with("127.0.0.1:"), "{page}");
+    let secret = fs::read_to_string(&token).unwrap();
+    assert!(!said.iter().any(|line| line.contains(secret.trim())), "{said:?}");
+    // It is there.
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("<html"), "{answer}");
+
+    let mut serve = home.command(&["serve", "--listen", "0.0.0.0:0"]);
+    serve
+        .env("STEADFAST_ADMIN_TOKEN", "of-the-admin-0123456789")
+        .env("STEADFAST_TOKEN", "of-clients-0123456789");
+    let (_running, said) = greeting(&mut serve);
+    let [.., page, admin] = said.as_slice() else { panic!("{said:?}") };
+    assert_eq!(admin, "admin token: the value of STEADFAST_ADMIN_TOKEN");
+    assert!(page.starts_with("dashboard: http://127.0.0.1:"), "{page}");
 }
 
 /// Ten mistakes of different kinds, in two files and in the environment.

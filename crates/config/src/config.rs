@@ -81,8 +81,19 @@ impl Config {
         Self::of(sources, &sources.read())
     }
 
+    /// Reads all sources, and gives what could be read along with everything that is wrong. What could not be read is at its
+    /// default or left out: nothing may be started with it.
+    pub fn examine(sources: &Sources) -> (Self, Option<ConfigErrors>) {
+        Self::read(sources, &sources.read())
+    }
+
     /// The same for files whose contents are known already.
     pub(crate) fn of(sources: &Sources, contents: &[Contents]) -> Result<Self, ConfigErrors> {
+        let (config, errors) = Self::read(sources, contents);
+        errors.map_or(Ok(config), Err)
+    }
+
+    fn read(sources: &Sources, contents: &[Contents]) -> (Self, Option<ConfigErrors>) {
         let mut reader = Reader::new(sources);
         reader.read_defaults();
         for (file, contents) in sources.files.iter().zip(contents) {
@@ -209,6 +220,9 @@ impl<'s> Reader<'s> {
         let sure = syntax.iter().filter_map(Problem::offset).min().unwrap_or(usize::MAX);
         let before = self.problems.len();
         self.read_table(&table, folder, Form::Ours);
+        if let (false, Some(layer)) = (syntax.is_empty(), self.layers.last_mut()) {
+            layer.doubt();
+        }
         let mut own = self.problems.split_off(before);
         own.retain(|problem| problem.offset().is_none_or(|offset| offset < sure));
         self.problems.append(&mut own);
@@ -249,32 +263,25 @@ impl<'s> Reader<'s> {
         }
     }
 
-    fn finish(mut self) -> Result<Config, ConfigErrors> {
+    fn finish(mut self) -> (Config, Option<ConfigErrors>) {
         let mut problems = Vec::new();
         let switches = switch::from_environment(&self.sources.environment, &mut problems);
         self.keep(problems);
         let layers = std::mem::take(&mut self.layers);
         let (global, global_written) = self.join_global(&layers);
-        // A setting that could not be read was told of already, and is not missing.
-        let is_sound = self.problems.is_empty();
         let (http_tools, missing_http) =
             join_tools("http_tools", &layers, |layer| &layer.http_tools, HttpDraft::finish);
         let (command_tools, missing_command) =
             join_tools("command_tools", &layers, |layer| &layer.command_tools, CommandDraft::finish);
         let behind = Behind { servers: self.join_servers(&layers), http_tools, command_tools };
-        if is_sound {
-            self.keep(missing_http);
-            self.keep(missing_command);
-        }
+        self.keep(missing_http);
+        self.keep(missing_command);
         self.say_shared_namespaces(&layers, &behind);
         let (tokens, wrong) = self.join_tokens(&layers);
-        if is_sound {
-            self.keep(wrong);
-        }
+        self.keep(wrong);
         let (webhooks, wrong) = join_webhooks(&layers);
-        if is_sound {
-            self.keep(wrong);
-        }
+        self.keep(wrong);
+        let has_bad_rules = layers.iter().any(|layer| layer.has_bad_rules);
         let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
         self.say_strangers(&rules, &behind);
         let parts = Parts {
@@ -289,17 +296,12 @@ impl<'s> Reader<'s> {
             switches,
         };
         // What contradicts itself is looked for only where every single value is sound.
-        if self.problems.is_empty() {
+        if !has_bad_rules {
             let problems = rules_that_contradict_themselves(&parts);
             self.keep(problems);
         }
-        match ConfigErrors::of(self.problems) {
-            Some(errors) => Err(errors),
-            None => {
-                let parts = Arc::new(Parts { notes: self.notes, ..parts });
-                Ok(Config { parts, switches, cache: Cache::default() })
-            }
-        }
+        let parts = Arc::new(Parts { notes: self.notes, ..parts });
+        (Config { parts, switches, cache: Cache::default() }, ConfigErrors::of(self.problems))
     }
 
     fn join_global(&mut self, layers: &[Layer]) -> (Global, Vec<(usize, WrittenAt)>) {
@@ -340,7 +342,7 @@ impl<'s> Reader<'s> {
         };
         // A URL that could not be read was told of already.
         if let (Some((what, help)), Some(place)) = (wrong, place)
-            && self.problems.is_empty()
+            && !layers.iter().any(|layer| layer.has_bad_globals)
         {
             self.keep(vec![Problem::new(&place, what).help(help)]);
         }
@@ -349,11 +351,11 @@ impl<'s> Reader<'s> {
 
     fn join_servers(&mut self, layers: &[Layer]) -> BTreeMap<Namespace, Server> {
         let mut servers = BTreeMap::new();
-        for (name, Joined { draft, place, written }) in joined(layers, |layer| &layer.servers) {
+        for (name, Joined { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers) {
             match draft.finish(name.clone()) {
                 Ok(server) => drop(servers.insert(name, server)),
                 // A command that could not be read was told of already.
-                Err(Incomplete::Nowhere) if !self.problems.is_empty() => {}
+                Err(Incomplete::Nowhere) if !is_sound => {}
                 Err(Incomplete::Nowhere) => {
                     let what = format!("the server `{name}` has neither a command nor a URL");
                     let help = "add `command = [\"program\", \"argument\"]` or `url = \"https://…\"`";
@@ -383,7 +385,7 @@ impl<'s> Reader<'s> {
             Some(((*name).to_owned(), secret.to_owned()))
         });
         let mut known: Vec<(String, String)> = variables.collect();
-        for (name, Joined { draft, place, .. }) in joined(layers, |layer| &layer.tokens) {
+        for (name, Joined { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.tokens) {
             let section = format!("`[tokens.{name}]`");
             match TokenDraft::finish(draft, name.clone()) {
                 Ok(token) => {
@@ -398,6 +400,8 @@ impl<'s> Reader<'s> {
                     }
                     tokens.insert(name, token);
                 }
+                // What could not be read was told of already.
+                Err(NoToken { .. }) if !is_sound => {}
                 Err(NoToken { what, help }) => {
                     problems.push(Problem::new(&place, format!("{section} {what}")).help(help));
                 }
@@ -469,11 +473,12 @@ impl Behind {
 /// The webhooks, and what is wrong with the others.
 fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem>) {
     let (mut webhooks, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, Joined { draft, place, .. }) in joined(layers, |layer| &layer.webhooks) {
+    for (name, Joined { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.webhooks) {
         match WebhookDraft::finish(draft, name.clone()) {
             Some(webhook) => {
                 webhooks.insert(name, webhook);
             }
+            None if !is_sound => {}
             None => {
                 let problem = Problem::new(&place, format!("`[notify.{name}]` has no url"));
                 problems.push(problem.help("add `url = \"https://…\"`, to which notifications are sent"));
@@ -489,6 +494,8 @@ struct Joined<D> {
     place: Place,
     /// Which settings were written, and where.
     written: Vec<(usize, Place)>,
+    /// Everything about it could be read, so that what is not there is missing.
+    is_sound: bool,
 }
 
 /// Servers, tools, tokens or webhooks with what all layers say about each.
@@ -502,7 +509,9 @@ fn joined<N: Clone + Ord, D: Default>(
             draft: D::default(),
             place: layer.place.clone(),
             written: Vec::new(),
+            is_sound: true,
         });
+        one.is_sound &= layer.is_sound;
         for written in &layer.written {
             (written.patch)(&mut one.draft);
             one.written.push((written.setting, written.place.clone()));
@@ -519,9 +528,10 @@ fn join_tools<D: Default, T>(
     finish: fn(D, ToolName) -> Result<T, Missing>,
 ) -> (BTreeMap<ToolName, T>, Vec<Problem>) {
     let (mut tools, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, Joined { draft, place, .. }) in joined(layers, of) {
+    for (name, Joined { draft, place, is_sound, .. }) in joined(layers, of) {
         match finish(draft, name.clone()) {
             Ok(tool) => drop(tools.insert(name, tool)),
+            Err(Missing { .. }) if !is_sound => {}
             Err(Missing { what, help }) => {
                 let what = format!("`[{section}.{name}]` has no {what}");
                 problems.push(Problem::new(&place, what).help(help));

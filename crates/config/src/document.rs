@@ -30,6 +30,22 @@ pub(crate) struct Layer {
     pub(crate) command_tools: Vec<NamedLayer<ToolName, CommandDraft>>,
     pub(crate) tokens: Vec<NamedLayer<ActorId, TokenDraft>>,
     pub(crate) webhooks: Vec<NamedLayer<Namespace, WebhookDraft>>,
+    /// Something is wrong with the settings of the whole.
+    pub(crate) has_bad_globals: bool,
+    /// Something is wrong with a rule.
+    pub(crate) has_bad_rules: bool,
+}
+
+impl Layer {
+    /// Nothing sure can be said about what is missing in it.
+    pub(crate) fn doubt(&mut self) {
+        (self.has_bad_globals, self.has_bad_rules) = (true, true);
+        self.servers.iter_mut().for_each(|one| one.is_sound = false);
+        self.http_tools.iter_mut().for_each(|one| one.is_sound = false);
+        self.command_tools.iter_mut().for_each(|one| one.is_sound = false);
+        self.tokens.iter_mut().for_each(|one| one.is_sound = false);
+        self.webhooks.iter_mut().for_each(|one| one.is_sound = false);
+    }
 }
 
 /// What one source says about one server, tool, token or webhook.
@@ -37,6 +53,8 @@ pub(crate) struct NamedLayer<N, D> {
     pub(crate) name: N,
     pub(crate) place: Place,
     pub(crate) written: Vec<Written<D>>,
+    /// Everything in it could be read, so that what is not there is missing.
+    pub(crate) is_sound: bool,
 }
 
 /// The sections that hold rules, servers, tools, tokens and webhooks by name.
@@ -57,7 +75,10 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
             unknown(entry, cx);
         }
     }
+    // An unknown name may be a slip for any of them.
     layer.global = read_table(global::settings(), "the top level", |_| true, &global, &[], cx);
+    layer.has_bad_globals = !cx.problems.is_empty();
+    let before_rules = cx.problems.len();
     layer.rules.push(read_rule(Selector::Everything, &everything, None, cx));
     for (entry, table) in named(root, "classes", cx) {
         match classes().find(|(name, _)| *name == entry.key) {
@@ -94,6 +115,7 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
             Err(why) => cx.refuse(&entry.key_place, format!("{:?} names no tools", entry.key), why),
         }
     }
+    layer.has_bad_rules = cx.problems.len() > before_rules;
     for (entry, table) in named(root, "servers", cx) {
         let name = section_name(entry, "a server", cx, |text| Namespace::new(text).ok());
         layer.servers.extend(read_named("servers", name, server::settings(), (entry, table), cx));
@@ -140,8 +162,10 @@ fn read_named<N, D: 'static>(
     cx: &mut Context<'_>,
 ) -> Option<NamedLayer<N, D>> {
     let title = format!("[{section}.{}]", entry.key);
+    let before = cx.problems.len();
     let written = read_table(settings, &title, |_| true, table, &[], cx);
-    Some(NamedLayer { name: name?, place: entry.key_place.clone(), written })
+    let is_sound = cx.problems.len() == before;
+    Some(NamedLayer { name: name?, place: entry.key_place.clone(), written, is_sound })
 }
 
 /// The name of a section, if servers, tools and clients can have it.

@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 
 pub use numbers::parse_span;
 pub(crate) use numbers::{Count, Growth, Number, PerTime, Share, Size, Span, show_span};
+pub use texts::listen_address;
 pub(crate) use texts::{Expanded, FilePath, Hidden, Map, Name, Plain, Socket, Text, Url, expanded};
 
 use crate::diagnostics::nearest;

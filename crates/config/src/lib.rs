@@ -59,7 +59,7 @@ pub use global::{
     GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
     OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
-pub use kind::parse_span;
+pub use kind::{listen_address, parse_span};
 pub use live::{Live, Reload, Switched};
 pub use notify::{Webhook, WebhookFormat};
 pub use place::WrittenAt;

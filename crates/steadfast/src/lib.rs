@@ -53,7 +53,7 @@ pub use plan::Plan;
 pub use steadfast_config::{
     COMMAND_NAMESPACE, Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText,
     HTTP_NAMESPACE, Isolation, Needed, Problem, Reached, Reload, Role, Server, Sources, Start, StoreKind,
-    Switched, Switches, Token, WrittenAt, nearest, parse_span,
+    Switched, Switches, Token, WrittenAt, listen_address, nearest, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{

@@ -329,6 +329,13 @@ pub enum OpenError {
         /// Why, and what to write instead.
         why: String,
     },
+    /// A part of the configuration reads well and is of no use here.
+    Section {
+        /// Which one: `notify.ops`.
+        section: String,
+        /// Why.
+        why: String,
+    },
     /// The state file cannot be used.
     Sqlite(steadfast_store_sqlite::OpenError),
     /// The redis server cannot be used.
@@ -345,7 +352,7 @@ impl OpenError {
     /// Whether changing the configuration is what helps, as opposed to the world that it speaks of.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Configuration(_) | Self::Setting { .. } | Self::Otlp(_) => true,
+            Self::Configuration(_) | Self::Setting { .. } | Self::Section { .. } | Self::Otlp(_) => true,
             Self::Sqlite(_) | Self::Redis(_) | Self::Logs(_) | Self::Ended(_) => false,
         }
     }
@@ -364,6 +371,7 @@ impl fmt::Display for OpenError {
         match self {
             Self::Configuration(errors) => errors.fmt(f),
             Self::Setting { setting, why } => write!(f, "`{setting}` cannot be used: {why}"),
+            Self::Section { section, why } => write!(f, "[{section}]: {why}"),
             Self::Sqlite(error) => error.fmt(f),
             Self::Redis(error) => error.fmt(f),
             Self::Otlp(error) => error.fmt(f),
@@ -377,7 +385,7 @@ impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Configuration(errors) => Some(errors),
-            Self::Setting { .. } => None,
+            Self::Setting { .. } | Self::Section { .. } => None,
             Self::Sqlite(error) => Some(error),
             Self::Redis(error) => Some(error),
             Self::Otlp(error) => Some(error),

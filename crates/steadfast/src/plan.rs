@@ -4,6 +4,7 @@
 //! metric can have. That is found now, so that nothing is made on disk for a start that cannot succeed.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
 use steadfast_telemetry::{Format, Level, MalformedCalls, Namespace, OtlpOptions};
 
 use crate::opening::OpenError;
+use crate::webhooks;
 
 /// What will be opened and started, as far as the configuration says it.
 #[derive(Debug)]
@@ -53,8 +55,7 @@ impl Plan {
     /// What this configuration means. Looks at nothing but the configuration.
     pub fn of(config: &Config) -> Result<Self, OpenError> {
         let global = config.global();
-        let namespace = Namespace::new(&global.metrics.namespace)
-            .map_err(|error| OpenError::setting("metrics.namespace", error))?;
+        let namespace = metrics_namespace(&global.metrics.namespace)?;
         Ok(Self {
             store: StorePlan::of(&global.store)?,
             key_file: global.store.key_file.clone(),
@@ -84,6 +85,43 @@ impl Plan {
             malformed_calls: global.log.malformed_calls.clone(),
             malformed_calls_beside_state: global.log.malformed_calls_beside_state,
         })
+    }
+
+    /// Says why the store of a configuration cannot be opened, as far as that shows without opening or making anything. A
+    /// store elsewhere is not asked.
+    pub fn store_problem(config: &Config, on_damage: OnDamage) -> Option<OpenError> {
+        match StorePlan::of(&config.global().store) {
+            Ok(StorePlan::Memory | StorePlan::Redis(_)) => None,
+            Ok(StorePlan::Sqlite(path)) => {
+                let options = SqliteOptions { on_damage, ..SqliteOptions::at(path) };
+                SqliteStore::inspect(&options).err().map(OpenError::Sqlite)
+            }
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Everything else in a configuration that keeps it from being opened. An opening reports the first of these, in the same
+    /// words.
+    pub fn problems(config: &Config) -> Vec<OpenError> {
+        let global = config.global();
+        let mut problems = Vec::new();
+        if let Err(error) = metrics_namespace(&global.metrics.namespace) {
+            problems.push(error);
+        }
+        if let Some(Err(error)) = global.store.key_file.as_deref().map(secret) {
+            problems.push(error);
+        }
+        let otlp = global.otlp.endpoint.as_ref().map(|endpoint| OtlpOptions::to(endpoint.expose().as_str()));
+        problems.extend(otlp.and_then(|options| options.check().err()).map(OpenError::Otlp));
+        let malformed =
+            global.log.malformed_calls.as_ref().filter(|_| !global.log.malformed_calls_beside_state);
+        if let Some(path) = malformed
+            && let Err(error) = MalformedCalls::check(path)
+        {
+            problems.push(malformed_calls(path, &error));
+        }
+        problems.extend(webhooks::unusable(config));
+        problems
     }
 
     /// The store, in words: what it is and where.
@@ -167,9 +205,7 @@ impl Plan {
                 true => MalformedCalls::when_needed_at(path),
                 false => MalformedCalls::at(path),
             };
-            opened.map_err(|error| {
-                OpenError::setting("log.malformed_calls", format!("{}: {error}", path.display()))
-            })
+            opened.map_err(|error| malformed_calls(path, &error))
         };
         self.malformed_calls.as_ref().map(open).transpose()
     }
@@ -187,6 +223,14 @@ impl Plan {
             .history(self.history)
             .traces(self.traces)
     }
+}
+
+fn metrics_namespace(text: &str) -> Result<Namespace, OpenError> {
+    Namespace::new(text).map_err(|error| OpenError::setting("metrics.namespace", error))
+}
+
+fn malformed_calls(path: &Path, error: &io::Error) -> OpenError {
+    OpenError::setting("log.malformed_calls", format!("{}: {error}", path.display()))
 }
 
 impl StorePlan {

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use parking_lot::Mutex;
 use serde_json::json;
 use sha2::Sha256;
-use steadfast_config::{Live, Webhook, WebhookFormat};
+use steadfast_config::{Config, Live, Webhook, WebhookFormat};
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{Fault, Nature, Overrides, RetryAfter, Source, classify};
 use steadfast_core::id::Namespace;
@@ -32,6 +32,8 @@ use steadfast_store::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
+
+use crate::opening::OpenError;
 
 /// Notifications that wait for one receiver. What comes when so many wait is dropped, and told in the log.
 const WAITING: usize = 256;
@@ -113,16 +115,27 @@ impl fmt::Debug for Webhooks {
     }
 }
 
+/// The webhooks of a configuration that nothing can be sent to.
+pub(crate) fn unusable(config: &Config) -> impl Iterator<Item = OpenError> {
+    config.webhooks().values().filter_map(|webhook| {
+        let why = place(webhook).err()?;
+        Some(OpenError::Section { section: format!("notify.{}", webhook.name), why })
+    })
+}
+
+/// Where a webhook is: the server, and what is asked of it.
+fn place(webhook: &Webhook) -> Result<(Origin, Uri), String> {
+    let settings = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
+    let url = webhook.url.expose().parse::<Uri>().map_err(|error| error.to_string())?;
+    let target = url.path_and_query().map_or("/", |target| target.as_str());
+    let target = target.parse::<Uri>().map_err(|error| error.to_string())?;
+    let origin = Origin::new(webhook.url.expose(), settings).map_err(|error| error.to_string())?;
+    Ok((origin, target))
+}
+
 /// Sends one notification after the other, in order.
 async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification>>, clock: Arc<dyn Clock>) {
-    let settings = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
-    let place = webhook.url.expose().parse::<Uri>().map_err(|error| error.to_string()).and_then(|url| {
-        let target = url.path_and_query().map_or("/", |target| target.as_str());
-        let target = target.parse::<Uri>().map_err(|error| error.to_string())?;
-        let origin = Origin::new(webhook.url.expose(), settings).map_err(|error| error.to_string())?;
-        Ok((origin, target))
-    });
-    let (origin, target) = match place {
+    let (origin, target) = match place(&webhook) {
         Ok(place) => place,
         Err(why) => {
             tracing::error!(event = "notify.unusable", webhook = %webhook.name, why, "nothing can be sent to this webhook");

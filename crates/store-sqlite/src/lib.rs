@@ -130,6 +130,13 @@ enum Silent {
 }
 
 impl SqliteStore {
+    /// Checks that the file could be opened, and makes and changes nothing. Reads all of it, as [`SqliteStore::open`] does.
+    pub fn inspect(options: &SqliteOptions) -> Result<(), OpenError> {
+        let SqliteOptions { path, on_damage, patience, .. } = options;
+        let patience = (*patience).min(Duration::from_secs(3600));
+        open::inspect(&Place { path: path.clone(), on_damage: *on_damage, patience })
+    }
+
     /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
     /// the disk needs: not to be called where others wait.
     pub fn open(options: SqliteOptions) -> Result<Self, OpenError> {

@@ -113,6 +113,18 @@ pub(crate) fn prepare(place: &Place, now: Timestamp) -> Result<Prepared, OpenErr
     prepared
 }
 
+/// Says why there could be no file of today's version at this place, as far as that shows without making or changing
+/// anything.
+pub(crate) fn inspect(place: &Place) -> Result<(), OpenError> {
+    let folder = folder_of(&place.path);
+    may_be_written(&folder).map_err(|why| OpenError::Folder { folder, why })?;
+    match look(place) {
+        Ok(Looked::Sound(_) | Looked::Empty | Looked::Older(_)) => Ok(()),
+        Err(error) if may_be_set_aside(place, &error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// A connection to a file that was prepared.
 pub(crate) fn connect(place: &Place, role: Role) -> rusqlite::Result<Connection> {
     let file = plain_connection(&place.path)?;
@@ -284,6 +296,44 @@ fn make_folder(path: &Path) -> Result<(), OpenError> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(&folder).map_err(|why| OpenError::Folder { folder, why })
+}
+
+/// Says why no file could be made in a folder, or in the one that would be made, in the words of [`make_folder`].
+fn may_be_written(folder: &Path) -> io::Result<()> {
+    for ancestor in folder.ancestors() {
+        let there = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
+        match fs::metadata(there) {
+            Ok(found) if found.is_dir() => return may_write_to(there),
+            Ok(_) if ancestor == folder => return Err(not_a_folder()),
+            // What follows it in the path cannot be.
+            Ok(_) => return fs::metadata(there.join("folder")).map(|_| ()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn may_write_to(folder: &Path) -> io::Result<()> {
+    use rustix::fs::{Access, access};
+    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+/// Elsewhere only trying tells.
+#[cfg(not(unix))]
+fn may_write_to(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(unix)]
+fn not_a_folder() -> io::Error {
+    rustix::io::Errno::EXIST.into()
+}
+
+#[cfg(not(unix))]
+fn not_a_folder() -> io::Error {
+    io::ErrorKind::AlreadyExists.into()
 }
 
 /// SQLite gives the files beside it the same rights.

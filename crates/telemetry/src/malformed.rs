@@ -40,6 +40,18 @@ impl MalformedCalls {
         Self::writing(Rotating { path: path.to_owned(), file: None, largest: LARGEST })
     }
 
+    /// Says why there could be no such file, and makes none.
+    pub fn check(path: &Path) -> io::Result<()> {
+        match OpenOptions::new().append(true).open(path) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                fs::metadata(folder.unwrap_or(Path::new("."))).map(|_| ())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn of_at_most(path: &Path, largest: u64) -> io::Result<Self> {
         Self::writing(Rotating { path: path.to_owned(), file: Some(private(path)?), largest })
     }

@@ -38,6 +38,11 @@ impl Toolbox {
         Self::made(config, Leash::of_this_program)
     }
 
+    /// Everything that keeps [`Toolbox::of`] from making the tools of this configuration.
+    pub fn problems(config: &Config) -> Vec<UnusableTool> {
+        Self::collected(config, Leash::of_this_program).1
+    }
+
     /// The same where another program holds the leash.
     pub fn on_leash(config: &Config, leash: &Leash) -> Result<Self, UnusableTool> {
         Self::made(config, || Ok(leash.clone()))
@@ -59,32 +64,40 @@ impl Toolbox {
     }
 
     fn made(config: &Config, leash: impl Fn() -> io::Result<Leash>) -> Result<Self, UnusableTool> {
-        let mut made = Self::default();
+        let (made, problems) = Self::collected(config, leash);
+        problems.into_iter().next().map_or(Ok(made), Err)
+    }
+
+    /// The tools that can be made, and why the others cannot.
+    fn collected(config: &Config, leash: impl Fn() -> io::Result<Leash>) -> (Self, Vec<UnusableTool>) {
+        let (mut made, mut problems) = (Self::default(), Vec::new());
         // Tools of one host share their connections.
         let mut origins: BTreeMap<&str, Origin> = BTreeMap::new();
         for (name, settings) in config.http_tools() {
             let tool = named(HTTP_NAMESPACE, name);
-            let wrong = |why| UnusableTool { tool: tool.clone(), why };
             let url = settings.url.origin();
             let origin = match origins.get(url) {
-                Some(origin) => origin.clone(),
+                Some(origin) => Ok(origin.clone()),
                 None => {
                     let limits = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
-                    let origin = Origin::new(url, limits).map_err(|bad| wrong(Unusable::Url(bad)))?;
-                    origins.entry(url).or_insert(origin).clone()
+                    let origin = Origin::new(url, limits).map_err(Unusable::Url);
+                    origin.map(|origin| origins.entry(url).or_insert(origin).clone())
                 }
             };
-            let http = HttpTool::new(tool.clone(), settings, origin).map_err(wrong)?;
-            made.http.insert(name.clone(), http);
+            match origin.and_then(|origin| HttpTool::new(tool.clone(), settings, origin)) {
+                Ok(http) => _ = made.http.insert(name.clone(), http),
+                Err(why) => problems.push(UnusableTool { tool, why }),
+            }
         }
         for (name, settings) in config.command_tools() {
             let tool = named(COMMAND_NAMESPACE, name);
-            let wrong = |why| UnusableTool { tool: tool.clone(), why };
-            let leash = leash().map_err(|error| wrong(Unusable::Leash(error)))?;
-            let command = CommandTool::new(tool.clone(), settings, leash).map_err(wrong)?;
-            made.commands.insert(name.clone(), command);
+            let leash = leash().map_err(Unusable::Leash);
+            match leash.and_then(|leash| CommandTool::new(tool.clone(), settings, leash)) {
+                Ok(command) => _ = made.commands.insert(name.clone(), command),
+                Err(why) => problems.push(UnusableTool { tool, why }),
+            }
         }
-        Ok(made)
+        (made, problems)
     }
 }
 

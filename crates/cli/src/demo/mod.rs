@@ -38,12 +38,13 @@ use self::scenes::{OWED, World, play};
 use self::show::{Look, Show};
 use self::stage::{Scene, Side};
 use crate::failure::Failure;
+use crate::listening;
 use crate::{output, stop};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Where the gateway listens, on this machine. Without it: at a free port.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
     listen: Option<SocketAddr>,
     /// Ends after the story instead of leaving the gateway running; so it does where the output is no terminal.
     #[arg(long)]

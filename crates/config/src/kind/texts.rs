@@ -143,17 +143,23 @@ impl Kind<Option<PathBuf>> for FilePath {
     }
 }
 
+/// Reads an address to listen at: an IP address with a port, or `localhost` with a port, which is 127.0.0.1. Other names are
+/// not looked up: what they lead to may be reached by others.
+pub fn listen_address(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}").parse().ok(),
+        None => text.parse().ok(),
+    }
+}
+
 /// An address to listen at.
 pub(crate) struct Socket;
 
 impl Kind<SocketAddr> for Socket {
     fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<SocketAddr> {
-        let address = node.text().and_then(|text| match text.strip_prefix("localhost:") {
-            Some(port) => format!("127.0.0.1:{port}").parse().ok(),
-            None => text.parse().ok(),
-        });
+        let address = node.text().and_then(listen_address);
         if address.is_none() {
-            let help = "write an IP address and a port: \"127.0.0.1:8931\", \"[::1]:8931\"";
+            let help = "write an IP address and a port: \"127.0.0.1:8931\", \"[::1]:8931\"; names of hosts are not looked up";
             cx.wrong(node, &self.takes(), help);
         }
         address
@@ -164,7 +170,7 @@ impl Kind<SocketAddr> for Socket {
     }
 
     fn takes(&self) -> String {
-        "an IP address with a port".to_owned()
+        "an IP address or `localhost`, with a port".to_owned()
     }
 
     fn schema(&self) -> Json {

@@ -78,6 +78,13 @@ impl std::error::Error for OtlpError {
     }
 }
 
+impl OtlpOptions {
+    /// Says why nothing could be pushed to the collector, as far as its address shows.
+    pub fn check(&self) -> Result<(), OtlpError> {
+        Client::new(&self.endpoint).map(|_| ())
+    }
+}
+
 /// What pushes.
 #[derive(Debug)]
 pub(crate) struct Otlp {

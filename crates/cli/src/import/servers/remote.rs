@@ -80,6 +80,11 @@ impl<'n> Remote<'n> {
         let Some(address) = url.node.text() else {
             return Ok(Err(format!("its `url` is {}, not a text", url.node.describe())));
         };
+        let authority =
+            address.split_once("://").map_or(address, |(_, rest)| rest).split(['/', '?', '#']).next();
+        if authority.is_some_and(|authority| authority.contains('@')) {
+            return Ok(Err("its URL has a user name or password in it; write them into a header".to_owned()));
+        }
         for key in ["command", "args", "env", PASSED_KEY] {
             if member(members, key)?.is_some() {
                 return Ok(Err(format!("it has both `url` and `{key}`")));

@@ -47,7 +47,7 @@ fn every_spelling_of_a_server_in_json_goes_there_and_back() {
         "{\n\t\"url\": \"https://x/mcp\", // why\n\t\"headers\": {\n\t\t// mine\n\t\t\"A\": \"${input:key}\",\n\t},\n}",
         "{type: 'http', url: 'https://x/mcp', headers: {Authorization: 'Bearer s'}}",
         r#"{"url": "https://x/mcp?api_key=sk-0123456789abcdef0123456789abcdef"}"#,
-        r#"{"url": "https://me:hunter2hunter2@x/mcp", "headers": {"A": "b"}}"#,
+        r#"{"url": "https://x/mcp?api_key=hunter2hunter2", "headers": {"A": "b"}}"#,
     ] {
         there_and_back(&format!("{{\"mcpServers\": {{\"bank\": {server}}}}}"), Form::Json, JSON);
     }
@@ -66,8 +66,8 @@ fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
         "[mcp_servers.far]\nurl = \"https://x/mcp\"\nbearer_token_env_var = \"TOKEN\"\n",
         "[mcp_servers.far]\nurl = 'https://x/mcp' # why\nhttp_headers = { Authorization = \"Bearer s\", \"X-B\" = 'c' }\nenabled = true\n",
         "[mcp_servers.far]\r\nurl = \"https://x/mcp\"\r\n[mcp_servers.far.http_headers]\r\nX-A = \"b\"\r\n",
-        "[mcp_servers.far]\nurl = \"https://me:hunter2hunter2@x/mcp\"\n[mcp_servers.far.http_headers]\nX-A = \"b\"\n",
-        "[mcp_servers.far]\nurl = \"https://me:hunter2hunter2@x/mcp\"\ntool_timeout_sec = 5\n",
+        "[mcp_servers.far]\nurl = \"https://x/mcp?api_key=hunter2hunter2\"\n[mcp_servers.far.http_headers]\nX-A = \"b\"\n",
+        "[mcp_servers.far]\nurl = \"https://x/mcp?api_key=hunter2hunter2\"\ntool_timeout_sec = 5\n",
         "[mcp_servers]\nfar = { url = \"http://localhost:1/mcp\" }\n",
         "[mcp_servers.\"a b\"]\nargs = [\n  \"-y\", # yes\n]\ncommand = '''npx'''\n[mcp_servers.\"a b\".env]\nA = \"b\"\n",
     ] {
@@ -108,7 +108,7 @@ fn what_cannot_go_through_us_is_left_with_the_reason() {
         "url": {"url": "https://x"}, "http": {"type": "http", "url": "https://x"}, "number": 1,
         "sse": {"type": "sse", "url": "https://x", "headers": {"A": "b"}}, "path": {"url": "http://x/sse"},
         "oauth": {"url": "http://x", "oauth": {}}, "cert": {"url": "http://x", "clientCert": "c"},
-        "both": {"url": "http://x", "env": {}}, "other": {"serverUrl": "http://x"}, "header": {"url": "http://x", "headers": {"A": 1}},
+        "both": {"url": "http://x", "env": {}}, "user": {"url": "http://me:pw@x/"}, "other": {"serverUrl": "http://x"}, "header": {"url": "http://x", "headers": {"A": 1}},
         "sdk": {"type": "sdk", "command": "x"}, "nothing": {}, "odd": {"command": ["npx"]}, "args": {"command": "npx", "args": "-y"},
         "line": {"command": "npx -y x"}, "": {"command": "npx"}, "ours": {"command": "steadfast", "args": ["serve"]}
     }}"#;
@@ -131,6 +131,7 @@ fn what_cannot_go_through_us_is_left_with_the_reason() {
         "`oauth`",
         "`clientCert`",
         "both `url` and `env`",
+        "password",
         "not one that is known",
         "not texts",
         "`stdio`",
@@ -188,11 +189,11 @@ fn a_server_with_a_url_keeps_the_values_of_its_headers_off_the_command_line() {
     );
     let (servers, _) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
     assert!(servers[0].notes[0].contains("MCP_HEADER_AUTHORIZATION"), "{:?}", servers[0].notes);
-    let secret = r#"{"mcpServers": {"far": {"url": "https://me:hunter2hunter2@x/mcp"}}}"#;
+    let secret = r#"{"mcpServers": {"far": {"url": "https://x/mcp?api_key=hunter2hunter2"}}}"#;
     let (servers, wrapped) = rewrite(secret, Form::Json, JSON, &wrapping()).unwrap();
     let Verdict::Change { becomes, .. } = &servers[0].verdict else { panic!("{servers:?}") };
     assert_eq!(becomes.join(" "), "steadfast wrap --imported --name far --url-env MCP_URL");
-    assert!(wrapped.contains(r#""env": {"MCP_URL": "https://me:hunter2hunter2@x/mcp"}"#), "{wrapped}");
+    assert!(wrapped.contains(r#""env": {"MCP_URL": "https://x/mcp?api_key=hunter2hunter2"}"#), "{wrapped}");
 }
 
 #[test]

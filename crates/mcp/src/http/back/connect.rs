@@ -28,6 +28,8 @@ pub enum BadUrl {
     NotHttp,
     /// It has a user name or password in it; these belong into a header.
     Credentials,
+    /// Its port is not a number up to 65535.
+    Port,
     /// TLS cannot be set up: the roots of trust of this machine could not be read.
     NoRoots(String),
 }
@@ -39,6 +41,7 @@ impl fmt::Display for BadUrl {
             Self::Credentials => {
                 f.write_str("the URL has a user name or password in it: use a header instead")
             }
+            Self::Port => f.write_str("the port of the URL is not a number from 0 to 65535"),
             Self::NoRoots(why) => write!(f, "no roots of trust for https: {why}"),
         }
     }
@@ -64,7 +67,14 @@ impl Address {
             }
             _ => return Err(BadUrl::NotHttp),
         };
-        Ok(Self { host: bare, port: authority.port_u16().unwrap_or(default_port), tls })
+        // One that is too large is not given at all, and the default would lead somewhere else.
+        let has_port = authority.as_str().rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+        let port = match (authority.port_u16(), has_port) {
+            (Some(port), _) => port,
+            (None, true) => return Err(BadUrl::Port),
+            (None, false) => default_port,
+        };
+        Ok(Self { host: bare, port, tls })
     }
 
     /// A connection, in at most so long.

@@ -1,0 +1,134 @@
+//! Everything that keeps a gateway from starting, found before anything is opened or made.
+//!
+//! `serve` and `wrap` begin with it, and `check` reports it, so that what one refuses the other refuses in the same words.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use steadfast::{Config, ConfigErrors, OnDamage, Plan, Reached, Server, Sources};
+use steadfast_tools::Toolbox;
+
+use crate::access::Access;
+use crate::behind;
+use crate::failure::Failure;
+
+/// Where clients are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// One client, on our own streams.
+    Streams,
+    /// Many, at this address.
+    At(SocketAddr),
+}
+
+/// What a gateway stands in front of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// The servers and tools of the configuration.
+    Configured,
+    /// One server of the command line.
+    One,
+}
+
+/// A configuration, and everything that is wrong with it.
+pub(crate) struct Examined {
+    /// As far as it could be read.
+    pub(crate) config: Config,
+    /// What is wrong in the files, the environment and the flags.
+    pub(crate) mistakes: Option<ConfigErrors>,
+    /// What keeps a gateway from starting although it reads well.
+    pub(crate) problems: Vec<Failure>,
+}
+
+impl Examined {
+    /// The configuration, if a gateway can start with it.
+    pub(crate) fn admit(self) -> Result<Config, Failure> {
+        failure(self.mistakes, self.problems).map_or(Ok(self.config), Err)
+    }
+}
+
+/// Everything that is wrong, as one.
+pub(crate) fn failure(mistakes: Option<ConfigErrors>, problems: Vec<Failure>) -> Option<Failure> {
+    Failure::all(mistakes.map(Failure::from).into_iter().chain(problems).collect())
+}
+
+/// Reads a configuration, and looks for everything that keeps a gateway from starting. A store elsewhere is not asked.
+pub(crate) fn examine(sources: &Sources, door: impl Fn(&Config) -> Door, behind: Behind) -> Examined {
+    let (config, mistakes) = Config::examine(sources);
+    let door = door(&config);
+    let problems = match mistakes {
+        Some(_) => problems_of_values(&config, door, behind),
+        None => problems(&config, door, behind),
+    };
+    Examined { config, mistakes, problems }
+}
+
+fn problems(config: &Config, door: Door, behind: Behind) -> Vec<Failure> {
+    let mut problems = problems_of_values(config, door, behind);
+    // Clients are not left without their tools because a state file is damaged.
+    problems.extend(Plan::store_problem(config, OnDamage::SetAside).map(Failure::from));
+    if let Door::At(address) = door {
+        problems.extend(Access::to(address, config).err());
+        // The port may be in use by a gateway that runs; whether the address is one of this machine shows without it.
+        if let Err(error) = TcpListener::bind((address.ip(), 0)) {
+            problems.push(cannot_listen(address, &error));
+        }
+    }
+    problems
+}
+
+/// Those of them that lie in a value which was written. They are there whatever else could not be read.
+fn problems_of_values(config: &Config, door: Door, behind: Behind) -> Vec<Failure> {
+    let mut problems: Vec<Failure> = Plan::problems(config).into_iter().map(Failure::from).collect();
+    if behind == Behind::Configured {
+        problems.extend(config.servers().values().filter_map(|server| behind::of_config(server).err()));
+    }
+    if door != Door::Streams {
+        let unusable = Toolbox::problems(config).into_iter();
+        problems.extend(unusable.map(|unusable| Failure::Configuration(format!("error: {unusable}"))));
+    }
+    problems
+}
+
+/// Nothing can listen there.
+pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+    Failure::World(format!("cannot listen on {address}: {error}"))
+}
+
+/// What keeps no gateway from starting, and is probably not meant: programs that are not found, and servers that run the
+/// same.
+pub(crate) fn notes(config: &Config) -> Vec<String> {
+    let mut notes: Vec<String> = config.servers().values().filter_map(not_found).collect();
+    let mut known: BTreeMap<String, &Server> = BTreeMap::new();
+    for server in config.servers().values() {
+        let runs = match &server.reach {
+            Reached::Command { command, cwd, env, .. } => format!("{command:?} {cwd:?} {:?}", env.keys()),
+            Reached::Url { url, .. } => url.expose().clone(),
+        };
+        match known.get(&runs) {
+            Some(other) => notes.push(format!(
+                "[servers.{}] runs the same as [servers.{}]: the tools of both are offered, and each has a state of its own",
+                server.name, other.name
+            )),
+            None => _ = known.insert(runs, server),
+        }
+    }
+    notes
+}
+
+/// Says that the program of a server is not there.
+fn not_found(server: &Server) -> Option<String> {
+    let Reached::Command { command, cwd, env, .. } = &server.reach else { return None };
+    let program = command.first()?;
+    let is_there = |path: PathBuf| path.is_file();
+    let found = if program.contains('/') || Path::new(program).is_absolute() {
+        is_there(cwd.as_deref().unwrap_or(Path::new("")).join(program))
+    } else {
+        let own = env.get("PATH").map(|path| path.expose().into());
+        let search = own.or_else(|| env::var_os("PATH")).unwrap_or_default();
+        env::split_paths(&search).any(|folder| is_there(folder.join(program)))
+    };
+    (!found).then(|| format!("[servers.{}]: no program `{program}` is found here", server.name))
+}

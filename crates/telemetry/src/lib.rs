@@ -83,7 +83,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { namespace: Namespace::default(), most_tools: 200, logs: None, otlp: None }
+        Self { namespace: Namespace::default(), most_tools: 500, logs: None, otlp: None }
     }
 }
 

@@ -209,7 +209,7 @@ pub fn reference() -> String {
         "# Metrics\n\n\
          Written by `cargo xtask gen` from `crates/telemetry/src/metrics/catalogue.rs`.\n\n\
          Every name begins with a namespace, `steadfast_` unless it is set (`metrics.namespace`). `tool` is `namespace/tool`; \
-         beyond 200 tools (settable) all further ones are `other`. Values of labels are redacted; keys are never among them.\n\n\
+         beyond `metrics.tools` of them (500 unless it is set) all further ones are `other`. Values of labels are redacted; keys are never among them.\n\n\
          | name | kind | labels | what it says |\n| --- | --- | --- | --- |\n",
     );
     for metric in CATALOGUE {

@@ -1,16 +1,18 @@
 //! `steadfast config`: looking into the configuration.
 
 use clap::{Args, Subcommand};
+use http::StatusCode;
 use serde_json::{Value, json};
 use steadfast::classify::{Aims, signature};
 use steadfast::id::{Domain, Namespace, ToolName, ToolRef};
 use steadfast::json::{Document, Limits};
 use steadfast::policy::Annotations;
-use steadfast::{Explained, Explanation, nearest};
+use steadfast::{Explained, Explanation, Timestamp, nearest};
 
 use crate::failure::Failure;
 use crate::output;
-use crate::sources::Chosen;
+use crate::reach::{self, Ask, Need, Ways};
+use crate::seen;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
@@ -20,7 +22,7 @@ pub(crate) enum Config {
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The tool, as server/tool.
+    /// The tool, as server/tool, or as clients see it: server__tool.
     #[arg(value_name = "SERVER/TOOL")]
     tool: String,
     /// The arguments of a call: they may name a host that a rule is about.
@@ -30,19 +32,94 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     setting: Option<String>,
     #[command(flatten)]
-    chosen: Chosen,
-    /// Says it as JSON.
-    #[arg(long)]
-    json: bool,
+    ways: Ways,
+}
+
+/// The annotations that a tool is judged by.
+enum Seen {
+    /// Those that its server sent last.
+    At(Annotations, Timestamp),
+    /// Its server never listed it, as far as is known here.
+    Never,
+    /// Nobody could be asked.
+    NotAsked(String),
+}
+
+impl Seen {
+    fn annotations(&self) -> Annotations {
+        match self {
+            Self::At(annotations, _) => *annotations,
+            Self::Never | Self::NotAsked(_) => Annotations::default(),
+        }
+    }
+
+    fn in_words(&self) -> String {
+        match self {
+            Self::At(annotations, at) => format!("annotations last seen at {at}: {}", hints(*annotations)),
+            Self::Never => "annotations never seen; its class is decided by its name alone".to_owned(),
+            Self::NotAsked(why) => {
+                format!("annotations not known; its class is decided by its name alone: {why}")
+            }
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
+            Self::At(Annotations { read_only, destructive, idempotent }, at) => json!({
+                "readOnlyHint": read_only,
+                "destructiveHint": destructive,
+                "idempotentHint": idempotent,
+                "seenAtMs": at.as_millis(),
+            }),
+            Self::Never | Self::NotAsked(_) => Value::Null,
+        }
+    }
+}
+
+fn hints(annotations: Annotations) -> String {
+    let Annotations { read_only, destructive, idempotent } = annotations;
+    let said =
+        [("readOnlyHint", read_only), ("destructiveHint", destructive), ("idempotentHint", idempotent)];
+    let said = said.into_iter().filter_map(|(name, hint)| Some(format!("{name} {}", hint?)));
+    let said: Vec<String> = said.collect();
+    if said.is_empty() { "none".to_owned() } else { said.join(", ") }
+}
+
+/// The annotations that were seen last: by a gateway that runs, or in the store.
+fn last_seen(ways: &Ways, tool: &ToolRef) -> Seen {
+    let path = format!("/v1/tools/{}/annotations", reach::encoded(&tool.to_string()));
+    let asked = reach::with(ways, Need::WhatIsThere, async |reach| {
+        if reach.is_untouched {
+            return Ok(None);
+        }
+        match reach.ask(Ask::get(&path)).await {
+            Ok(found) => Ok(Some(found)),
+            Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
+            Err(refused) => Err(refused.into()),
+        }
+    });
+    let found = match asked {
+        Ok(Some(found)) => found,
+        Ok(None) => return Seen::Never,
+        Err(failure) => return Seen::NotAsked(failure.reason()),
+    };
+    let hint = |name: &str| found.get(name).and_then(Value::as_bool);
+    let annotations = Annotations {
+        read_only: hint("readOnlyHint"),
+        destructive: hint("destructiveHint"),
+        idempotent: hint("idempotentHint"),
+    };
+    Seen::At(annotations, Timestamp::from_millis(seen::number(&found, "/seenAtMs")))
 }
 
 /// `steadfast config explain`.
 pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
-    let tool = tool(&options.tool)?;
+    let config = options.ways.chosen.load()?;
+    let tool = tool(&options.tool, &config)?;
     // A server is a domain too, and needs no arguments to be known.
     let domain = domain(&tool, options.arguments.as_deref().unwrap_or("{}"))?;
-    let config = options.chosen.load()?;
-    let mut explanation = config.explain(&tool, Annotations::default(), Some(&domain));
+    let seen = last_seen(&options.ways, &tool);
+    let mut explanation = config.explain(&tool, seen.annotations(), Some(&domain));
     if let Some(wanted) = &options.setting {
         narrow(&mut explanation, wanted)?;
     }
@@ -53,10 +130,10 @@ pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
     {
         output::remark(&format!("note: no server is called `{server}`; did you mean `{meant}`?"));
     }
-    if options.json {
-        output::say_json(&to_json(&explanation));
+    if options.ways.json {
+        output::say_json(&to_json(&explanation, &seen));
     } else {
-        output::say_words(&explanation.to_string());
+        output::say_words(&format!("{}\n{explanation}", seen.in_words()));
     }
     Ok(())
 }
@@ -76,8 +153,13 @@ fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tool(text: &str) -> Result<ToolRef, Failure> {
-    let parts = text.split_once('/').and_then(|(server, name)| {
+fn tool(text: &str, config: &steadfast::Config) -> Result<ToolRef, Failure> {
+    // Clients see the tools of several servers by such names.
+    let seen_by_clients = || {
+        let (server, name) = text.split_once("__")?;
+        config.servers().keys().any(|known| known.as_str() == server).then_some((server, name))
+    };
+    let parts = text.split_once('/').or_else(seen_by_clients).and_then(|(server, name)| {
         Some(ToolRef { namespace: Namespace::new(server).ok()?, tool: ToolName::new(name).ok()? })
     });
     parts.ok_or_else(|| {
@@ -91,11 +173,12 @@ fn domain(tool: &ToolRef, arguments: &str) -> Result<Domain, Failure> {
     Ok(signature::domain(tool, &Aims::of(document.root())))
 }
 
-fn to_json(explanation: &Explanation) -> Value {
+fn to_json(explanation: &Explanation, seen: &Seen) -> Value {
     let setting = |one: &Explained| json!({ "setting": one.setting, "value": one.value, "decidedBy": one.origin.to_string() });
     json!({
         "tool": explanation.tool.to_string(),
         "domain": explanation.domain.as_ref().map(ToString::to_string),
+        "annotations": seen.to_json(),
         "settings": explanation.settings.iter().map(setting).collect::<Vec<_>>(),
     })
 }

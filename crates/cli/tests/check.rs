@@ -402,6 +402,96 @@ fn serve_says_where_the_dashboard_and_the_admin_token_are() {
     assert!(page.starts_with("dashboard: http://127.0.0.1:"), "{page}");
 }
 
+/// Sends what a client sends that lists tools, and gives the answer to that.
+fn list_tools(child: &mut Running) -> String {
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-06-18","capabilities":{{}},"clientInfo":{{"name":"t","version":"1"}}}}}}"#).unwrap();
+    lines.find(|line| line.contains(r#""id":1"#)).unwrap();
+    writeln!(input, r#"{{"jsonrpc":"2.0","method":"notifications/initialized"}}"#).unwrap();
+    writeln!(input, r#"{{"jsonrpc":"2.0","id":2,"method":"tools/list"}}"#).unwrap();
+    let listed = lines.find(|line| line.contains(r#""id":2"#)).unwrap();
+    drop(input);
+    child.wait().unwrap();
+    listed
+}
+
+#[test]
+fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
+    let home = Home::new("annotations");
+    let explain = |arguments: &[&str]| {
+        let mut command = home.command(&["config", "explain"]);
+        let Ended { code, out, err } = ended(command.args(arguments).args(["--setting", "class"]));
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        out
+    };
+    let out = explain(&["bank/balance"]);
+    assert!(out.starts_with("annotations never seen; its class is decided by its name alone\n"), "{out}");
+    assert!(out.contains("unknown"), "{out}");
+    assert_eq!(home.names(), [""; 0], "looking makes nothing");
+
+    // A client of `wrap` lists the tools, and both are gone when it is asked.
+    let us = env!("CARGO_BIN_EXE_steadfast");
+    let ledger = home.path("ledger");
+    let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
+    let mut wrap =
+        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let listed = list_tools(&mut wrap);
+    assert!(listed.contains(r#""name":"balance""#), "{listed}");
+    let out = explain(&["bank/balance"]);
+    assert!(out.starts_with("annotations last seen at 20") && out.contains("readOnlyHint true"), "{out}");
+    let class = out.lines().find(|line| line.trim_start().starts_with("class")).unwrap();
+    assert!(class.contains("read_only") && class.contains("annotations of the server"), "{class}");
+    let told: serde_json::Value = serde_json::from_str(&explain(&["bank/balance", "--json"])).unwrap();
+    assert_eq!(
+        (told["annotations"]["readOnlyHint"].as_bool(), told["annotations"]["destructiveHint"].as_bool()),
+        (Some(true), Some(false))
+    );
+    assert!(told["annotations"]["seenAtMs"].as_u64().unwrap() > 0);
+    let out = explain(&["bank/pay"]);
+    assert!(out.contains("mutating"), "{out}");
+    assert!(explain(&["bank/no-such-tool"]).starts_with("annotations never seen"));
+
+    // The configuration is stronger, and a server that is not trusted with it is not believed.
+    home.write(
+        "steadfast.toml",
+        &format!("[servers.bank]\ncommand = [\"{us}\"]\ntrust_annotations = false\n"),
+    );
+    assert!(!explain(&["bank/balance"]).contains("read_only"));
+    assert!(explain(&["bank__pay"]).contains("bank/pay"), "as clients see it");
+}
+
+#[test]
+fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
+    let home = Home::new("annotations-of-a-gateway");
+    let us = env!("CARGO_BIN_EXE_steadfast");
+    let ledger = home.path("ledger");
+    home.write(
+        "steadfast.toml",
+        &format!(
+            "[store]\nkind = \"memory\"\n[servers.bank]\ncommand = [\"{us}\", \"demo-bank\", {ledger:?}]\n"
+        ),
+    );
+    let explain = || {
+        let Ended { code, out, err } = home.run(&["config", "explain", "bank/balance", "--setting", "class"]);
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "127.0.0.1:0"]));
+    let url = said.iter().find_map(|line| line.strip_prefix("bank is at ")).unwrap();
+    assert!(explain().starts_with("annotations never seen"));
+    let mut wrap = home.command(&["wrap", "--url", url]);
+    let mut wrap =
+        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    list_tools(&mut wrap);
+    // It is written beside the answer.
+    wait(
+        || explain().starts_with("annotations last seen at 20"),
+        || "the annotations at the gateway".to_owned(),
+    );
+    assert!(explain().contains("read_only"));
+}
+
 /// Ten mistakes of different kinds, in two files and in the environment.
 const TEN_MISTAKES: &str = r#"profile = "fast"
 listen = "everywhere"

@@ -55,6 +55,7 @@ use crate::policies::Policies;
 use crate::shelf::Shelf;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Description, Tool};
+use crate::tool_registry::Registered;
 use crate::trust_file::{TrustFile, TrustKept};
 use crate::turns::{self, Turning};
 use crate::verification::{Told, Verifications};
@@ -82,13 +83,14 @@ pub(crate) struct Inner {
     pub(crate) verifications: Verifications,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
-    /// Turns that nobody runs any more and that are being given back.
+    /// Turns that nobody runs any more and that are being given back, and lists of tools that are being written.
     pub(crate) giving_back: TaskTracker,
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
     pauses: Pauses,
     pub(crate) history: Gathered<Finished>,
     pub(crate) failures: Gathered<steadfast_core::classify::record::FailureRecord>,
+    pub(crate) registered: Registered,
     pub(crate) history_kept: Keep,
     pub(crate) traces_kept: Keep,
     pub(crate) trips: Trips,
@@ -887,6 +889,7 @@ impl EngineBuilder {
             pauses: Pauses::default(),
             history: history::gathered(),
             failures: failures::gathered(),
+            registered: Registered::default(),
             trips: Trips::default(),
             stories: turns::gathered(),
             turning: Turning::default(),

@@ -148,7 +148,8 @@ impl Inner {
 
     /// Takes over everything that is stored.
     pub(crate) async fn load(&self) {
-        for kind in DocumentKind::ALL.into_iter().filter(|kind| *kind != DocumentKind::Turn) {
+        let is_adopted = |kind: &DocumentKind| !matches!(kind, DocumentKind::Turn | DocumentKind::Tools);
+        for kind in DocumentKind::ALL.into_iter().filter(is_adopted) {
             self.load_kind(kind).await;
         }
     }
@@ -362,8 +363,8 @@ impl Inner {
     fn try_adopt(&self, name: &DocumentName, body: &str) -> Result<(), String> {
         let text = |error: serde_json::Error| error.to_string();
         let now = self.clock.now();
-        // Of a surface or a turn, which reads it when it needs it.
-        if matches!(name.kind, DocumentKind::Agreement | DocumentKind::Turn) {
+        // Of a surface, a turn or the registry of tools, which read it when they need it.
+        if matches!(name.kind, DocumentKind::Agreement | DocumentKind::Turn | DocumentKind::Tools) {
             return Ok(());
         }
         if name.kind == DocumentKind::Approvals {

@@ -70,10 +70,10 @@ impl Catalog {
         self.tools.read().len()
     }
 
-    /// A server listed its tools. The first page is the beginning of a new list.
-    pub(crate) fn learn(&self, request: &Message, response: &Message) {
-        let Some(list) = response.result().and_then(|result| raw::get(result, "tools")) else { return };
-        let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return };
+    /// A server listed its tools. The first page is the beginning of a new list. Says whether this was the last one.
+    pub(crate) fn learn(&self, request: &Message, response: &Message) -> bool {
+        let Some(list) = response.result().and_then(|result| raw::get(result, "tools")) else { return false };
+        let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return false };
         let tools = listed.iter().filter_map(|tool| {
             let name = raw::get(tool.get(), "name").and_then(raw::string)?;
             Some((name.into_owned(), Arc::new(info(tool.get()))))
@@ -95,6 +95,7 @@ impl Catalog {
         if is_last && self.is_listed.swap(true, Ordering::AcqRel) {
             self.tell_changes();
         }
+        is_last
     }
 
     /// Tells this one of every tool that is taken away, brought back or changed from now on.

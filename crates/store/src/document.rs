@@ -1,4 +1,4 @@
-//! Small things with versions: the state of a breaker, the trust of a tenant, approvals, sessions, agreements.
+//! Small things with versions: the state of a breaker, the trust of a tenant, approvals, sessions, agreements, tools.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,11 +22,13 @@ pub enum DocumentKind {
     Turn,
     /// The servers of one name.
     Server,
+    /// The tools that a server listed last.
+    Tools,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Breaker,
         Self::Trust,
         Self::Approvals,
@@ -34,6 +36,7 @@ impl DocumentKind {
         Self::Agreement,
         Self::Turn,
         Self::Server,
+        Self::Tools,
     ];
 
     /// The word that is stored for it.
@@ -46,6 +49,7 @@ impl DocumentKind {
             Self::Agreement => "agreement",
             Self::Turn => "turn",
             Self::Server => "server",
+            Self::Tools => "tools",
         }
     }
 

@@ -103,6 +103,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .asks::<look::ToolFailuresAsked>()
         .gives::<look::Failures>("a page of them")
         .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tools/{name}/annotations",
+            "toolAnnotations",
+            "The annotations of a tool that its server sent last",
+            Who::Looker,
+            tool_annotations,
+        )
+        .gives::<look::SeenAnnotations>("the annotations, and when they were seen")
+        .reads_the_store(),
         Endpoint::new(Method::GET, "/v1/audit", "audit", "What people changed by hand", Who::Admin, audit)
             .asks::<look::AuditAsked>()
             .gives::<look::Audit>("a page of it, the newest first")
@@ -302,6 +312,14 @@ async fn tool_failures(
             .because(&"it was never called here, and no server that has been used lists it"));
     }
     Ok(json(StatusCode::OK, &failures))
+}
+
+async fn tool_annotations(Shared(State(inner)): Shared<State>, Named(name): Named) -> Answered {
+    let tool = look::tool(&name).map_err(|why| Problem::new(StatusCode::NOT_FOUND, "not_found", why))?;
+    match look::annotations(inner.steadfast.engine(), tool).await? {
+        Some(seen) => Ok(json(StatusCode::OK, &seen)),
+        None => Err(Problem::no_such("tool that was ever listed or called")),
+    }
 }
 
 async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {

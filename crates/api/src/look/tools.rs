@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::Engine;
+use steadfast::{Engine, StoreError, Timestamp};
 use steadfast_core::id::{Namespace, TenantId, ToolRef};
 use steadfast_executor::{BreakerKey, Shelf, ToolView};
 
@@ -29,6 +29,38 @@ pub struct Tools {
     pub tools: Vec<ToolView>,
     /// What to ask for `after` next; nothing at the end.
     pub next: Option<String>,
+}
+
+/// The annotations of a tool, as its server sent them last.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SeenAnnotations {
+    /// The tool.
+    pub tool: ToolRef,
+    /// Whether it only reads; nothing if the server did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only_hint: Option<bool>,
+    /// Whether it may destroy something; nothing if the server did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destructive_hint: Option<bool>,
+    /// Whether calling it again changes nothing more; nothing if the server did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotent_hint: Option<bool>,
+    /// When they were seen.
+    #[serde(rename = "seenAtMs")]
+    pub seen_at: Timestamp,
+}
+
+/// The annotations of a tool that were seen last; nothing if it was never seen.
+pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<SeenAnnotations>, StoreError> {
+    let seen = engine.last_annotations(&tool).await?;
+    Ok(seen.map(|seen| SeenAnnotations {
+        tool,
+        read_only_hint: seen.annotations.read_only,
+        destructive_hint: seen.annotations.destructive,
+        idempotent_hint: seen.annotations.idempotent,
+        seen_at: seen.at,
+    }))
 }
 
 /// The tools that can be called here, as far as they are known, and those that were.

@@ -55,7 +55,7 @@ impl Server {
             if answer.result().is_none() {
                 return Err(gone(&answer.error_text().unwrap_or_default()));
             }
-            self.catalog.learn(&request, &answer);
+            let _ = self.catalog.learn(&request, &answer);
             page(&request, &answer);
             match answer.result().and_then(|result| raw::get(result, "nextCursor")) {
                 Some(next) if next.starts_with('"') => cursor = Some(json(next)),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
 use steadfast_core::classify::{Fault, Source, classify, is_session_lost};
+use steadfast_core::id::ToolName;
 use steadfast_core::policy::{Mode, Policy};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
@@ -232,7 +233,7 @@ impl Session {
                     }
                     match method {
                         "initialize" if answer.result().is_some() => server.is_ready().await,
-                        "tools/list" => server.catalog.learn(request, &answer),
+                        "tools/list" if server.catalog.learn(request, &answer) => self.register_tools(server),
                         _ => {}
                     }
                     return answer.rewrite().id(id).finish();
@@ -248,6 +249,13 @@ impl Session {
                 Err(_) => return timed_out(id),
             }
         }
+    }
+
+    /// Keeps what a server said of its tools, for those who look.
+    fn register_tools(&self, server: &Server) {
+        let tools = server.catalog.tools().into_iter();
+        let tools = tools.filter_map(|(name, annotations)| Some((ToolName::new(name).ok()?, annotations)));
+        self.engine.register_tools(server.name.clone(), tools.collect());
     }
 
     /// Leave to ask a server that does not fail all the time; or what is said instead.

@@ -1,0 +1,157 @@
+//! The tools that servers listed last, with their annotations.
+//!
+//! They are kept in the store, so that a tool can be explained while no server runs. Nothing is decided by them: a call is
+//! judged by what its server says at the time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use steadfast_core::Timestamp;
+use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
+use steadfast_core::policy::Annotations;
+use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Journal, Query, StoreError, Written};
+
+use crate::engine::Engine;
+use crate::history::CallFacts;
+
+/// The annotations of a tool, as its server sent them last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastAnnotations {
+    /// The annotations.
+    pub annotations: Annotations,
+    /// When they were seen.
+    pub at: Timestamp,
+}
+
+/// What this process has written, by server.
+#[derive(Debug, Default)]
+pub(crate) struct Registered(Mutex<HashMap<Namespace, (Digest, Timestamp)>>);
+
+impl Engine {
+    /// Remembers the tools that a server listed. Nobody waits for it but a [shutdown](Engine::shutdown). A list that was
+    /// written lately is not written again, and a store that fails is no reason not to go on.
+    pub fn register_tools(&self, server: Namespace, tools: Vec<(ToolName, Annotations)>) {
+        let engine = self.clone();
+        self.inner.giving_back.spawn(async move { engine.write_tools(&server, tools).await });
+    }
+
+    async fn write_tools(&self, server: &Namespace, tools: Vec<(ToolName, Annotations)>) {
+        let inner = &self.inner;
+        let now = inner.clock.now();
+        let tools: BTreeMap<ToolName, Hints> =
+            tools.into_iter().take(MOST_TOOLS).map(|(name, of)| (name, Hints::of(of))).collect();
+        let Ok(text) = serde_json::to_string(&tools) else { return };
+        let digest = Digest::of(text.as_bytes());
+        {
+            let mut registered = inner.registered.0.lock();
+            let is_fresh = |(known, at): &(Digest, Timestamp)| *known == digest && now.since(*at) < AGAIN;
+            if registered.get(server).is_some_and(is_fresh) {
+                return;
+            }
+            if registered.len() >= MOST_SERVERS {
+                registered.clear();
+            }
+            registered.insert(server.clone(), (digest, now));
+        }
+        let Ok(body) = serde_json::to_string(&Listed { format: FORMAT, at: now, tools }) else { return };
+        if let Err(error) = self.write_listed(&name(server), body.into(), now).await {
+            tracing::debug!(event = "tools.not_kept", server = %server, why = %error);
+            inner.registered.0.lock().remove(server);
+        }
+    }
+
+    async fn write_listed(
+        &self,
+        name: &DocumentName,
+        body: std::sync::Arc<str>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let store = &self.inner.store;
+        let mut replaces = store.read(name).await?.map(|document| document.version);
+        for _ in 0..TRIES {
+            let write = DocumentWrite { replaces, body: Some(body.clone()), expires: Some(now + KEPT) };
+            match store.write(name, write).await? {
+                Written::As(_) => break,
+                Written::Stale(found) => replaces = found.map(|document| document.version),
+            }
+        }
+        Ok(())
+    }
+
+    /// The annotations of a tool that were seen last: when its server listed it, or with a call. Nothing if it was never seen.
+    pub async fn last_annotations(&self, tool: &ToolRef) -> Result<Option<LastAnnotations>, StoreError> {
+        let store = &self.inner.store;
+        let document = store.read(&name(&tool.namespace)).await?;
+        let listed = document.and_then(|document| serde_json::from_str::<Listed>(&document.body).ok());
+        let listed = listed.filter(|listed| listed.format == FORMAT).and_then(|listed| {
+            let annotations = listed.tools.get(&tool.tool)?.read();
+            Some(LastAnnotations { annotations, at: listed.at })
+        });
+        let history = store.entries(&Query::newest(Journal::History, LOOKED_THROUGH)).await?;
+        let called = history.iter().find_map(|(_, entry)| {
+            let facts: CallFacts = serde_json::from_str(&entry.body).ok()?;
+            let asked = facts.asked.filter(|_| facts.tool == *tool)?;
+            let annotations = Annotations {
+                read_only: asked.read_only_hint,
+                destructive: asked.destructive_hint,
+                idempotent: asked.idempotent_hint,
+            };
+            // A call that came before its server had listed the tool says nothing about it.
+            let is_said = annotations != Annotations::default();
+            is_said.then_some(LastAnnotations { annotations, at: facts.arrived })
+        });
+        Ok([listed, called].into_iter().flatten().max_by_key(|seen| seen.at))
+    }
+}
+
+/// A list as it is stored.
+#[derive(Deserialize, Serialize)]
+struct Listed {
+    format: u32,
+    #[serde(rename = "atMs")]
+    at: Timestamp,
+    tools: BTreeMap<ToolName, Hints>,
+}
+
+/// The annotations of one tool, in the words of the protocol.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Hints {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_only_hint: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    destructive_hint: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idempotent_hint: Option<bool>,
+}
+
+impl Hints {
+    fn of(annotations: Annotations) -> Self {
+        let Annotations { read_only, destructive, idempotent } = annotations;
+        Self { read_only_hint: read_only, destructive_hint: destructive, idempotent_hint: idempotent }
+    }
+
+    fn read(self) -> Annotations {
+        let Self { read_only_hint, destructive_hint, idempotent_hint } = self;
+        Annotations { read_only: read_only_hint, destructive: destructive_hint, idempotent: idempotent_hint }
+    }
+}
+
+fn name(server: &Namespace) -> DocumentName {
+    DocumentName { kind: DocumentKind::Tools, id: server.as_str().into() }
+}
+
+const FORMAT: u32 = 1;
+/// How long a list is kept after it was last written.
+const KEPT: Duration = Duration::from_secs(90 * 86_400);
+/// How soon a list that did not change is written again.
+const AGAIN: Duration = Duration::from_secs(3600);
+/// How often a write is tried again because another process was faster.
+const TRIES: u32 = 4;
+/// The most tools of one server, and the most servers that this process knows to have written.
+const MOST_TOOLS: usize = 5000;
+const MOST_SERVERS: usize = 1000;
+/// How many of the last calls are looked through for one of a tool.
+const LOOKED_THROUGH: usize = 1000;

@@ -43,6 +43,13 @@ fn every_alert_has_its_section_and_says_where_it_is() {
     assert_eq!(sections, alerts);
 }
 
+#[test]
+fn the_reference_says_how_many_tools_have_metrics_of_their_own() {
+    let config = steadfast::Config::load(&Sources::default()).unwrap();
+    let most = config.global().metrics.tools;
+    assert!(METRICS.contains(&format!("beyond `metrics.tools` of them ({most} unless it is set)")), "{most}");
+}
+
 /// What stands between backticks, in a line or as a block.
 fn code(page: &str) -> Vec<String> {
     let mut found = Vec::new();

@@ -80,12 +80,16 @@ impl Serving {
             "payload": { "version": "1.0", "params": params, "idempotencyKey": key },
         })
         .to_string();
+        self.post("/v1/calls", &body)
+    }
+
+    fn post(&self, path: &str, body: &str) -> (u16, Value) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let head = format!(
-            "POST /v1/calls HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        stream.write_all((head + &body).as_bytes()).unwrap();
+        stream.write_all((head + body).as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -179,4 +183,46 @@ fn without_anything_behind_it_serve_says_what_to_write() {
             "{err}"
         );
     }
+}
+
+/// As docs/reference/http-api.md says it.
+#[test]
+fn a_report_that_nobody_waits_for_is_409_for_an_attempt_and_404_for_a_call() {
+    let home = Home::new("late-report");
+    home.write("steadfast.toml", "[store]\nkind = \"memory\"\n[command_tools.date]\ncommand = [\"date\"]\n");
+    let gateway = home.serve();
+    let begin = |tool: &str| {
+        let envelope = json!({
+            "contractVersion": "1.1", "requestId": "r-1", "toolName": tool, "toolNamespace": "mine",
+            "target": { "sessionKey": tool, "actorId": "ann" }, "payload": { "version": "1.0", "params": {} },
+        });
+        let (status, begun) = gateway.post("/v1/calls/begin", &envelope.to_string());
+        assert_eq!((status, begun["next"].as_str()), (200, Some("run")), "{begun}");
+        begun["id"].as_str().unwrap().to_owned()
+    };
+    let report = |id: &str, attempt: u32, rest: Value| {
+        let mut body = json!({ "attempt": attempt });
+        body.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        let (status, answer) = gateway.post(&format!("/v1/calls/{id}/report"), &body.to_string());
+        (status, answer["error"]["code"].as_str().or(answer["next"].as_str()).unwrap().to_owned())
+    };
+    let done = || json!({ "output": { "content": [{ "type": "text", "text": "x" }] } });
+    let said = |status: u16, word: &str| (status, word.to_owned());
+
+    let id = begin("done");
+    assert_eq!(report(&id, 7, done()), said(409, "conflict"), "no such attempt");
+    assert_eq!(report(&id, 1, done()), said(200, "answer"));
+    assert_eq!(report(&id, 1, done()), said(404, "not_found"), "its answer was given");
+
+    let id = begin("again");
+    let busy = json!({ "failure": { "message": "busy", "source": { "kind": "http", "status": 429 } } });
+    assert_eq!(report(&id, 1, busy), said(200, "run"));
+    assert_eq!(report(&id, 1, done()), said(409, "conflict"), "the next order replaced it");
+    assert_eq!(report(&id, 2, done()), said(200, "answer"));
+
+    let id = begin("cancelled");
+    assert_eq!(gateway.post(&format!("/v1/calls/{id}/cancel"), "{}").0, 200);
+    assert_eq!(report(&id, 1, done()), said(409, "answer"), "how it ended");
+    assert_eq!(report(&id, 1, done()), said(404, "not_found"));
+    assert_eq!(report("77-never", 1, done()), said(404, "not_found"));
 }

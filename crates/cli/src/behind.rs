@@ -74,7 +74,7 @@ pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, Failure>
 }
 
 /// The address of a server as the command line gives it.
-pub(crate) struct Address {
+pub(crate) struct ServerAddress {
     pub(crate) url: String,
     /// The flag that gives it.
     pub(crate) flag: String,
@@ -84,12 +84,12 @@ pub(crate) struct Address {
 
 /// A server that runs already. Headers are written as `NAME: VALUE`, and those of variables as `NAME=VARIABLE`.
 pub(crate) fn of_url(
-    address: &Address,
+    address: &ServerAddress,
     headers: &[String],
     of_variables: &[String],
     name: Option<Namespace>,
 ) -> Result<Configured, Failure> {
-    let Address { url, shown, .. } = address;
+    let ServerAddress { url, shown, .. } = address;
     let server = back::Server::new(url, back::Settings::default())
         .map_err(|error| Failure::Usage(format!("`{shown}`: {error}")))?;
     let mut headers = given(headers)?;

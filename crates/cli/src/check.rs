@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use crate::failure::Failure;
 use crate::listening;
 use crate::output;
-use crate::preflight::{self, Behind, Door, Examined};
+use crate::preflight::{self, Examination, Frontend, Upstreams};
 use crate::sources::Chosen;
 use crate::state::runtime;
 
@@ -80,8 +80,9 @@ fn look(options: &Options, open: Option<&Runtime>) -> Found {
     let there = |file: &&ConfigFile| file.path.exists();
     let files = sources.files.iter().filter(there).map(|file| file.path.display().to_string()).collect();
     let mut found = Found { files, ..Found::default() };
-    let door = |config: &Config| Door::At(options.listen.unwrap_or_else(|| config.global().listen));
-    let Examined { config, mistakes, problems } = preflight::examine(&sources, door, Behind::Configured);
+    let frontend = |config: &Config| Frontend::Http(options.listen.unwrap_or_else(|| config.global().listen));
+    let Examination { config, mistakes, problems } =
+        preflight::examine(&sources, frontend, Upstreams::Configured);
     (found.mistakes, found.problems) = (mistakes, problems);
     if found.mistakes.is_some() {
         return found;

@@ -36,27 +36,29 @@ pub(crate) struct Options {
 }
 
 /// The annotations that a tool is judged by.
-enum Seen {
+enum KnownAnnotations {
     /// Those that its server sent last.
-    At(Annotations, Timestamp),
+    SeenAt(Annotations, Timestamp),
     /// Its server never listed it, as far as is known here.
-    Never,
+    NeverSeen,
     /// Nobody could be asked.
     NotAsked(String),
 }
 
-impl Seen {
+impl KnownAnnotations {
     fn annotations(&self) -> Annotations {
         match self {
-            Self::At(annotations, _) => *annotations,
-            Self::Never | Self::NotAsked(_) => Annotations::default(),
+            Self::SeenAt(annotations, _) => *annotations,
+            Self::NeverSeen | Self::NotAsked(_) => Annotations::default(),
         }
     }
 
     fn in_words(&self) -> String {
         match self {
-            Self::At(annotations, at) => format!("annotations last seen at {at}: {}", hints(*annotations)),
-            Self::Never => "annotations never seen; its class is decided by its name alone".to_owned(),
+            Self::SeenAt(annotations, at) => {
+                format!("annotations last seen at {at}: {}", hints(*annotations))
+            }
+            Self::NeverSeen => "annotations never seen; its class is decided by its name alone".to_owned(),
             Self::NotAsked(why) => {
                 format!("annotations not known; its class is decided by its name alone: {why}")
             }
@@ -65,13 +67,13 @@ impl Seen {
 
     fn to_json(&self) -> Value {
         match self {
-            Self::At(Annotations { read_only, destructive, idempotent }, at) => json!({
+            Self::SeenAt(Annotations { read_only, destructive, idempotent }, at) => json!({
                 "readOnlyHint": read_only,
                 "destructiveHint": destructive,
                 "idempotentHint": idempotent,
                 "seenAtMs": at.as_millis(),
             }),
-            Self::Never | Self::NotAsked(_) => Value::Null,
+            Self::NeverSeen | Self::NotAsked(_) => Value::Null,
         }
     }
 }
@@ -86,7 +88,7 @@ fn hints(annotations: Annotations) -> String {
 }
 
 /// The annotations that were seen last: by a gateway that runs, or in the store.
-fn last_seen(ways: &Ways, tool: &ToolRef) -> Seen {
+fn last_seen(ways: &Ways, tool: &ToolRef) -> KnownAnnotations {
     let path = format!("/v1/tools/{}/annotations", reach::encoded(&tool.to_string()));
     let asked = reach::with(ways, Need::WhatIsThere, async |reach| {
         if reach.is_untouched {
@@ -100,8 +102,8 @@ fn last_seen(ways: &Ways, tool: &ToolRef) -> Seen {
     });
     let found = match asked {
         Ok(Some(found)) => found,
-        Ok(None) => return Seen::Never,
-        Err(failure) => return Seen::NotAsked(failure.reason()),
+        Ok(None) => return KnownAnnotations::NeverSeen,
+        Err(failure) => return KnownAnnotations::NotAsked(failure.reason()),
     };
     let hint = |name: &str| found.get(name).and_then(Value::as_bool);
     let annotations = Annotations {
@@ -109,7 +111,7 @@ fn last_seen(ways: &Ways, tool: &ToolRef) -> Seen {
         destructive: hint("destructiveHint"),
         idempotent: hint("idempotentHint"),
     };
-    Seen::At(annotations, Timestamp::from_millis(seen::number(&found, "/seenAtMs")))
+    KnownAnnotations::SeenAt(annotations, Timestamp::from_millis(seen::number(&found, "/seenAtMs")))
 }
 
 /// `steadfast config explain`.
@@ -173,7 +175,7 @@ fn domain(tool: &ToolRef, arguments: &str) -> Result<Domain, Failure> {
     Ok(signature::domain(tool, &Aims::of(document.root())))
 }
 
-fn to_json(explanation: &Explanation, seen: &Seen) -> Value {
+fn to_json(explanation: &Explanation, seen: &KnownAnnotations) -> Value {
     let setting = |one: &Explained| json!({ "setting": one.setting, "value": one.value, "decidedBy": one.origin.to_string() });
     json!({
         "tool": explanation.tool.to_string(),

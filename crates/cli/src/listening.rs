@@ -141,7 +141,7 @@ impl Listened {
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-            ip => ip,
+            ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
         };
         let address = SocketAddr::new(ip, self.address.port());
         output::remark(&format!("dashboard: http://{address}/"));

@@ -16,24 +16,24 @@ use crate::failure::Failure;
 
 /// Where clients are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum Frontend {
     /// One client, on our own streams.
-    Streams,
+    Stdio,
     /// Many, at this address.
-    At(SocketAddr),
+    Http(SocketAddr),
 }
 
 /// What a gateway stands in front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum Upstreams {
     /// The servers and tools of the configuration.
     Configured,
     /// One server of the command line.
-    One,
+    CommandLine,
 }
 
 /// A configuration, and everything that is wrong with it.
-pub(crate) struct Examined {
+pub(crate) struct Examination {
     /// As far as it could be read.
     pub(crate) config: Config,
     /// What is wrong in the files, the environment and the flags.
@@ -42,7 +42,7 @@ pub(crate) struct Examined {
     pub(crate) problems: Vec<Failure>,
 }
 
-impl Examined {
+impl Examination {
     /// The configuration, if a gateway can start with it.
     pub(crate) fn admit(self) -> Result<Config, Failure> {
         failure(self.mistakes, self.problems).map_or(Ok(self.config), Err)
@@ -55,21 +55,25 @@ pub(crate) fn failure(mistakes: Option<ConfigErrors>, problems: Vec<Failure>) ->
 }
 
 /// Reads a configuration, and looks for everything that keeps a gateway from starting. A store elsewhere is not asked.
-pub(crate) fn examine(sources: &Sources, door: impl Fn(&Config) -> Door, behind: Behind) -> Examined {
+pub(crate) fn examine(
+    sources: &Sources,
+    frontend: impl Fn(&Config) -> Frontend,
+    upstreams: Upstreams,
+) -> Examination {
     let (config, mistakes) = Config::examine(sources);
-    let door = door(&config);
+    let frontend = frontend(&config);
     let problems = match mistakes {
-        Some(_) => problems_of_values(&config, door, behind),
-        None => problems(&config, door, behind),
+        Some(_) => problems_of_values(&config, frontend, upstreams),
+        None => problems(&config, frontend, upstreams),
     };
-    Examined { config, mistakes, problems }
+    Examination { config, mistakes, problems }
 }
 
-fn problems(config: &Config, door: Door, behind: Behind) -> Vec<Failure> {
-    let mut problems = problems_of_values(config, door, behind);
+fn problems(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<Failure> {
+    let mut problems = problems_of_values(config, frontend, upstreams);
     // Clients are not left without their tools because a state file is damaged.
     problems.extend(Plan::store_problem(config, OnDamage::SetAside).map(Failure::from));
-    if let Door::At(address) = door {
+    if let Frontend::Http(address) = frontend {
         problems.extend(Access::to(address, config).err());
         // The port may be in use by a gateway that runs; whether the address is one of this machine shows without it.
         if let Err(error) = TcpListener::bind((address.ip(), 0)) {
@@ -80,12 +84,12 @@ fn problems(config: &Config, door: Door, behind: Behind) -> Vec<Failure> {
 }
 
 /// Those of them that lie in a value which was written. They are there whatever else could not be read.
-fn problems_of_values(config: &Config, door: Door, behind: Behind) -> Vec<Failure> {
+fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<Failure> {
     let mut problems: Vec<Failure> = Plan::problems(config).into_iter().map(Failure::from).collect();
-    if behind == Behind::Configured {
+    if upstreams == Upstreams::Configured {
         problems.extend(config.servers().values().filter_map(|server| behind::of_config(server).err()));
     }
-    if door != Door::Streams {
+    if frontend != Frontend::Stdio {
         let unusable = Toolbox::problems(config).into_iter();
         problems.extend(unusable.map(|unusable| Failure::Configuration(format!("error: {unusable}"))));
     }

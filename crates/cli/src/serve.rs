@@ -13,7 +13,7 @@ use crate::behind;
 use crate::failure::Failure;
 use crate::listening::{self, Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
-use crate::preflight::{self, Behind, Door};
+use crate::preflight::{self, Frontend, Upstreams};
 use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
@@ -58,8 +58,9 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let sources =
         sources::with_store(options.chosen.sources_and(&options.mcp_config), options.store.as_ref());
     let address = |config: &Config| options.listen.unwrap_or_else(|| config.global().listen);
-    let door = |config: &Config| if options.stdio { Door::Streams } else { Door::At(address(config)) };
-    let config = preflight::examine(&sources, door, Behind::Configured).admit()?;
+    let frontend =
+        |config: &Config| if options.stdio { Frontend::Stdio } else { Frontend::Http(address(config)) };
+    let config = preflight::examine(&sources, frontend, Upstreams::Configured).admit()?;
     // Plain tools are called over HTTP.
     needed(!config.servers().is_empty() || (!options.stdio && has_plain_tools(&config)))?;
     let address = address(&config);

@@ -11,11 +11,11 @@ use steadfast::{Flag, Sources};
 use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::access::Access;
-use crate::behind::{self, Address};
+use crate::behind::{self, ServerAddress};
 use crate::failure::Failure;
 use crate::listening::{self, Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
-use crate::preflight::{self, Behind, Door};
+use crate::preflight::{self, Frontend, Upstreams};
 use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
@@ -72,8 +72,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 async fn carry(options: &Options) -> Result<(), Failure> {
     let server = server(options)?;
     let sources = sources::with_store(sources(options, &server)?, options.store.as_ref());
-    let door = options.listen.map_or(Door::Streams, Door::At);
-    preflight::examine(&sources, |_| door, Behind::One).admit()?;
+    let frontend = options.listen.map_or(Frontend::Stdio, Frontend::Http);
+    preflight::examine(&sources, |_| frontend, Upstreams::CommandLine).admit()?;
     let steadfast = sources::open(sources).await?;
     let server = watched(server.claimed(steadfast.engine()).await, steadfast.telemetry());
     let stop = stop::asked();
@@ -141,16 +141,18 @@ fn server(options: &Options) -> Result<Configured, Failure> {
 }
 
 /// Where the server is, if it is not started by us.
-fn address(options: &Options) -> Result<Option<Address>, Failure> {
+fn address(options: &Options) -> Result<Option<ServerAddress>, Failure> {
     match (&options.url, &options.url_env) {
-        (Some(url), _) => {
-            Ok(Some(Address { flag: "--url".to_owned(), shown: format!("--url {url}"), url: url.clone() }))
-        }
+        (Some(url), _) => Ok(Some(ServerAddress {
+            flag: "--url".to_owned(),
+            shown: format!("--url {url}"),
+            url: url.clone(),
+        })),
         (None, Some(variable)) => {
             let flag = format!("--url-env {variable}");
             let url =
                 env::var(variable).map_err(|_| Failure::Usage(format!("`{flag}`: {variable} is not set")))?;
-            Ok(Some(Address { shown: flag.clone(), flag, url }))
+            Ok(Some(ServerAddress { shown: flag.clone(), flag, url }))
         }
         (None, None) => Ok(None),
     }

@@ -150,26 +150,26 @@ fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_
 }
 
 /// A configuration that no gateway starts with: what is written beside a tool, and what both commands say of it.
-struct Bad {
+struct BadConfig {
     name: &'static str,
     config: &'static str,
     said: &'static [&'static str],
 }
 
-const BAD: &[Bad] = &[
-    Bad { name: "syntax", config: "timeout = ", said: &["steadfast.toml:1:"] },
-    Bad { name: "unknown-key", config: "atempts = 3", said: &["`atempts` is not a setting"] },
-    Bad {
+const BAD: &[BadConfig] = &[
+    BadConfig { name: "syntax", config: "timeout = ", said: &["steadfast.toml:1:"] },
+    BadConfig { name: "unknown-key", config: "atempts = 3", said: &["`atempts` is not a setting"] },
+    BadConfig {
         name: "unset-variable",
         config: "[servers.a]\nurl = \"http://h\"\nheaders = { A = \"${GONE}\" }",
         said: &["GONE, which is not set"],
     },
-    Bad {
+    BadConfig {
         name: "bad-header",
         config: "[servers.a]\nurl = \"http://h\"\nheaders = { \"bad name\" = \"x\" }",
         said: &["[servers.a]: header bad name"],
     },
-    Bad {
+    BadConfig {
         name: "bad-ports",
         config: "[servers.a]\nurl = \"http://h:99999/\"\n[servers.b]\nurl = \"http://h:70000/\"\n\
                  [http_tools.t]\nmethod = \"GET\"\nurl = \"http://h:99999/\"\n[notify.ops]\nurl = \"http://h:99999/\"",
@@ -180,71 +180,81 @@ const BAD: &[Bad] = &[
             "[notify.ops]: the port",
         ],
     },
-    Bad {
+    BadConfig {
         name: "server-named-as-tools",
         config: "[servers.command]\ncommand = [\"x\"]",
         said: &["the tools of the server `command` would be called as those of"],
     },
-    Bad {
+    BadConfig {
         name: "same-tokens",
         config: "[tokens.a]\ntoken = \"0123456789abcdef\"\n[tokens.b]\ntoken = \"0123456789abcdef\"",
         said: &["`[tokens.b]` has the same token as `[tokens.a]`"],
     },
-    Bad {
+    BadConfig {
         name: "same-as-admin",
         config: "[tokens.a]\ntoken = \"of-the-admin-0123456789\"",
         said: &["the token of `a` is the admin token"],
     },
-    Bad {
+    BadConfig {
         name: "open-to-all",
         config: "listen = \"0.0.0.0:0\"",
         said: &["0.0.0.0:0 can be reached from other machines"],
     },
-    Bad {
+    BadConfig {
         name: "not-our-address",
         config: "listen = \"192.0.2.1:0\"",
         said: &["can be reached from other machines", "cannot listen on 192.0.2.1:0: "],
     },
-    Bad {
+    BadConfig {
         name: "host-name",
         config: "listen = \"gateway.example:8931\"",
         said: &["names of hosts are not looked up"],
     },
-    Bad {
+    BadConfig {
         name: "state-below-a-file",
         config: "[store]\npath = \"steadfast.toml/deep/state.db\"",
         said: &["steadfast.toml/deep cannot be used"],
     },
-    Bad {
+    BadConfig {
         name: "state-in-a-file",
         config: "[store]\npath = \"steadfast.toml/state.db\"",
         said: &["steadfast.toml cannot be used"],
     },
-    Bad { name: "state-is-a-folder", config: "[store]\npath = \".\"", said: &["it is a folder"] },
-    Bad {
+    BadConfig { name: "state-is-a-folder", config: "[store]\npath = \".\"", said: &["it is a folder"] },
+    BadConfig {
         name: "no-key-file",
         config: "[store]\nkey_file = \"no.key\"",
         said: &["`store.key_file` cannot be used"],
     },
-    Bad { name: "bad-key-file", config: "[store]\nkey_file = \"steadfast.toml\"", said: &["holds no key"] },
-    Bad {
+    BadConfig {
+        name: "bad-key-file",
+        config: "[store]\nkey_file = \"steadfast.toml\"",
+        said: &["holds no key"],
+    },
+    BadConfig {
         name: "bad-redis",
         config: "[store]\nkind = \"redis\"\nurl = \"redis://h:1/zz\"",
         said: &["`store.url` cannot be used"],
     },
-    Bad { name: "no-redis", config: "[store]\nkind = \"redis\"", said: &["there is no `store.url`"] },
-    Bad {
+    BadConfig { name: "no-redis", config: "[store]\nkind = \"redis\"", said: &["there is no `store.url`"] },
+    BadConfig {
         name: "bad-collector",
         config: "[otlp]\nendpoint = \"http://h/?a=b\"",
         said: &["cannot have a query"],
     },
-    Bad {
+    BadConfig {
         name: "no-folder-for-the-log",
         config: "[log]\nmalformed_calls = \"no/such/file\"",
         said: &["`log.malformed_calls` cannot be used"],
     },
+    // The certificates that this machine trusts are those of an empty file.
+    BadConfig {
+        name: "no-roots",
+        config: "[servers.a]\nurl = \"https://h\"",
+        said: &["[servers.a]: no roots of trust for https"],
+    },
     // Everything at once, from different parts of the start.
-    Bad {
+    BadConfig {
         name: "many",
         config: "listen = \"0.0.0.0:0\"\n[store]\npath = \"steadfast.toml/state.db\"\nkey_file = \"no.key\"\n\
                  [otlp]\nendpoint = \"http://h/?a=b\"\n[servers.a]\nurl = \"http://h:99999/\"",
@@ -260,7 +270,7 @@ const BAD: &[Bad] = &[
 
 #[test]
 fn what_serve_refuses_check_refuses_in_the_same_words() {
-    for Bad { name, config, said } in BAD {
+    for BadConfig { name, config, said } in BAD {
         let home = Home::new(&format!("bad-{name}"));
         home.write("steadfast.toml", &format!("{config}\n[command_tools.date]\ncommand = [\"date\"]\n"));
         if *name == "same-as-admin" {
@@ -270,17 +280,27 @@ fn what_serve_refuses_check_refuses_in_the_same_words() {
             fs::write(folder.join("admin-token"), "of-the-admin-0123456789").unwrap();
             fs::set_permissions(folder.join("admin-token"), fs::Permissions::from_mode(0o600)).unwrap();
         }
+        if *name == "no-roots" {
+            home.write("no-roots.pem", "");
+        }
+        let command = |arguments: &[&str]| {
+            let mut command = home.command(arguments);
+            if *name == "no-roots" {
+                command.env("SSL_CERT_FILE", home.path("no-roots.pem"));
+            }
+            command
+        };
         let before = home.names();
-        let checked = refused(&mut home.command(&["check"]));
+        let checked = refused(&mut command(&["check"]));
         assert_eq!(home.names(), before, "{name}: check makes nothing");
-        let served = refused(&mut home.command(&["serve"]));
+        let served = refused(&mut command(&["serve"]));
         assert_eq!(home.names(), before, "{name}: what cannot start makes nothing");
         assert_eq!((checked.code, &checked.err), (served.code, &served.err), "{name}");
         assert!(checked.code == 1 || checked.code == 2, "{name}: {}", checked.code);
         for expected in *said {
             assert!(checked.err.contains(expected), "{name}: {expected} in {}", checked.err);
         }
-        let json = home.run(&["check", "--json"]);
+        let json = ended(&mut command(&["check", "--json"]));
         let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
         let count = |list: &str| told[list].as_array().unwrap().len();
         assert_eq!((told["ok"].as_bool(), json.code), (Some(false), checked.code), "{name}");

@@ -55,7 +55,7 @@ use crate::policies::Policies;
 use crate::shelf::Shelf;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Description, Tool};
-use crate::tool_registry::Registered;
+use crate::tool_registry::RegistryCache;
 use crate::trust_file::{TrustFile, TrustKept};
 use crate::turns::{self, Turning};
 use crate::verification::{Told, Verifications};
@@ -90,7 +90,7 @@ pub(crate) struct Inner {
     pauses: Pauses,
     pub(crate) history: Gathered<Finished>,
     pub(crate) failures: Gathered<steadfast_core::classify::record::FailureRecord>,
-    pub(crate) registered: Registered,
+    pub(crate) registered: RegistryCache,
     pub(crate) history_kept: Keep,
     pub(crate) traces_kept: Keep,
     pub(crate) trips: Trips,
@@ -889,7 +889,7 @@ impl EngineBuilder {
             pauses: Pauses::default(),
             history: history::gathered(),
             failures: failures::gathered(),
-            registered: Registered::default(),
+            registered: RegistryCache::default(),
             trips: Trips::default(),
             stories: turns::gathered(),
             turning: Turning::default(),

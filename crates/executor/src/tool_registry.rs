@@ -27,7 +27,7 @@ pub struct LastAnnotations {
 
 /// What this process has written, by server.
 #[derive(Debug, Default)]
-pub(crate) struct Registered(Mutex<HashMap<Namespace, (Digest, Timestamp)>>);
+pub(crate) struct RegistryCache(Mutex<HashMap<Namespace, (Digest, Timestamp)>>);
 
 impl Engine {
     /// Remembers the tools that a server listed. Nobody waits for it but a [shutdown](Engine::shutdown). A list that was
@@ -40,8 +40,8 @@ impl Engine {
     async fn write_tools(&self, server: &Namespace, tools: Vec<(ToolName, Annotations)>) {
         let inner = &self.inner;
         let now = inner.clock.now();
-        let tools: BTreeMap<ToolName, Hints> =
-            tools.into_iter().take(MOST_TOOLS).map(|(name, of)| (name, Hints::of(of))).collect();
+        let tools: BTreeMap<ToolName, ToolHints> =
+            tools.into_iter().take(MOST_TOOLS).map(|(name, of)| (name, ToolHints::of(of))).collect();
         let Ok(text) = serde_json::to_string(&tools) else { return };
         let digest = Digest::of(text.as_bytes());
         {
@@ -55,7 +55,7 @@ impl Engine {
             }
             registered.insert(server.clone(), (digest, now));
         }
-        let Ok(body) = serde_json::to_string(&Listed { format: FORMAT, at: now, tools }) else { return };
+        let Ok(body) = serde_json::to_string(&ToolList { format: FORMAT, at: now, tools }) else { return };
         if let Err(error) = self.write_listed(&name(server), body.into(), now).await {
             tracing::debug!(event = "tools.not_kept", server = %server, why = %error);
             inner.registered.0.lock().remove(server);
@@ -84,7 +84,7 @@ impl Engine {
     pub async fn last_annotations(&self, tool: &ToolRef) -> Result<Option<LastAnnotations>, StoreError> {
         let store = &self.inner.store;
         let document = store.read(&name(&tool.namespace)).await?;
-        let listed = document.and_then(|document| serde_json::from_str::<Listed>(&document.body).ok());
+        let listed = document.and_then(|document| serde_json::from_str::<ToolList>(&document.body).ok());
         let listed = listed.filter(|listed| listed.format == FORMAT).and_then(|listed| {
             let annotations = listed.tools.get(&tool.tool)?.read();
             Some(LastAnnotations { annotations, at: listed.at })
@@ -108,17 +108,17 @@ impl Engine {
 
 /// A list as it is stored.
 #[derive(Deserialize, Serialize)]
-struct Listed {
+struct ToolList {
     format: u32,
     #[serde(rename = "atMs")]
     at: Timestamp,
-    tools: BTreeMap<ToolName, Hints>,
+    tools: BTreeMap<ToolName, ToolHints>,
 }
 
 /// The annotations of one tool, in the words of the protocol.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Hints {
+struct ToolHints {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     read_only_hint: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ struct Hints {
     idempotent_hint: Option<bool>,
 }
 
-impl Hints {
+impl ToolHints {
     fn of(annotations: Annotations) -> Self {
         let Annotations { read_only, destructive, idempotent } = annotations;
         Self { read_only_hint: read_only, destructive_hint: destructive, idempotent_hint: idempotent }

@@ -130,7 +130,7 @@ enum Silent {
 }
 
 impl SqliteStore {
-    /// Checks that the file could be opened, and makes and changes nothing. Reads all of it, as [`SqliteStore::open`] does.
+    /// Checks that the file could be opened, and makes and changes nothing. That it is damaged shows only when it is opened.
     pub fn inspect(options: &SqliteOptions) -> Result<(), OpenError> {
         let SqliteOptions { path, on_damage, patience, .. } = options;
         let patience = (*patience).min(Duration::from_secs(3600));

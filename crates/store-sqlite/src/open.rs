@@ -97,7 +97,7 @@ pub enum OpenError {
 /// Makes sure that there is a file of today's version, and that it is sound.
 pub(crate) fn prepare(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
     make_folder(&place.path)?;
-    match look(place) {
+    match look(place, Integrity::Checked) {
         Ok(Looked::Sound(marker)) => {
             close_to_others(&place.path);
             return Ok(Prepared { marker, set_aside: None });
@@ -118,7 +118,7 @@ pub(crate) fn prepare(place: &Place, now: Timestamp) -> Result<Prepared, OpenErr
 pub(crate) fn inspect(place: &Place) -> Result<(), OpenError> {
     let folder = folder_of(&place.path);
     may_be_written(&folder).map_err(|why| OpenError::Folder { folder, why })?;
-    match look(place) {
+    match look(place, Integrity::Unchecked) {
         Ok(Looked::Sound(_) | Looked::Empty | Looked::Older(_)) => Ok(()),
         Err(error) if may_be_set_aside(place, &error) => Ok(()),
         Err(error) => Err(error),
@@ -183,7 +183,14 @@ enum Looked {
     Older(usize),
 }
 
-fn look(place: &Place) -> Result<Looked, OpenError> {
+/// Whether all of a file is read, to find out that it is not damaged. That takes the longer the larger it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Integrity {
+    Checked,
+    Unchecked,
+}
+
+fn look(place: &Place, integrity: Integrity) -> Result<Looked, OpenError> {
     let path = &place.path;
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Looked::Empty),
@@ -220,13 +227,15 @@ fn look(place: &Place) -> Result<Looked, OpenError> {
         .ok()
         .filter(|version| *version <= schema::VERSION)
         .ok_or_else(|| OpenError::Newer { path: path.clone(), found: version })?;
-    // Not the whole integrity check, which also compares each index with its table: that takes three times as long (two
-    // seconds for 250,000 records), and every start of a program would wait for it.
-    let check: String = file
-        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
-        .map_err(|error| damage(path, &error))?;
-    if check != "ok" {
-        return Err(OpenError::Damaged { path: path.clone(), what: check });
+    if integrity == Integrity::Checked {
+        // Not the whole integrity check, which also compares each index with its table: that takes three times as long (two
+        // seconds for 250,000 records), and every start of a program would wait for it.
+        let check: String = file
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+            .map_err(|error| damage(path, &error))?;
+        if check != "ok" {
+            return Err(OpenError::Damaged { path: path.clone(), what: check });
+        }
     }
     let mode: String = file.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(sql)?;
     if version < schema::VERSION || mode != "wal" {
@@ -241,7 +250,7 @@ fn look(place: &Place) -> Result<Looked, OpenError> {
 /// Under the lock: looks again, and does what is needed.
 fn repair(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
     let mut set_aside = None;
-    let found = match look(place) {
+    let found = match look(place, Integrity::Checked) {
         Err(error) if may_be_set_aside(place, &error) => {
             set_aside = Some(move_aside(&place.path, now)?);
             Looked::Empty
@@ -267,7 +276,7 @@ fn repair(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
     schema::migrate(&step, from).map_err(sql)?;
     step.commit().map_err(sql)?;
     drop(file);
-    match look(place)? {
+    match look(place, Integrity::Checked)? {
         Looked::Sound(marker) => Ok(Prepared { marker, set_aside }),
         Looked::Empty | Looked::Older(_) => Err(file_error(path, &"it does not keep what is written to it")),
     }

@@ -111,7 +111,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Looker,
             tool_annotations,
         )
-        .gives::<look::SeenAnnotations>("the annotations, and when they were seen")
+        .gives::<look::ToolAnnotations>("the annotations, and when they were seen")
         .reads_the_store(),
         Endpoint::new(Method::GET, "/v1/audit", "audit", "What people changed by hand", Who::Admin, audit)
             .asks::<look::AuditAsked>()

@@ -34,7 +34,7 @@ pub use standing::{
 };
 pub use status::{Counts, FailedDomain, Finding, Level, Status, StoreSeen, Verdict, reach, status};
 pub(crate) use tools::is_known;
-pub use tools::{SeenAnnotations, Tools, ToolsAsked, annotations, tools};
+pub use tools::{ToolAnnotations, Tools, ToolsAsked, annotations, tools};
 pub use traces::{EventView, SpanView, TraceView, Traces, TracesAsked, TurnView, lines, traces};
 pub(crate) use view::view;
 

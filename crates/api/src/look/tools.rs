@@ -34,7 +34,7 @@ pub struct Tools {
 /// The annotations of a tool, as its server sent them last.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct SeenAnnotations {
+pub struct ToolAnnotations {
     /// The tool.
     pub tool: ToolRef,
     /// Whether it only reads; nothing if the server did not say.
@@ -52,9 +52,9 @@ pub struct SeenAnnotations {
 }
 
 /// The annotations of a tool that were seen last; nothing if it was never seen.
-pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<SeenAnnotations>, StoreError> {
+pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<ToolAnnotations>, StoreError> {
     let seen = engine.last_annotations(&tool).await?;
-    Ok(seen.map(|seen| SeenAnnotations {
+    Ok(seen.map(|seen| ToolAnnotations {
         tool,
         read_only_hint: seen.annotations.read_only,
         destructive_hint: seen.annotations.destructive,

@@ -28,7 +28,7 @@ use clap::Args;
 use steadfast_core::json::Position;
 
 use self::files::{Backup, Original, Trouble};
-use self::names::Names;
+use self::names::ServerNames;
 use self::places::{Client, Place, Reader};
 use self::servers::{Program, Server, Verdict, Wish, rewrite};
 use crate::failure::Failure;
@@ -167,8 +167,8 @@ fn places(options: &Options) -> Result<Vec<Place>, Failure> {
 }
 
 /// The names that are taken: in the files that are handled, and in those of all clients.
-fn names(handled: &[Place]) -> Names {
-    let mut names = Names::default();
+fn names(handled: &[Place]) -> ServerNames {
+    let mut names = ServerNames::default();
     let known = places::known();
     for place in handled.iter().chain(&known) {
         if let Ok(Some(original)) = files::read(&place.path) {
@@ -185,7 +185,7 @@ fn handle(
     original: &Original,
     deed: Deed,
     wish: &Wish,
-    names: &mut Names,
+    names: &mut ServerNames,
 ) -> Result<Done, String> {
     let rewritten = rewrite(&original.text, place.form, place.ways, wish, names);
     let (servers, new) = rewritten.map_err(|mistake| {
@@ -224,7 +224,7 @@ pub(crate) fn survey() -> Vec<Survey> {
             Ok(Some(original)) => {
                 let program = program.for_whom(place.reader);
                 let wish = Wish::Wrap { program, without_sign_in: Vec::new() };
-                handle(&place, &original, Deed::ShowImport, &wish, &mut Names::default())
+                handle(&place, &original, Deed::ShowImport, &wish, &mut ServerNames::default())
             }
             Err(Trouble(why)) => Err(why),
         };

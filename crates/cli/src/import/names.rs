@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 /// Which names are taken, and what runs under each: a command with its arguments, or a URL.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names {
+pub(super) struct ServerNames {
     taken: BTreeMap<String, Vec<String>>,
 }
 
-impl Names {
+impl ServerNames {
     /// A server goes through us already under this name. The first one counts.
     pub(super) fn note(&mut self, name: String, runs: Vec<String>) {
         self.taken.entry(name).or_insert(runs);
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn a_name_belongs_to_what_runs_under_it() {
         let runs = |text: &str| vec![text.to_owned()];
-        let mut names = Names::default();
+        let mut names = ServerNames::default();
         names.note("db-2".to_owned(), runs("old"));
         assert_eq!(names.take("db", &runs("one")), "db");
         assert_eq!(names.take("db", &runs("one")), "db");

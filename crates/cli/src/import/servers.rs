@@ -18,8 +18,8 @@ use std::path::Path;
 use serde_json::Value as Json;
 use steadfast::id::Namespace;
 
-use self::remote::{Remote, Unnamed};
-use super::names::Names;
+use self::remote::{DefaultTransport, Remote};
+use super::names::ServerNames;
 use super::tree::{Member, Mistake, Node, member};
 use super::{json, toml};
 
@@ -96,13 +96,13 @@ pub(super) fn rewrite(
     form: Form,
     ways: &[Way],
     wish: &Wish,
-    names: &mut Names,
+    names: &mut ServerNames,
 ) -> Result<(Vec<Server>, String), Mistake> {
     let root = form.read(text)?;
     let mut servers = Vec::new();
     let mut splices = Vec::new();
     for found in find(&root, text, ways)? {
-        let Judged { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
+        let Judgement { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
         splices.extend(own);
         servers.push(Server { name: found.name.to_owned(), within: found.within.clone(), verdict, notes });
     }
@@ -241,22 +241,28 @@ impl Shape<'_> {
 type Splice = (Range<usize>, String);
 
 /// What becomes of a server, and of the text.
-struct Judged {
+struct Judgement {
     verdict: Verdict,
     splices: Vec<Splice>,
     notes: Vec<String>,
 }
 
-impl Judged {
+impl Judgement {
     fn unchanged(verdict: Verdict) -> Self {
         Self { verdict, splices: Vec::new(), notes: Vec::new() }
     }
 }
 
 impl<'n> Found<'n> {
-    fn judge(&self, text: &str, form: Form, wish: &Wish, names: &mut Names) -> Result<Judged, Mistake> {
-        let left = |why: String| Ok(Judged::unchanged(Verdict::Left(why)));
-        let as_wished = || Ok(Judged::unchanged(Verdict::AsWished));
+    fn judge(
+        &self,
+        text: &str,
+        form: Form,
+        wish: &Wish,
+        names: &mut ServerNames,
+    ) -> Result<Judgement, Mistake> {
+        let left = |why: String| Ok(Judgement::unchanged(Verdict::Left(why)));
+        let as_wished = || Ok(Judgement::unchanged(Verdict::AsWished));
         let shape = match (self.shape(form)?, wish) {
             (Ok(shape), _) => shape,
             (Err(why), Wish::Wrap { .. }) => return left(why),
@@ -279,15 +285,15 @@ impl<'n> Found<'n> {
             }
         };
         match changed {
-            Ok(Changed { becomes, splices, notes }) => {
-                Ok(Judged { verdict: Verdict::Change { now: shape.line(), becomes }, splices, notes })
+            Ok(ServerRewrite { becomes, splices, notes }) => {
+                Ok(Judgement { verdict: Verdict::Change { now: shape.line(), becomes }, splices, notes })
             }
             Err(why) => left(why),
         }
     }
 
     /// The name that it has with us: its own, unless that is taken by a server that runs something else.
-    fn named(&self, names: &mut Names, runs: &[String]) -> Result<String, String> {
+    fn named(&self, names: &mut ServerNames, runs: &[String]) -> Result<String, String> {
         let name = names.take(self.name, runs);
         match Namespace::new(&name) {
             Ok(_) => Ok(name),
@@ -312,8 +318,9 @@ impl<'n> Found<'n> {
             return Ok(Err(format!("it is {}, not a table", self.node.describe())));
         };
         if members.iter().any(|one| matches!(one.name.as_str(), "url" | "httpUrl" | "serverUrl")) {
-            let unnamed = if self.way == OPENCLAW { Unnamed::Older } else { Unnamed::Streamable };
-            return Ok(Remote::read(members, form, unnamed)?.map(Shape::Url));
+            let default_transport =
+                if self.way == OPENCLAW { DefaultTransport::Older } else { DefaultTransport::Streamable };
+            return Ok(Remote::read(members, form, default_transport)?.map(Shape::Url));
         }
         Ok(self.parts(members)?.map(Shape::Command))
     }
@@ -349,7 +356,7 @@ impl<'n> Found<'n> {
         program: &Program,
         text: &str,
         form: Form,
-    ) -> Result<Changed, String> {
+    ) -> Result<ServerRewrite, String> {
         if parts.program.chars().any(char::is_whitespace) && !Path::new(parts.program).is_file() {
             return Err(
                 "its `command` is a whole command line; write the program there and the rest into `args`"
@@ -387,10 +394,10 @@ impl<'n> Found<'n> {
         };
         let becomes = [us.clone()].into_iter().chain(ours).chain(parts.line()).collect();
         let splices = vec![(parts.command.node.span.clone(), quoted(us)), splice];
-        Ok(Changed { becomes, splices, notes: self.renamed(name) })
+        Ok(ServerRewrite { becomes, splices, notes: self.renamed(name) })
     }
 
-    fn unwrap(&self, parts: &Parts<'_>, text: &str, form: Form) -> Result<Changed, String> {
+    fn unwrap(&self, parts: &Parts<'_>, text: &str, form: Form) -> Result<ServerRewrite, String> {
         let Some(mark) = parts.mark() else {
             return Err(BY_HAND.to_owned());
         };
@@ -414,12 +421,12 @@ impl<'n> Found<'n> {
         };
         let becomes = parts.words.iter().skip(end + 1).map(|word| (*word).to_owned()).collect();
         let splices = vec![(parts.command.node.span.clone(), own), (gone, String::new())];
-        Ok(Changed { becomes, splices, notes: Vec::new() })
+        Ok(ServerRewrite { becomes, splices, notes: Vec::new() })
     }
 }
 
 /// The new command line, what is spliced for it, and what there is to know about it.
-struct Changed {
+struct ServerRewrite {
     becomes: Vec<String>,
     splices: Vec<Splice>,
     notes: Vec<String>,

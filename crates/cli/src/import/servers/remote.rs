@@ -19,10 +19,10 @@ use http::Uri;
 use steadfast_core::redact;
 
 use super::{
-    Changed, EMPTY_LIST, Form, Found, MARK, Member, Mistake, Parts, Program, Splice, Wish, find, member,
-    name_flag, new_members, quoted, respelled, spliced, whole_member,
+    EMPTY_LIST, Form, Found, MARK, Member, Mistake, Parts, Program, ServerRewrite, Splice, Wish, find,
+    member, name_flag, new_members, quoted, respelled, spliced, whole_member,
 };
-use crate::import::names::Names;
+use crate::import::names::ServerNames;
 
 /// A server with a URL.
 pub(super) struct Remote<'n> {
@@ -49,7 +49,7 @@ const STREAMABLE: [&str; 4] = ["http", "streamable-http", "streamableHttp", "str
 
 /// The transport that a client uses for a URL where none is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unnamed {
+pub(super) enum DefaultTransport {
     Streamable,
     /// HTTP with SSE.
     Older,
@@ -72,7 +72,7 @@ impl<'n> Remote<'n> {
     pub(super) fn read(
         members: &'n [Member],
         form: Form,
-        unnamed: Unnamed,
+        default_transport: DefaultTransport,
     ) -> Result<Result<Self, String>, Mistake> {
         let Some(url) = member(members, "url")? else {
             return Ok(Err("its client is not one that is known: its URL is not called `url`".to_owned()));
@@ -118,7 +118,8 @@ impl<'n> Remote<'n> {
                 Some(_) | None => return Ok(Err(format!("its `{key}` is not one that is known"))),
             }
         }
-        let is_older = unnamed == Unnamed::Older || address.trim_end_matches('/').ends_with("/sse");
+        let is_older =
+            default_transport == DefaultTransport::Older || address.trim_end_matches('/').ends_with("/sse");
         if !is_named && is_older {
             return Ok(Err(OLDER_TRANSPORT.to_owned()));
         }
@@ -211,7 +212,7 @@ impl Found<'_> {
         program: &Program,
         text: &str,
         form: Form,
-    ) -> Result<Changed, String> {
+    ) -> Result<ServerRewrite, String> {
         let us = program.name.as_ref().unwrap_or(&program.path);
         let mark = remote.kind.map_or_else(|| MARK.to_owned(), |(_, kind)| format!("{MARK}={kind}"));
         let mut ours = vec!["wrap".to_owned(), mark];
@@ -270,7 +271,7 @@ impl Found<'_> {
         splices.push(new_members(remote.url, self.in_braces, &new, text, form)?);
         self.comes_back(&splices, text, form)?;
         let becomes = [us.clone()].into_iter().chain(ours).collect();
-        Ok(Changed { becomes, splices, notes })
+        Ok(ServerRewrite { becomes, splices, notes })
     }
 
     /// Takes a server with a URL out again.
@@ -280,7 +281,7 @@ impl Found<'_> {
         mark: &str,
         text: &str,
         form: Form,
-    ) -> Result<Changed, String> {
+    ) -> Result<ServerRewrite, String> {
         let changed_since = |what: &str| format!("{what}; put its `url` back yourself");
         let env = member(parts.members, "env").ok().flatten();
         let variables = env.and_then(|env| env.node.members()).unwrap_or_default();
@@ -360,7 +361,7 @@ impl Found<'_> {
             splices.push((passed.node.span.clone(), own.to_owned()));
             becomes.push(bearer_header(variable));
         }
-        Ok(Changed { becomes, splices, notes: Vec::new() })
+        Ok(ServerRewrite { becomes, splices, notes: Vec::new() })
     }
 
     /// That what is put in can be taken out again, byte for byte. Some spellings cannot.
@@ -370,7 +371,7 @@ impl Found<'_> {
             let root = form.read(&new).ok()?;
             let found = find(&root, &new, &[self.way]).ok()?;
             let own = found.iter().find(|one| one.name == self.name && one.within == self.within)?;
-            let judged = own.judge(&new, form, &Wish::Unwrap, &mut Names::default()).ok()?;
+            let judged = own.judge(&new, form, &Wish::Unwrap, &mut ServerNames::default()).ok()?;
             Some(spliced(&new, judged.splices))
         };
         if taken_out().is_some_and(|back| back == text) {

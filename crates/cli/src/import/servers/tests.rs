@@ -12,7 +12,7 @@ fn wrapping() -> Wish {
 
 /// One file, and no other server anywhere.
 fn rewrite(text: &str, form: Form, ways: &[Way], wish: &Wish) -> Result<(Vec<Server>, String), Mistake> {
-    super::rewrite(text, form, ways, wish, &mut Names::default())
+    super::rewrite(text, form, ways, wish, &mut ServerNames::default())
 }
 
 fn there_and_back(text: &str, form: Form, ways: &[Way]) -> String {

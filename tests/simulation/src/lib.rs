@@ -30,6 +30,7 @@ mod emptied;
 mod interference;
 mod invariants;
 mod judgements;
+mod machines;
 mod model;
 mod processes;
 mod retries;
@@ -345,7 +346,10 @@ pub struct Failure {
     pub story: Vec<String>,
 }
 
-/// Lives through the world of one seed.
+/// Tries the machines of one seed alone, and lives through its world. Defects are planted in worlds only.
 pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<Failure>> {
+    if defect.is_none() {
+        machines::run(seed)?;
+    }
     system::World::new(seed, defect).live()
 }

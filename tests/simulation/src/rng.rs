@@ -32,6 +32,12 @@ impl Rng {
         Self(seed.wrapping_mul(0x9FB2_1C65_1E98_DF25) ^ SALT)
     }
 
+    /// One for each machine that is looked at alone.
+    pub(crate) fn of_machine(seed: u64, machine: u64) -> Self {
+        let mut mixed = Self(seed.wrapping_mul(0xC2B2_AE3D_27D4_EB4F) ^ machine);
+        Self(mixed.next())
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -215,9 +215,10 @@ impl Store {
     ) -> ResolveVerdict {
         let before = self.before();
         let by_hand = Resolve::by_hand(*key, resolution);
-        let mut verdict = self.records.resolve(&by_hand, rules, sight, now);
+        let mut verdict = self.records.resolve(&by_hand, rules, &sight, now);
         if let Some(before) = before {
-            self.tables.resolve((key, resolution), now, (&before, &self.records), verdict);
+            let after = (&before, &self.records);
+            self.tables.resolve((key, resolution, rules), &sight, now, after, verdict);
         }
         if let (Some(Defect::ResolvedBeforeTheEnd), ResolveVerdict::NotSettled(_)) = (self.defect, &verdict)
             && let Some(record) = self.records.get(key)

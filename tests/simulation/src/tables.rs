@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, End, Ending, Intent, Known, Lease, LeaseSight, Owner, Receipt,
-    Record, RecordState, Records, Release, RenewVerdict, ReplayReason, Resolution, ResolveVerdict, Role,
-    Save, SaveVerdict, Settles, SettlesIn, StartVerdict,
+    Absence, Address, Claim, ClaimVerdict, End, Ending, Intent, Known, Lease, LeaseSight, Observed, Origin,
+    Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, ReplayReason, Resolution,
+    ResolveVerdict, Role, Rules, Save, SaveVerdict, Settles, SettlesIn, StartVerdict, UnknownEnding,
+    UnknownOutcome, Unsettled,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::{AfterUnknown, CacheFailures, Lifetimes};
@@ -76,7 +77,8 @@ impl Tables {
         (before, after): (&Records, &Records),
         verdict: &ClaimVerdict,
     ) {
-        let (row, column, due) = expected(claim, known, sight, now, before);
+        let picked = found(claim, sight, now, before);
+        let (row, column, due) = expected(claim, picked, known, sight, now);
         self.coverage.count(Table::Claim, row, column);
         let got = match verdict {
             ClaimVerdict::Mine(_) | ClaimVerdict::Nothing => Due::Mine,
@@ -99,21 +101,17 @@ impl Tables {
         self.index_stays((before, after), moved);
         let changed = changes(before, after);
         match (&due, verdict) {
-            (Due::Mine, ClaimVerdict::Mine(given)) => self.taken(claim, given, now, before, after),
+            (Due::Mine, ClaimVerdict::Mine(given)) => {
+                self.taken(claim, picked.map(|(record, _)| record), given, now, (before, after));
+            }
             // That its outcome is unknown begins to count from here.
             (Due::NotYet(owner) | Due::Final(owner), _)
                 if matches!(row, "in flight, lapsed, started" | "unknown, its owner is gone") =>
             {
                 let marked = after.iter().find(|record| record.owner == *owner);
-                let is_marked = marked.is_some_and(|record| {
-                    let old = before.get(&record.key);
-                    let by = old.map(|old| over_by(old, claim, sight, now));
-                    record.delivered.is_none()
-                        && by.is_some_and(|by| settles(record) == Settles::By(by))
-                        && old.is_some_and(|old| old.version < record.version)
-                });
-                self.check(is_marked && changed.len() == 1, || {
-                    format!("{row}: it should be marked as unknown, and nothing else written: {marked:?}")
+                let due = picked.map(|(old, _)| marked_unknown(old, sight(owner), &claim.rules, now));
+                self.check(marked == due.as_ref() && changed.len() == 1, || {
+                    format!("{row}: it should be marked as {due:?}, and nothing else written: {marked:?}")
                 });
             }
             (Due::Mine, _)
@@ -124,7 +122,7 @@ impl Tables {
                 self.check(changed.is_empty(), || format!("a claim that found {row} wrote {changed:?}"));
             }
         }
-        self.told(claim, verdict, known, now, before);
+        self.told(claim, verdict, known, now, (before, after));
     }
 
     /// An entry of the index leads where it led, as long as what it leads to is there. Only a claim moves its own.
@@ -139,85 +137,115 @@ impl Tables {
         }
     }
 
-    /// The record of a call that may run.
-    fn taken(&mut self, claim: &Claim, given: &Record, now: Timestamp, before: &Records, after: &Records) {
+    /// The record of a call that may run, and what it replaces. `over` is the record that let it.
+    fn taken(
+        &mut self,
+        claim: &Claim,
+        over: Option<&Record>,
+        given: &Record,
+        now: Timestamp,
+        (before, after): (&Records, &Records),
+    ) {
         let there = after.get(&given.key);
         self.check(there == Some(given), || format!("given {given:?}, and there is {there:?}"));
-        let again = before.iter().find(|record| {
-            record.owner == claim.owner && record.state == RecordState::Inflight && !has_expired(record, now)
-        });
-        let old = before.get(&given.key);
-        let started =
-            claim.intent == Intent::Take { started: true } || again.is_some_and(|record| record.started);
-        let is_right = given.state == RecordState::Inflight
-            && given.owner == claim.owner
-            && given.digest == claim.digest
-            && given.started == started
-            && given.delivered.is_none()
-            && given.retry_safe == claim.retry_safe
-            && given.lease == Lease::Until(now + claim.rules.keep.lease)
-            && given.expires == Some(now + claim.rules.keep.open)
-            && given.seen_end_by == claim.seen_end_within.map(|span| now + span)
-            && given.updated == now
-            && given.request == claim.request
-            && old.is_none_or(|old| old.version < given.version)
-            && again.is_none_or(|again| (again.created, again.arrived) == (given.created, given.arrived))
+        let again = over.filter(|record| record.owner == claim.owner);
+        let goes_on = over.filter(|record| record.state == RecordState::Inflight);
+        // What only the index can find stays where it is when it is taken over, so that its late owner meets the fence.
+        let is_run = |record: &&Record| record.origin == Origin::Run;
+        let in_place = goes_on.filter(is_run).filter(|_| matches!(claim.address, Address::Keyless { .. }));
+        let key = in_place.map_or(claim.address.own(), |record| record.key);
+        let old = before.get(&key);
+        let due = Record {
+            key,
+            origin: match claim.address {
+                Address::Explicit(_) => Origin::Explicit,
+                Address::CallId { .. } => Origin::CallId,
+                Address::Keyless { .. } => Origin::Run,
+            },
+            index: claim.address.index(),
+            call_id: if let Address::CallId { id, .. } = claim.address { Some(id) } else { None },
+            tool: claim.tool.clone(),
+            state: RecordState::Inflight,
+            owner: claim.owner.clone(),
+            started: claim.intent == Intent::Take { started: true } || again.is_some_and(|own| own.started),
+            retry_safe: claim.retry_safe,
+            digest: claim.digest,
             // Whoever goes on with a run that was in flight goes on under its name.
-            && old.filter(|old| old.state == RecordState::Inflight && !has_expired(old, now)).is_none_or(|old| given.run == old.run);
-        self.check(is_right, || format!("{claim:?} got {given:?}, where {old:?} was"));
+            run: goes_on.map_or(&claim.run, |record| &record.run).clone(),
+            lease: Lease::Until(now + claim.rules.keep.lease),
+            seen_end_by: claim.seen_end_within.map(|span| now + span),
+            delivered: None,
+            version: old.map_or(1, |old| old.version + 1),
+            arrived: again.map_or(claim.arrived, |own| own.arrived),
+            created: again.map_or(now, |own| own.created),
+            updated: now,
+            expires: Some(now + claim.rules.keep.open),
+            request: claim.request.clone(),
+            tool_call: claim.tool_call.clone(),
+            context: claim.context.clone(),
+            session: claim.session.clone(),
+            actor: claim.actor.clone(),
+            tenant: claim.tenant.clone(),
+            attempts: again.map_or_else(Vec::new, |own| own.attempts.clone()),
+        };
+        self.check(*given == due, || format!("{claim:?} got {given:?}, due is {due:?}, where {old:?} was"));
         if let Some(index) = given.index {
             let leads = after.indexed(Some(index)).map(|record| record.key);
             self.check(leads == Some(given.key), || format!("the index of {given:?} leads to {leads:?}"));
         }
-        // Nothing that others may still need goes.
-        for gone in before.iter().filter(|record| after.get(&record.key).is_none()) {
-            let needed = gone.is_open()
-                && !has_expired(gone, now)
-                && !is_lapsed(gone, now)
-                && gone.digest != given.digest;
-            self.check(!needed, || format!("a claim of other arguments removed {gone:?}"));
-        }
-        // Who held it before meets the fence, wherever its record was.
-        let held = before
-            .iter()
-            .filter(|record| record.state == RecordState::Inflight && record.owner != claim.owner);
-        for other in held.filter(|other| other.key == given.key) {
-            let still = after.iter().find(|record| record.owner == other.owner);
-            self.check(still.is_none(), || format!("{other:?} was taken over and is still there"));
-        }
+        // What was taken over goes, and so does what nothing but the index could find when the index moves on.
+        let passed =
+            before.indexed(claim.address.index()).filter(|passed| is_run(passed) && !passed.is_open());
+        let replaced = over.filter(|over| is_run(over) || goes_on.is_some());
+        let mut due: Vec<Key> = passed.into_iter().chain(replaced).map(|gone| gone.key).collect();
+        due.push(key);
+        due.sort_unstable();
+        due.dedup();
+        let mut changed = changes(before, after);
+        changed.sort_unstable();
+        self.check(changed == due, || format!("{claim:?} changed {changed:?}, due is {due:?}"));
     }
 
-    /// What is told of an unknown outcome is what the record says.
+    /// What is told is what the record says.
     fn told(
         &mut self,
         claim: &Claim,
         verdict: &ClaimVerdict,
         known: &Known,
         now: Timestamp,
-        before: &Records,
+        (before, after): (&Records, &Records),
     ) {
         match verdict {
             ClaimVerdict::Unknown(unsettled) => {
-                let record = before.iter().find(|record| record.owner == unsettled.receipt.owner);
-                let Some(record) = record else { return };
+                let record = after.get(&unsettled.receipt.key);
+                let Some((record, RecordState::Unknown(unknown))) =
+                    record.map(|record| (record, &record.state))
+                else {
+                    return self.check(false, || format!("{unsettled:?} is told, and there is {record:?}"));
+                };
                 let may = claim.address.index().is_some()
                     && record.index.is_some()
                     && claim.rules.after_unknown == AfterUnknown::TellOnce
                     && record.expires.is_some();
-                let waited = delivered(record, known).map_or(Duration::ZERO, |at| now.since(at));
-                let runs_in = may.then(|| claim.rules.after_telling.saturating_sub(waited));
-                let is_marked =
-                    !matches!(record.state, RecordState::Inflight) && unsettled.receipt == record.receipt();
-                self.check(unsettled.runs_in == runs_in || !is_marked, || {
-                    format!("{record:?}: it runs in {runs_in:?}, told was {:?}", unsettled.runs_in)
+                // What is only now known to be unknown has reached nobody.
+                let is_old = before.get(&record.key).is_some_and(|old| std::ptr::eq(old, record));
+                let told = delivered(record, known).filter(|_| is_old);
+                let waited = told.map_or(Duration::ZERO, |at| now.since(at));
+                let due = Unsettled {
+                    end: match settles(record) {
+                        _ if is_settled(record, now) => End::Settled,
+                        Settles::By(at) => End::NotYet(Some(at.since(now))),
+                        Settles::WhenOwnerSays | Settles::Settled => End::NotYet(None),
+                    },
+                    observed: unknown.observed,
+                    words: unknown.words.clone(),
+                    output: unknown.output.clone(),
+                    runs_in: may.then(|| claim.rules.after_telling.saturating_sub(waited)),
+                    receipt: record.receipt(),
+                };
+                self.check(**unsettled == due, || {
+                    format!("{record:?} is told as {unsettled:?}, due is {due:?}")
                 });
-                if let (RecordState::Unknown(unknown), Settles::By(at), End::NotYet(left)) =
-                    (&record.state, settles(record), unsettled.end)
-                {
-                    self.check(left == Some(at.since(now)), || {
-                        format!("{unknown:?} settles at {at:?}, told was {left:?}")
-                    });
-                }
             }
             ClaimVerdict::Replay(replay) => {
                 let record = before.get(&replay.receipt.key);
@@ -278,9 +306,10 @@ impl Tables {
                     }
                 }
                 (RecordState::Done(_), ending) => ("its own, done", matches!(ending, Ending::Done(_)), false),
-                (RecordState::Failed(_) | RecordState::Cancelled, ending) => {
+                (RecordState::Failed(_), ending) => {
                     ("its own, failed", matches!(ending, Ending::Failed(_)), false)
                 }
+                (RecordState::Cancelled, _) => ("its own, failed", false, false),
             },
         };
         self.coverage.count(Table::Save, row, if row == "its own, by the index" { "" } else { column });
@@ -298,20 +327,17 @@ impl Tables {
         let Some(there) = after.get(&key) else {
             return self.check(false, || format!("saving {column} where it finds {row} left nothing"));
         };
-        let state = match (&save.ending, &there.state) {
-            (Ending::Done(output), RecordState::Done(kept)) => output == kept,
-            (Ending::Failed(failure), RecordState::Failed(kept)) => failure == kept,
-            (Ending::Unknown(said), RecordState::Unknown(kept)) => {
-                said.observed == kept.observed
-                    && said.words == kept.words
-                    && kept.settles
-                        == match said.settles {
-                            SettlesIn::WhenOwnerSays => Settles::WhenOwnerSays,
-                            SettlesIn::After(span) => Settles::By(now + span),
-                            SettlesIn::Settled => Settles::Settled,
-                        }
+        let state = match save.ending.clone() {
+            Ending::Done(output) => RecordState::Done(output),
+            Ending::Failed(failure) => RecordState::Failed(failure),
+            Ending::Unknown(UnknownEnding { settles, observed, words, output }) => {
+                let settles = match settles {
+                    SettlesIn::WhenOwnerSays => Settles::WhenOwnerSays,
+                    SettlesIn::After(span) => Settles::By(now + span),
+                    SettlesIn::Settled => Settles::Settled,
+                };
+                RecordState::Unknown(UnknownOutcome { settles, observed, words, output })
             }
-            _ => false,
         };
         let life = match save.ending {
             Ending::Done(_) => Some(save.keep.done),
@@ -322,16 +348,22 @@ impl Tables {
         let told = found
             .filter(|record| is_settled(record, now) && column == "unknown")
             .and_then(|record| record.delivered);
-        let is_right = state
-            && there.owner == claimed.owner
-            && there.started
-            && there.updated == now
-            && there.expires == life.map(|life| now + life)
-            && there.delivered == save.delivered.or(told)
-            && there.version > found.map_or(claimed.version, |record| record.version)
-            && *verdict == SaveVerdict::Saved(there.receipt())
-            && there.attempts == save.attempts;
-        self.check(is_right, || format!("{save:?} where {found:?} was left {there:?}"));
+        let newest = save.attempts.len().saturating_sub(Record::MOST_ATTEMPTS);
+        let due = Record {
+            state,
+            started: true,
+            updated: now,
+            expires: life.map(|life| now + life),
+            delivered: save.delivered.or(told),
+            version: found.map_or(there.version, |record| record.version + 1),
+            attempts: save.attempts[newest..].to_vec(),
+            ..found.unwrap_or(claimed).clone()
+        };
+        let is_new = found.is_some() || there.version >= never_had(claimed, now);
+        let is_right = *there == due && is_new && *verdict == SaveVerdict::Saved(there.receipt());
+        self.check(is_right, || {
+            format!("{save:?} where {found:?} was left {there:?}, due is {due:?}: {verdict:?}")
+        });
         self.check(changed.len() == 1, || format!("saving {column} where it finds {row} wrote {changed:?}"));
         let leads = |records: &Records| records.indexed(there.index).map(|record| record.key);
         let led = leads(before);
@@ -393,15 +425,20 @@ impl Tables {
         if !writes {
             return;
         }
-        let is_right = after.get(&claimed.key).is_some_and(|there| {
-            there.owner == claimed.owner
-                && there.state == RecordState::Inflight
-                && there.lease == Lease::Until(now + keep.lease)
-                && there.expires == Some(now + keep.open)
-                && there.started == before.get(&claimed.key).unwrap_or(claimed).started
-                && there.version > before.get(&claimed.key).map_or(claimed.version, |old| old.version)
-        });
-        self.check(is_right, || format!("{claimed:?} was renewed as {:?}", after.get(&claimed.key)));
+        let old = before.get(&claimed.key);
+        let due = Record {
+            lease: Lease::Until(now + keep.lease),
+            expires: Some(now + keep.open),
+            updated: now,
+            version: old.map_or_else(|| never_had(claimed, now), |old| old.version + 1),
+            ..old.unwrap_or(claimed).clone()
+        };
+        let there = after.get(&claimed.key);
+        self.check(there == Some(&due), || format!("{claimed:?} was renewed as {there:?}, due is {due:?}"));
+        let leads = |records: &Records| records.indexed(claimed.index).map(|record| record.key);
+        let (led, leads) = (leads(before), leads(after));
+        let due = if old.is_none() { led.or(claimed.index.and(Some(claimed.key))) } else { led };
+        self.check(leads == due, || format!("{row}: the index led to {led:?} and leads to {leads:?}"));
     }
 
     pub(crate) fn start(
@@ -428,12 +465,9 @@ impl Tables {
         });
         if let (Some(old), Some(there), "its own") = (found, after.get(key), row) {
             let seen_end_by = old.seen_end_by.map(|by| by + now.since(old.created));
-            let is_right = there.started
-                && there.version > old.version
-                && there.lease == old.lease
-                && there.seen_end_by == seen_end_by
-                && there.state == old.state;
-            self.check(is_right, || format!("{old:?} was started as {there:?}"));
+            let (version, updated) = (old.version + 1, now);
+            let due = Record { started: true, version, updated, seen_end_by, ..old.clone() };
+            self.check(*there == due, || format!("{old:?} was started as {there:?}"));
         }
     }
 
@@ -460,15 +494,15 @@ impl Tables {
             format!("the mark of a delivery that finds {row} changed {changed:?}")
         });
         if let (Some(old), Some(there), "the answer") = (found, after.get(&receipt.key), row) {
-            let is_right =
-                there.delivered == Some(at) && there.state == old.state && there.version > old.version;
-            self.check(is_right, || format!("{old:?} was marked as delivered: {there:?}"));
+            let due = Record { delivered: Some(at), version: old.version + 1, ..old.clone() };
+            self.check(*there == due, || format!("{old:?} was marked as delivered: {there:?}"));
         }
     }
 
     pub(crate) fn resolve(
         &mut self,
-        (key, resolution): (&Key, Resolution),
+        (key, resolution, rules): (&Key, Resolution, &Rules),
+        sight: Sight<'_>,
         now: Timestamp,
         (before, after): (&Records, &Records),
         verdict: ResolveVerdict,
@@ -478,34 +512,49 @@ impl Tables {
             Resolution::DidNotRun => "did not run",
         };
         let found = before.get(key);
-        let row = match (found.map(|record| &record.state), verdict) {
-            (None, _) => "nothing",
-            (Some(RecordState::Unknown(_)), _) if found.is_some_and(|record| is_settled(record, now)) => {
-                "settled"
-            }
-            (Some(RecordState::Unknown(_)), _)
-            | (Some(RecordState::Inflight), ResolveVerdict::NotSettled(_)) => "not settled",
-            // Its holder is gone.
-            (Some(RecordState::Inflight), ResolveVerdict::Resolved) => "not settled",
-            (Some(_), _) => "not unknown",
+        // What it says once it is known that its owner does not say anything any more.
+        let marked = found.map(|record| (record, sight(&record.owner))).and_then(|(record, sight)| {
+            let is_lost = match &record.state {
+                RecordState::Inflight => record.started && !record.retry_safe,
+                RecordState::Unknown(unknown) => unknown.settles == Settles::WhenOwnerSays,
+                RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
+            };
+            (is_lost && !holds(record, sight, now)).then(|| marked_unknown(record, sight, rules, now))
+        });
+        let is_unknown = |record: &&Record| matches!(record.state, RecordState::Unknown(_));
+        let stands = marked.as_ref().or(found.filter(is_unknown));
+        let row = match stands {
+            Some(record) if is_settled(record, now) => "settled",
+            Some(_) => "not settled",
+            None if found.is_some() => "not unknown",
+            None => "nothing",
         };
         self.coverage.count(Table::Resolve, row, column);
-        let due = match (row, resolution) {
-            ("settled", _) | ("not settled", Resolution::Ran) => verdict == ResolveVerdict::Resolved,
-            ("not settled", Resolution::DidNotRun) => matches!(verdict, ResolveVerdict::NotSettled(_)),
-            _ => verdict == ResolveVerdict::NotUnknown,
-        };
-        self.check(due, || format!("{column}, of what is {row}, got {verdict:?}"));
-        let there = after.get(key);
-        let is_right = match (verdict, resolution) {
-            (ResolveVerdict::Resolved, Resolution::DidNotRun) => there.is_none(),
-            (ResolveVerdict::Resolved, Resolution::Ran) => {
-                there.is_some_and(|there| there.state == RecordState::Done(None) && there.delivered.is_none())
+        let ran = found.map(|record| Record {
+            state: RecordState::Done(None),
+            delivered: None,
+            version: record.version + 1,
+            updated: now,
+            expires: Some(now + rules.keep.done),
+            ..record.clone()
+        });
+        let (due, left) = match (stands, resolution) {
+            (None, _) => (ResolveVerdict::NotUnknown, found.cloned()),
+            (Some(_), Resolution::Ran) => (ResolveVerdict::Resolved, ran),
+            (Some(_), Resolution::DidNotRun) if row == "settled" => (ResolveVerdict::Resolved, None),
+            (Some(record), Resolution::DidNotRun) => {
+                let span = if let Settles::By(at) = settles(record) { Some(at.since(now)) } else { None };
+                (ResolveVerdict::NotSettled(span), Some(record.clone()))
             }
-            (ResolveVerdict::NotUnknown, _) => changes(before, after).is_empty(),
-            (ResolveVerdict::NotSettled(_), _) => there.is_some_and(Record::is_open),
         };
-        self.check(is_right, || format!("{column}, of {found:?}, got {verdict:?} and left {there:?}"));
+        let there = after.get(key);
+        self.check(verdict == due && there == left.as_ref(), || {
+            format!("{column}, of {found:?}, which is {row}, got {verdict:?} and left {there:?}; due is {due:?} and {left:?}")
+        });
+        let changed = changes(before, after);
+        self.check(changed.is_empty() || changed == [*key], || {
+            format!("{column}, of {key:?}, changed {changed:?}")
+        });
         self.index_stays((before, after), None);
     }
 }
@@ -513,12 +562,12 @@ impl Tables {
 /// The row, the column, and what a claim should get.
 fn expected(
     claim: &Claim,
+    picked: Option<(&Record, By)>,
     known: &Known,
     sight: Sight<'_>,
     now: Timestamp,
-    before: &Records,
 ) -> (&'static str, &'static str, Due) {
-    let Some((record, by)) = found(claim, sight, now, before) else { return ("nothing", "", Due::Mine) };
+    let Some((record, by)) = picked else { return ("nothing", "", Due::Mine) };
     if record.digest != claim.digest || record.tool != claim.tool {
         return ("nothing", "another call", Due::Conflict);
     }
@@ -533,7 +582,7 @@ fn expected(
         RecordState::Inflight if !record.started => ("in flight, lapsed, not started", Due::Mine),
         RecordState::Inflight if record.retry_safe => ("in flight, lapsed, safe to repeat", Due::Mine),
         RecordState::Inflight => {
-            let at = over_by(record, claim, sight, now);
+            let at = over_by(record, sight(&owner), &claim.rules, now);
             ("in flight, lapsed, started", if at > now { Due::NotYet(owner) } else { Due::Final(owner) })
         }
         RecordState::Done(_) => done(claim, record, by, known, now),
@@ -599,7 +648,7 @@ fn unknown(
 ) -> (&'static str, Due) {
     let owner = record.owner.clone();
     if settles(record) == Settles::WhenOwnerSays && !holds(record, sight(&owner), now) {
-        let is_over = over_by(record, claim, sight, now) <= now;
+        let is_over = over_by(record, sight(&owner), &claim.rules, now) <= now;
         return ("unknown, its owner is gone", if is_over { Due::Final(owner) } else { Due::NotYet(owner) });
     }
     if !is_settled(record, now) {
@@ -629,6 +678,10 @@ fn found<'r>(
 ) -> Option<(&'r Record, By)> {
     let fresh = |record: &&Record| record.expires.is_none_or(|expires| now < expires);
     let same = |record: &&Record| record.digest == claim.digest && record.tool == claim.tool;
+    // Where nobody gave the key, answers from before duplicates were recognised again count as nothing.
+    let counts = |record: &&Record| {
+        record.is_open() || claim.rules.computed_since.is_none_or(|since| since <= record.updated)
+    };
     let get = |key: &Key| before.get(key).filter(fresh);
     let is_gone = |record: &Record| {
         record.state == RecordState::Inflight
@@ -637,10 +690,12 @@ fn found<'r>(
             && (!record.started || record.retry_safe)
     };
     match (claim.role, claim.address) {
-        (Role::Fresh, Address::Explicit(key)) => get(&key).map(|record| (record, By::Explicit)),
+        (Role::Fresh, Address::Explicit(key)) => {
+            get(&key).filter(counts).map(|record| (record, By::Explicit))
+        }
         (Role::Fresh, Address::CallId { id: own, index } | Address::Keyless { run: own, index }) => {
             let own = get(&own).filter(same);
-            let equal = before.indexed(Some(index)).filter(fresh).filter(same);
+            let equal = before.indexed(Some(index)).filter(fresh).filter(same).filter(counts);
             // A dispatch that failed, or never started, stands back behind an equal run that is open or owes its answer.
             let open = equal.filter(|equal| match equal.state {
                 RecordState::Inflight | RecordState::Unknown(_) => true,
@@ -652,7 +707,8 @@ fn found<'r>(
             match (own, open) {
                 (Some(own), Some(open))
                     if own.key != open.key
-                        && (is_gone(own) || matches!(own.state, RecordState::Failed(_))) =>
+                        && (is_gone(own)
+                            || matches!(own.state, RecordState::Failed(_) | RecordState::Cancelled)) =>
                 {
                     Some((open, By::Equal))
                 }
@@ -664,8 +720,8 @@ fn found<'r>(
             let is_explicit = matches!(address, Address::Explicit(_));
             let meant = |record: &&Record| is_explicit || same(record);
             let followed = get(&followed).filter(meant);
-            let own = get(&address.own()).filter(meant);
-            let equal = before.indexed(address.index()).filter(fresh).filter(meant);
+            let own = get(&address.own()).filter(meant).filter(|own| !is_explicit || counts(own));
+            let equal = before.indexed(address.index()).filter(fresh).filter(meant).filter(counts);
             let held = |record: &&Record| !is_gone(record);
             let picked = followed.filter(held).or(own.filter(held)).or(equal).or(own).or(followed);
             picked.map(|record| (record, By::Waiting))
@@ -675,12 +731,38 @@ fn found<'r>(
 
 /// When an attempt is over whose owner does not say so any more: after the linger where nobody could see its end, when the leash
 /// has ended its child, or when its owner would have seen the end.
-fn over_by(record: &Record, claim: &Claim, sight: Sight<'_>, now: Timestamp) -> Timestamp {
-    match (record.seen_end_by, sight(&record.owner)) {
-        (None, _) => now + claim.rules.linger,
-        (Some(_), LeaseSight::Gone) => now + Duration::from_secs(5) + claim.rules.settle,
-        (Some(by), LeaseSight::Alive | LeaseSight::Time) => by.max(now) + claim.rules.settle,
+fn over_by(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Timestamp {
+    match (record.seen_end_by, sight) {
+        (None, _) => now + rules.linger,
+        (Some(_), LeaseSight::Gone) => now + Duration::from_secs(5) + rules.settle,
+        (Some(by), LeaseSight::Alive | LeaseSight::Time) => by.max(now) + rules.settle,
     }
+}
+
+/// The record of a run of which its owner says nothing any more. What was seen of it before stays.
+fn marked_unknown(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Record {
+    let settles = Settles::By(over_by(record, sight, rules, now));
+    let unknown = match &record.state {
+        RecordState::Unknown(unknown) => UnknownOutcome { settles, ..unknown.clone() },
+        RecordState::Inflight | RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
+            let observed = if sight == LeaseSight::Gone { Observed::ProcessDied } else { Observed::NoAnswer };
+            UnknownOutcome { settles, observed, words: None, output: None }
+        }
+    };
+    let is_held = rules.after_unknown == AfterUnknown::Hold || record.expires.is_none();
+    Record {
+        state: RecordState::Unknown(unknown),
+        delivered: None,
+        version: record.version + 1,
+        updated: now,
+        expires: (!is_held).then(|| now + rules.keep.open),
+        ..record.clone()
+    }
+}
+
+/// A version that no record under this key has had.
+fn never_had(claimed: &Record, now: Timestamp) -> u64 {
+    now.as_millis().max(claimed.version + 1)
 }
 
 fn delivered(record: &Record, known: &Known) -> Option<Timestamp> {
@@ -715,10 +797,6 @@ fn says_more(known: Settles, said: SettlesIn, now: Timestamp) -> bool {
     }
 }
 
-fn is_lapsed(record: &Record, now: Timestamp) -> bool {
-    matches!(record.lease, Lease::Until(until) if until <= now)
-}
-
 /// The keys of records that are not what they were.
 fn changes(before: &Records, after: &Records) -> Vec<Key> {
     let is_other = |one: &Record, other: Option<&Record>| other.is_none_or(|other| !std::ptr::eq(one, other));
@@ -739,8 +817,4 @@ pub(crate) fn holds(record: &Record, sight: LeaseSight, now: Timestamp) -> bool 
         (LeaseSight::Time, Lease::Record) => true,
         (LeaseSight::Time, Lease::Until(until)) => until > now,
     }
-}
-
-fn has_expired(record: &Record, now: Timestamp) -> bool {
-    matches!(record.expires, Some(at) if now >= at)
 }

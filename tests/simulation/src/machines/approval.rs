@@ -1,0 +1,448 @@
+//! Requests and grants: whom a grant lets run, once or more often, and until when.
+
+use std::collections::BTreeMap;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{
+    Answer, Approvals, Channel, Decided, Decision, Fits, GrantId, Grantor, NotDecided, ParkedId, Plan, Shape,
+    Situation, Spend, Wanted, plan,
+};
+use steadfast_core::id::{Digest, SessionKey, ToolRef};
+use steadfast_core::policy::{ApprovalPolicy, AskWhen, Dangerous};
+use steadfast_core::trust::{Escalation, Signature, Standing, TrustState};
+
+use super::{Story, agree, millis, next_moment, perhaps};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+use crate::system::session_of;
+use crate::transition::{digest, tool};
+
+const PROMISE: &str = "approvals as documented";
+const DAY: u64 = 24 * 3600 * 1000;
+
+/// What a call is, as far as approvals are concerned.
+#[derive(Clone, Debug, PartialEq)]
+struct Call {
+    tool: ToolRef,
+    arguments: Digest,
+    signature: Signature,
+    session: Option<SessionKey>,
+}
+
+impl Call {
+    fn draw(rng: &mut Rng) -> Self {
+        let mut tool = tool();
+        if rng.chance(15) {
+            tool.namespace = steadfast_core::id::Namespace::new("shop").expect("a name");
+        }
+        Self {
+            tool,
+            arguments: digest(rng.between(0, 1)),
+            signature: Signature(format!("signature {}", rng.between(0, 1)).into()),
+            session: perhaps(rng, |rng| session_of(usize::from(rng.chance(50)))).flatten(),
+        }
+    }
+
+    fn wanted(&self, blocked: bool) -> Wanted<'_> {
+        Wanted {
+            tool: &self.tool,
+            arguments: self.arguments,
+            signature: &self.signature,
+            session: self.session.as_ref(),
+            blocked,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    call: Call,
+    blocked: bool,
+    askers: u32,
+    first: Timestamp,
+    last: Timestamp,
+    expires: Timestamp,
+    over: bool,
+}
+
+#[derive(Debug)]
+struct Given {
+    call: Call,
+    kind: Kind,
+    by: Grantor,
+    blocked: bool,
+    expires: Timestamp,
+    spent_by: Option<Digest>,
+    gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Once,
+    Session,
+    Time,
+}
+
+impl Given {
+    fn is_for(&self, call: &Call) -> bool {
+        self.call.tool == call.tool
+            && match self.kind {
+                Kind::Once => self.call.arguments == call.arguments,
+                Kind::Session => {
+                    self.call.signature == call.signature
+                        && call.session.is_some()
+                        && self.call.session == call.session
+                }
+                Kind::Time => self.call.signature == call.signature,
+            }
+    }
+}
+
+/// Everything that was asked and answered.
+#[derive(Debug, Default)]
+struct Reference {
+    requests: BTreeMap<ParkedId, Request>,
+    denied: BTreeMap<ParkedId, Timestamp>,
+    grants: BTreeMap<GrantId, Given>,
+}
+
+impl Reference {
+    fn grant_for(&self, call: &Call, blocked: bool, now: Timestamp) -> Option<GrantId> {
+        let fits = |grant: &&Given| {
+            grant.is_for(call)
+                && !grant.gone
+                && grant.spent_by.is_none()
+                && now < grant.expires
+                && (!blocked || grant.blocked && grant.by == Grantor::Operator)
+        };
+        // The oldest of those that are not used up, else the oldest.
+        let fitting: Vec<(&GrantId, &Given)> = self.grants.iter().filter(|(_, grant)| fits(grant)).collect();
+        let lasting = fitting.iter().find(|(_, grant)| grant.kind != Kind::Once);
+        lasting.or(fitting.first()).map(|(id, _)| **id)
+    }
+
+    fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> Spend {
+        let Some(grant) = self.grants.get_mut(&id).filter(|grant| !grant.gone) else { return Spend::Gone };
+        match (grant.kind, grant.spent_by) {
+            (Kind::Once, Some(spender)) => {
+                if spender == owner {
+                    Spend::AlreadyMine
+                } else {
+                    Spend::Lost
+                }
+            }
+            (Kind::Once | Kind::Session | Kind::Time, _) if now >= grant.expires => Spend::Gone,
+            (Kind::Once, None) => {
+                grant.spent_by = Some(owner);
+                Spend::Spent
+            }
+            (Kind::Session | Kind::Time, _) => Spend::Holds,
+        }
+    }
+
+    fn answer(&self, id: ParkedId, call: &Call, blocked: bool, now: Timestamp) -> Answer {
+        if let Some(grant) = self.grant_for(call, blocked, now) {
+            return Answer::Granted(grant);
+        }
+        if self.denied.get(&id).is_some_and(|until| now < *until) {
+            return Answer::Denied;
+        }
+        match self.requests.get(&id) {
+            Some(request) if !request.over && now < request.expires => Answer::Pending,
+            _ => Answer::Gone,
+        }
+    }
+}
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    plans(rng, story)?;
+    let policy =
+        ApprovalPolicy { parked: millis(*rng.pick(&[500, 5_000, DAY])), ..ApprovalPolicy::default() };
+    let (mut approvals, mut reference) = (Approvals::default(), Reference::default());
+    let mut now = Timestamp::from_millis(1_000_000);
+    for _ in 0..50 {
+        let expiries = reference.requests.values().map(|request| request.expires);
+        let moments: Vec<Timestamp> = expiries
+            .chain(reference.grants.values().map(|grant| grant.expires))
+            .chain(reference.denied.values().copied())
+            .collect();
+        now = next_moment(rng, now, &moments);
+        let (call, blocked) = (Call::draw(rng), rng.chance(25));
+        let owner = digest(100 + rng.between(0, 2));
+        let at = now.as_millis();
+        match rng.between(0, 9) {
+            0..3 => {
+                let open = reference.requests.iter_mut().find(|(_, request)| {
+                    !request.over
+                        && now < request.expires
+                        && (&request.call.tool, request.call.arguments, &request.call.session)
+                            == (&call.tool, call.arguments, &call.session)
+                });
+                let prompt = prompt(blocked);
+                let got = approvals.ask(call.wanted(blocked), &prompt, None, &policy, now);
+                story.tell(|| format!("{at}: {call:?} asks: {got:?}"));
+                agree(PROMISE, "what makes room", &got.dropped, &None)?;
+                match open {
+                    Some((id, request)) => {
+                        agree(PROMISE, "a request that joins", &got.id, id)?;
+                        request.askers += 1;
+                        (request.last, request.expires, request.blocked) =
+                            (now, now + policy.parked, blocked);
+                    }
+                    None => {
+                        if reference.requests.contains_key(&got.id)
+                            || reference.grants.contains_key(&GrantId(got.id.0))
+                        {
+                            return Err((PROMISE, format!("number {:?} is given twice", got.id)));
+                        }
+                        let request = Request {
+                            call,
+                            blocked,
+                            askers: 1,
+                            first: now,
+                            last: now,
+                            expires: now + policy.parked,
+                            over: false,
+                        };
+                        reference.requests.insert(got.id, request);
+                    }
+                }
+            }
+            3..6 if !reference.requests.is_empty() => {
+                decide(rng, story, &mut approvals, &mut reference, now)?
+            }
+            6 | 7 if !reference.grants.is_empty() => {
+                let ids: Vec<GrantId> = reference.grants.keys().copied().collect();
+                let id = *rng.pick(&ids);
+                let (got, due) = (approvals.spend(id, owner, now), reference.spend(id, owner, now));
+                story.tell(|| format!("{at}: {id:?} is spent: {got:?}"));
+                agree(PROMISE, "spending", &got, &due)?;
+                agree(
+                    PROMISE,
+                    "whether it may run",
+                    &got.may_run(),
+                    &matches!(due, Spend::Spent | Spend::AlreadyMine | Spend::Holds),
+                )?;
+                agree(
+                    PROMISE,
+                    "whom it is for",
+                    &approvals.is_for(id, call.wanted(blocked)),
+                    &reference.grants.get(&id).is_some_and(|grant| !grant.gone && grant.is_for(&call)),
+                )?;
+            }
+            8 if !reference.grants.is_empty() => {
+                let ids: Vec<GrantId> = reference.grants.keys().copied().collect();
+                let id = *rng.pick(&ids);
+                approvals.give_back(id, owner);
+                story.tell(|| format!("{at}: {id:?} is given back"));
+                if let Some(grant) =
+                    reference.grants.get_mut(&id).filter(|grant| grant.spent_by == Some(owner))
+                {
+                    grant.spent_by = None;
+                }
+            }
+            9 if rng.chance(40) => {
+                let over: Vec<ParkedId> = reference
+                    .requests
+                    .iter()
+                    .filter(|(_, request)| !request.over && now >= request.expires)
+                    .map(|(id, _)| *id)
+                    .collect();
+                agree(PROMISE, "what expires", &approvals.expire(now).len(), &over.len())?;
+                over.iter()
+                    .filter_map(|id| reference.requests.get_mut(id).map(|request| request.over = true))
+                    .for_each(drop);
+                reference
+                    .grants
+                    .values_mut()
+                    .filter(|grant| now >= grant.expires)
+                    .for_each(|grant| grant.gone = true);
+            }
+            9 if rng.chance(30) => {
+                if let Some(session) = &call.session {
+                    approvals.end_session(session);
+                    let of_it = |grant: &&mut Given| {
+                        grant.kind == Kind::Session && grant.call.session.as_ref() == Some(session)
+                    };
+                    reference.grants.values_mut().filter(of_it).for_each(|grant| grant.gone = true);
+                }
+            }
+            _ => {}
+        }
+        compare(rng, &approvals, &reference, now)?;
+    }
+    Ok(())
+}
+
+fn decide(
+    rng: &mut Rng,
+    story: &mut Story,
+    approvals: &mut Approvals,
+    reference: &mut Reference,
+    now: Timestamp,
+) -> Result<(), Broken> {
+    let ids: Vec<ParkedId> = reference.requests.keys().copied().collect();
+    let id = *rng.pick(&ids);
+    let by = *rng.pick(&[Grantor::Client, Grantor::Operator]);
+    let until = now + millis(rng.between(0, 2_000));
+    let decision = *rng.pick(&[
+        Decision::Once,
+        Decision::Once,
+        Decision::Session,
+        Decision::Time { until },
+        Decision::Recover,
+        Decision::Deny,
+    ]);
+    let got = approvals.decide(id, decision, by, now);
+    story.tell(|| format!("{}: {by:?} decides {id:?} {decision:?}: {got:?}", now.as_millis()));
+    let request = reference.requests.get_mut(&id).filter(|request| !request.over && now < request.expires);
+    let Some(request) = request else {
+        return agree(PROMISE, "a decision too late", &got, &Err(NotDecided::Gone));
+    };
+    let kind = match decision {
+        Decision::Deny => {
+            request.over = true;
+            reference.denied.insert(id, now + millis(120_000));
+            return agree(PROMISE, "a denial", &got, &Ok(Decided::Denied));
+        }
+        _ if request.blocked && by == Grantor::Client => {
+            return agree(PROMISE, "a client that unblocks", &got, &Err(NotDecided::OperatorOnly));
+        }
+        Decision::Session | Decision::Time { .. } | Decision::Recover if request.blocked => {
+            return agree(PROMISE, "more than one call of a blocked tool", &got, &Err(NotDecided::OnlyOnce));
+        }
+        Decision::Time { until } if until <= now => {
+            return agree(PROMISE, "a grant that is over", &got, &Err(NotDecided::EndsInThePast));
+        }
+        Decision::Time { .. } => Kind::Time,
+        Decision::Session if request.call.session.is_some() => Kind::Session,
+        Decision::Session | Decision::Once | Decision::Recover => Kind::Once,
+    };
+    let Ok(Decided::Granted { grant, dropped: None }) = got else {
+        return Err((PROMISE, format!("{decision:?} of {request:?} got {got:?}")));
+    };
+    request.over = true;
+    let expires = if kind == Kind::Time { until } else { now + millis(DAY) };
+    let given = Given {
+        call: request.call.clone(),
+        kind,
+        by,
+        blocked: request.blocked,
+        expires,
+        spent_by: None,
+        gone: false,
+    };
+    if reference.grants.insert(grant, given).is_some() || reference.requests.contains_key(&ParkedId(grant.0))
+    {
+        return Err((PROMISE, format!("number {grant:?} is given twice")));
+    }
+    Ok(())
+}
+
+fn compare(
+    rng: &mut Rng,
+    approvals: &Approvals,
+    reference: &Reference,
+    now: Timestamp,
+) -> Result<(), Broken> {
+    let (call, blocked) = (Call::draw(rng), rng.chance(30));
+    let due = reference.grant_for(&call, blocked, now);
+    agree(PROMISE, "a grant that fits", &approvals.grant_for(call.wanted(blocked), now), &due)?;
+    for id in reference.requests.keys() {
+        let due = reference.answer(*id, &call, blocked, now);
+        agree(PROMISE, "the answer", &approvals.answer(*id, call.wanted(blocked), now), &due)?;
+    }
+    let open = reference.requests.iter().filter(|(_, request)| !request.over && now < request.expires);
+    let due: Vec<_> = open
+        .map(|(id, request)| {
+            (
+                *id,
+                request.askers,
+                request.first,
+                request.last,
+                request.expires,
+                request.blocked,
+                request.call.session.clone(),
+                request.call.signature.clone(),
+            )
+        })
+        .collect();
+    let got: Vec<_> = approvals
+        .parked(now)
+        .map(|(id, parked)| {
+            (
+                id,
+                parked.askers,
+                parked.asked_at,
+                parked.last_asked,
+                parked.expires,
+                parked.blocked,
+                parked.session.clone(),
+                parked.signature.clone(),
+            )
+        })
+        .collect();
+    agree(PROMISE, "what waits", &got, &due)?;
+    let holding = reference.grants.iter().filter(|(_, grant)| !grant.gone && now < grant.expires);
+    let due: Vec<_> = holding
+        .map(|(id, grant)| (*id, grant.kind, grant.by, grant.blocked, grant.expires, grant.spent_by))
+        .collect();
+    let kind = |fits: &Fits| match fits {
+        Fits::Once { .. } => Kind::Once,
+        Fits::Session { .. } => Kind::Session,
+        Fits::Time { .. } => Kind::Time,
+    };
+    let got: Vec<_> = approvals
+        .grants(now)
+        .map(|(id, grant)| (id, kind(&grant.fits), grant.by, grant.blocked, grant.expires, grant.spent_by))
+        .collect();
+    agree(PROMISE, "what is granted", &got, &due)
+}
+
+/// How a call comes to its approval, as D24 to D26 say it.
+fn plans(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let policy = ApprovalPolicy {
+        when: *rng.pick(&[AskWhen::Never, AskWhen::Escalated, AskWhen::Always]),
+        timeout: millis(*rng.pick(&[0, 1_000])),
+        dangerous: *rng.pick(&[Dangerous::Record, Dangerous::Ask]),
+        ..ApprovalPolicy::default()
+    };
+    let standing = match rng.between(0, 2) {
+        0 => Standing::Free(TrustState::Trusted),
+        1 => Standing::Ask(prompt(false)),
+        _ => Standing::Blocked(prompt(true)),
+    };
+    let shape = *rng.pick(&[Shape::Ordinary, Shape::Dangerous]);
+    let channel = *rng.pick(&[Channel::Interactive, Channel::Headless]);
+    let grant = perhaps(rng, |_| GrantId(3));
+    let now = Timestamp::from_millis(10_000);
+    let deadline = perhaps(rng, |rng| now + millis(*rng.pick(&[0, 1, 500, 2_000])));
+    let got = plan(Situation { standing: &standing, policy: &policy, shape, channel, grant, deadline }, now);
+    let is_blocked = matches!(standing, Standing::Blocked(_));
+    let by_trust = match policy.when {
+        AskWhen::Never => false,
+        AskWhen::Escalated => matches!(standing, Standing::Ask(_)),
+        AskWhen::Always => true,
+    };
+    let asks = is_blocked || by_trust || shape == Shape::Dangerous && policy.dangerous == Dangerous::Ask;
+    let waits = policy.timeout.min(deadline.map_or(policy.timeout, |deadline| deadline.since(now)));
+    let due = match grant {
+        _ if !asks => Plan::Go,
+        Some(grant) => Plan::Spend(grant),
+        None if is_blocked => Plan::RefuseBlocked,
+        None if channel == Channel::Headless || waits.is_zero() => Plan::Park,
+        None => Plan::Ask { until: now + waits },
+    };
+    story.tell(|| {
+        format!(
+            "{standing:?} under {policy:?}, {shape:?}, {channel:?}, {grant:?}, until {deadline:?}: {got:?}"
+        )
+    });
+    agree(PROMISE, "the plan", &got, &due)
+}
+
+fn prompt(blocked: bool) -> Escalation {
+    let mut prompt = Escalation::routine(&tool());
+    prompt.state = if blocked { TrustState::Blocked } else { TrustState::Escalated };
+    prompt
+}

@@ -1,0 +1,648 @@
+//! Two breakers that share a store: what opens and closes them, who probes, and what they take over from each other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::{
+    Breaker, Forced, Held, Permit, Reason, Refused, RefusedBy, SharedBreaker, Snapshot, State, Ticket,
+    Transition, Verdict,
+};
+use steadfast_core::policy::{BreakerPolicy, Cooldown, Factor, RateRule, Ratio, SlowRule};
+
+use super::{Story, agree, few, millis, next_moment, perhaps};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+
+const PROMISE: &str = "breakers do as they say";
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    alone(rng, story)?;
+    together(rng, story)
+}
+
+fn policy(rng: &mut Rng) -> BreakerPolicy {
+    let rate = |rng: &mut Rng| RateRule {
+        threshold: Ratio::percent(*rng.pick(&[1, 25, 50, 75, 100])),
+        last: few(rng, 1, 8),
+        at_least: few(rng, 1, 5),
+    };
+    BreakerPolicy {
+        consecutive: perhaps(rng, |rng| few(rng, 1, 4)),
+        rate: perhaps(rng, rate),
+        slow: perhaps(rng, |rng| SlowRule { slower_than: millis(100), rate: rate(rng) }),
+        window: millis(*rng.pick(&[1, 1_000, 10_000, 120_000])),
+        cooldown: Cooldown {
+            first: millis(*rng.pick(&[0, 100, 1_000])),
+            growth: *rng.pick(&[Factor::ONE, Factor::TWO]),
+            cap: millis(*rng.pick(&[100, 2_500, 1_000_000])),
+        },
+        close_after: few(rng, 1, 3),
+        neutral_close_after: few(rng, 1, 4),
+        probe_lease: millis(*rng.pick(&[1, 300, 3_000])),
+        forced_open: rng.chance(3),
+    }
+}
+
+/// What was counted while closed.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    at: Timestamp,
+    failed: bool,
+    slow: bool,
+}
+
+/// Who probes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place {
+    number: u64,
+    alive: Timestamp,
+    told: Timestamp,
+    /// Whether all who share the breaker know; else who had the place before.
+    agreed: Result<(), Option<u64>>,
+}
+
+/// How a half-open breaker stands, as far as others know of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Trial {
+    turn: u32,
+    good: u32,
+    neutral: u32,
+    probe: Option<(u64, Timestamp)>,
+}
+
+/// What is stored.
+#[derive(Clone, Debug)]
+struct Stored {
+    epoch: u64,
+    state: State,
+    changed: Option<(Timestamp, Reason)>,
+    reopened: u32,
+    until: Option<Timestamp>,
+    trial: Option<Trial>,
+    changes: VecDeque<Transition>,
+}
+
+impl Stored {
+    fn order(&self) -> (u64, u32) {
+        (self.epoch, self.trial.map_or(0, |trial| trial.turn))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Reference {
+    epoch: u64,
+    state: State,
+    /// From when on it is as it is, for a cool-down.
+    since: Timestamp,
+    changed: Option<(Timestamp, Reason)>,
+    changes: VecDeque<Transition>,
+    until: Option<Timestamp>,
+    reopened: u32,
+    turn: u32,
+    good: u32,
+    neutral: u32,
+    probe: Option<Place>,
+    ended: Option<u64>,
+    counted: Vec<Counted>,
+    reach: [u32; 3],
+}
+
+/// A ticket beside what the reference knows of it.
+struct Given {
+    ticket: Ticket,
+    epoch: u64,
+    probe: Option<u64>,
+}
+
+impl Reference {
+    fn new() -> Self {
+        Self {
+            epoch: 0,
+            state: State::Closed,
+            since: Timestamp::ZERO,
+            changed: None,
+            changes: VecDeque::new(),
+            until: None,
+            reopened: 0,
+            turn: 0,
+            good: 0,
+            neutral: 0,
+            probe: None,
+            ended: None,
+            counted: Vec::new(),
+            reach: [0; 3],
+        }
+    }
+
+    fn cooldown(&self, policy: &BreakerPolicy) -> Duration {
+        let Cooldown { first, growth, cap } = policy.cooldown;
+        (0..self.reopened).fold(first, |span, _| span.mul_f64(growth.get()).min(cap)).min(cap)
+    }
+
+    fn probes(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
+        self.probe.is_some_and(|probe| probe.alive + policy.probe_lease > now)
+    }
+
+    fn refused(&self, policy: &BreakerPolicy, now: Timestamp) -> Option<Refused> {
+        let refused = |state, retry_at, by| Some(Refused { state, retry_at, by });
+        if policy.forced_open {
+            return refused(State::ForcedOpen, None, RefusedBy::Configuration);
+        }
+        match self.state {
+            State::Closed => None,
+            State::Open => {
+                let over = self.since + self.cooldown(policy);
+                if over > now { refused(State::Open, Some(over), RefusedBy::Failures) } else { None }
+            }
+            State::HalfOpen if self.probes(policy, now) => {
+                let lease = self.probe.map_or(now, |probe| probe.alive) + policy.probe_lease;
+                refused(State::HalfOpen, Some(lease.min(now + policy.cooldown.first)), RefusedBy::Failures)
+            }
+            State::HalfOpen => None,
+            State::ForcedOpen if self.until.is_some_and(|until| now >= until) => None,
+            State::ForcedOpen => refused(State::ForcedOpen, self.until, RefusedBy::Hand),
+        }
+    }
+
+    fn becomes(&mut self, to: State, reason: Reason, now: Timestamp) -> Transition {
+        let change = Transition { from: self.state, to, reason, at: now };
+        self.reopened = match (self.state, to) {
+            (State::HalfOpen, State::Open) => self.reopened + 1,
+            (State::Open, State::HalfOpen) => self.reopened,
+            _ => 0,
+        };
+        self.epoch += 1;
+        (self.state, self.since, self.changed, self.until) = (to, now, Some((now, reason)), None);
+        (self.turn, self.good, self.neutral, self.probe) = (0, 0, 0, None);
+        self.counted.clear();
+        self.changes.push_back(change.clone());
+        if self.changes.len() > 32 {
+            self.changes.pop_front();
+        }
+        change
+    }
+
+    /// The next word of a person has an epoch that is a multiple of a large number.
+    fn by_hand(&mut self, to: State, reason: Reason, until: Option<Timestamp>, now: Timestamp) -> Transition {
+        let word = (self.epoch / Snapshot::BY_HAND + 1).max(now.as_millis() / 1000);
+        self.epoch = word * Snapshot::BY_HAND - 1;
+        let change = self.becomes(to, reason, now);
+        self.until = until;
+        change
+    }
+
+    fn admit(
+        &mut self,
+        policy: &BreakerPolicy,
+        number: u64,
+        now: Timestamp,
+    ) -> Result<(Option<u64>, Option<Transition>), Refused> {
+        if let Some(refused) = self.refused(policy, now) {
+            return Err(refused);
+        }
+        if self.state == State::Closed {
+            return Ok((None, None));
+        }
+        let change =
+            (self.state != State::HalfOpen).then(|| self.becomes(State::HalfOpen, Reason::CooledDown, now));
+        let before = self.probe.map(|probe| probe.number);
+        self.probe = Some(Place { number, alive: now, told: now, agreed: Err(before) });
+        self.turn += 1;
+        Ok((Some(number), change))
+    }
+
+    fn gives_back(&mut self, epoch: u64, probe: Option<u64>) -> bool {
+        let Some(place) = self.probe.filter(|place| epoch == self.epoch && probe == Some(place.number))
+        else {
+            return false;
+        };
+        self.probe = None;
+        self.ended = probe;
+        // What nobody heard of never was.
+        self.turn = if place.agreed.is_ok() { self.turn + 1 } else { self.turn - 1 };
+        true
+    }
+
+    fn record(
+        &mut self,
+        policy: &BreakerPolicy,
+        (epoch, probe): (u64, Option<u64>),
+        verdict: Verdict,
+        now: Timestamp,
+    ) -> Option<Transition> {
+        let is_slow = |took: Duration| policy.slow.is_some_and(|rule| took > rule.slower_than);
+        if self.state == State::Closed && epoch == self.epoch && probe.is_none() && !policy.forced_open {
+            let (failed, took) = match verdict {
+                Verdict::Success { took } => (false, took),
+                Verdict::Failure { took } => (true, took),
+                Verdict::Neutral => return None,
+            };
+            self.count(policy, Counted { at: now, failed, slow: is_slow(took) });
+            let reason = self.opens(policy)?;
+            return Some(self.becomes(State::Open, reason, now));
+        }
+        let in_time = self.probes(policy, now);
+        if !self.gives_back(epoch, probe) || !in_time || policy.forced_open {
+            return None;
+        }
+        match verdict {
+            Verdict::Failure { .. } => Some(self.becomes(State::Open, Reason::ProbeFailed, now)),
+            Verdict::Success { took } if is_slow(took) => Some(self.becomes(State::Open, Reason::Slow, now)),
+            Verdict::Success { .. } => {
+                (self.good, self.neutral) = (self.good + 1, 0);
+                (self.good >= policy.close_after.get())
+                    .then(|| self.becomes(State::Closed, Reason::ProbesSucceeded, now))
+            }
+            Verdict::Neutral => {
+                self.neutral += 1;
+                (self.neutral >= policy.neutral_close_after.get())
+                    .then(|| self.becomes(State::Closed, Reason::ProbesAnswered, now))
+            }
+        }
+    }
+
+    /// Remembers as many outcomes as the rules look back, and no longer than the window.
+    fn count(&mut self, policy: &BreakerPolicy, counted: Counted) {
+        self.reach = [
+            policy.rate.map_or(0, |rule| rule.last.get()),
+            policy.slow.map_or(0, |rule| rule.rate.last.get()),
+            policy.consecutive.map_or(0, std::num::NonZeroU32::get),
+        ];
+        let most = self.reach.iter().max().map_or(0, |most| *most as usize);
+        self.keep_last(most);
+        self.counted.retain(|old| counted.at.since(old.at) <= policy.window);
+        if most > 0 {
+            self.counted.push(counted);
+        }
+        self.keep_last(most);
+    }
+
+    fn keep_last(&mut self, most: usize) {
+        self.counted.drain(..self.counted.len().saturating_sub(most));
+    }
+
+    fn last(&self, reach: u32) -> &[Counted] {
+        &self.counted[self.counted.len().saturating_sub(reach as usize)..]
+    }
+
+    fn row(&self) -> usize {
+        self.counted.iter().rev().take_while(|counted| counted.failed).count()
+    }
+
+    fn opens(&self, policy: &BreakerPolicy) -> Option<Reason> {
+        let reached = |rule: RateRule, is_bad: fn(&&Counted) -> bool| {
+            let last = self.last(rule.last.get());
+            let bad = last.iter().filter(is_bad).count();
+            last.len() >= rule.at_least.min(rule.last).get() as usize
+                && bad > 0
+                && bad as f64 >= rule.threshold.get() * last.len() as f64
+        };
+        if policy.consecutive.is_some_and(|most| self.row() >= most.get() as usize) {
+            return Some(Reason::Consecutive);
+        }
+        if policy.rate.is_some_and(|rule| reached(rule, |counted| counted.failed)) {
+            return Some(Reason::Rate);
+        }
+        policy.slow.is_some_and(|rule| reached(rule.rate, |counted| counted.slow)).then_some(Reason::Slow)
+    }
+
+    fn renew(&mut self, policy: &BreakerPolicy, epoch: u64, probe: Option<u64>, now: Timestamp) -> Held {
+        if epoch != self.epoch {
+            return Held::Lost;
+        }
+        if self.state == State::Closed {
+            return Held::Still;
+        }
+        let in_time = self.probes(policy, now);
+        let Some(place) = self.probe.as_mut().filter(|place| in_time && probe == Some(place.number)) else {
+            return Held::Lost;
+        };
+        place.alive = now;
+        if place.agreed.is_err() || now.since(place.told) < policy.probe_lease / 3 {
+            return Held::Still;
+        }
+        place.told = now;
+        self.turn += 1;
+        Held::ForLonger
+    }
+
+    fn holds(&self, policy: &BreakerPolicy, epoch: u64, probe: Option<u64>, now: Timestamp) -> bool {
+        epoch == self.epoch
+            && match (self.state, probe) {
+                (State::Closed, None) => true,
+                (State::HalfOpen, Some(number)) => {
+                    self.probes(policy, now) && self.probe.is_some_and(|place| place.number == number)
+                }
+                _ => false,
+            }
+    }
+
+    fn stored(&self) -> Stored {
+        let trial = (self.state == State::HalfOpen).then(|| Trial {
+            turn: self.turn,
+            good: self.good,
+            neutral: self.neutral,
+            probe: self.probe.map(|place| (place.number, place.told)),
+        });
+        Stored {
+            epoch: self.epoch,
+            state: self.state,
+            changed: self.changed,
+            reopened: self.reopened,
+            until: self.until,
+            trial,
+            changes: self.changes.clone(),
+        }
+    }
+
+    /// What others know of: a probe that is not agreed on is not there.
+    fn known(&self) -> Stored {
+        let mut known = self.stored();
+        if let (Some(Place { agreed: Err(before), .. }), Some(trial)) = (self.probe, &mut known.trial) {
+            trial.turn -= 1;
+            trial.probe = before.map(|number| (number, Timestamp::ZERO));
+        }
+        known
+    }
+
+    fn adopt(&mut self, stored: &Stored, now: Timestamp) -> Option<Transition> {
+        let here = self.known();
+        let number = |of: &Stored| of.trial.and_then(|trial| trial.probe).map(|(number, _)| number);
+        let differs = (stored.state, stored.changed, stored.until, number(stored))
+            != (here.state, here.changed, here.until, number(&here));
+        if stored.order() < here.order() || stored.order() == here.order() && !differs {
+            return None;
+        }
+        let is_same_change =
+            (stored.epoch, stored.state, stored.changed) == (here.epoch, here.state, here.changed);
+        let from = self.state;
+        let trial = stored.trial.unwrap_or_default();
+        self.probe = trial.probe.map(|(number, alive)| {
+            let alive = alive.min(now);
+            Place { number, alive, told: alive, agreed: Ok(()) }
+        });
+        (self.epoch, self.state, self.changed) = (stored.epoch, stored.state, stored.changed);
+        (self.turn, self.good, self.neutral) = (trial.turn, trial.good, trial.neutral);
+        (self.reopened, self.until) = (stored.reopened, stored.until);
+        self.since = stored.changed.map_or(Timestamp::ZERO, |(at, _)| at).min(now);
+        if !is_same_change {
+            self.counted.clear();
+            self.changes.clone_from(&stored.changes);
+        }
+        if self.ended.is_some() && self.probe.map(|place| place.number) == self.ended {
+            self.probe = None;
+            self.turn += 1;
+        }
+        let (at, reason) = stored.changed.unwrap_or((now, Reason::Reset));
+        (!is_same_change && from != self.state).then(|| Transition {
+            from,
+            to: self.state,
+            reason,
+            at: at.min(now),
+        })
+    }
+}
+
+fn verdict(rng: &mut Rng) -> Verdict {
+    let took = millis(*rng.pick(&[0, 99, 100, 101, 5_000]));
+    match rng.between(0, 4) {
+        0 | 1 => Verdict::Failure { took },
+        2 | 3 => Verdict::Success { took },
+        _ => Verdict::Neutral,
+    }
+}
+
+fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let mut policy = policy(rng);
+    let mut breakers = [Breaker::numbered_from(0), Breaker::numbered_from(1_000_000)];
+    let mut references = [Reference::new(), Reference::new()];
+    let mut given: [Vec<Given>; 2] = [Vec::new(), Vec::new()];
+    let mut store: Option<(Snapshot, Stored)> = None;
+    let mut now = Timestamp::from_millis(1_000_000);
+    let mut numbers = 0;
+    for _ in 0..80 {
+        let moments: Vec<Timestamp> =
+            references.iter().flat_map(|reference| moments(reference, &policy)).collect();
+        now = next_moment(rng, now, &moments);
+        let who = usize::from(rng.chance(40));
+        let (breaker, reference, given) = (&mut breakers[who], &mut references[who], &mut given[who]);
+        let at = now.as_millis();
+        match rng.between(0, 19) {
+            0..6 => {
+                numbers += 1;
+                let due = reference.admit(&policy, numbers, now);
+                let got = breaker.admit(&policy, now);
+                story.tell(|| format!("{at}: breaker {who} admits {got:?}"));
+                let shape = got.as_ref().map(|(ticket, change)| (ticket.is_probe(), change.clone()));
+                let wanted = due.as_ref().map(|(probe, change)| (probe.is_some(), change.clone()));
+                agree(PROMISE, "admitting", &shape, &wanted)?;
+                if let (Ok((ticket, _)), Ok((probe, _))) = (got, due) {
+                    given.push(Given { ticket, epoch: reference.epoch, probe });
+                }
+            }
+            6..11 if !given.is_empty() => {
+                let Given { ticket, epoch, probe } = taken(rng, given);
+                let verdict = verdict(rng);
+                let due = reference.record(&policy, (epoch, probe), verdict, now);
+                let got = breaker.record(&policy, ticket, verdict, now);
+                story.tell(|| format!("{at}: breaker {who} hears {verdict:?} of {epoch} {probe:?}: {got:?}"));
+                agree(PROMISE, "recording", &got, &due)?;
+            }
+            11 if !given.is_empty() => {
+                let Given { ticket, epoch, probe } = taken(rng, given);
+                story.tell(|| format!("{at}: breaker {who} gets back {epoch} {probe:?}"));
+                reference.gives_back(epoch, probe);
+                breaker.release(ticket);
+            }
+            12 | 13 if !given.is_empty() => {
+                let one = rng.pick(given);
+                let due = reference.renew(&policy, one.epoch, one.probe, now);
+                let got = breaker.renew(&policy, &one.ticket, now);
+                story.tell(|| format!("{at}: breaker {who} renews {} {:?}: {got:?}", one.epoch, one.probe));
+                agree(PROMISE, "a sign of life", &got, &due)?;
+            }
+            14 if !given.is_empty() => {
+                let one = rng.pick(given);
+                story.tell(|| format!("{at}: all agree that breaker {who} has {:?}", one.probe));
+                breaker.agreed(&one.ticket);
+                if let Some(place) = reference.probe.as_mut().filter(|place| one.probe == Some(place.number))
+                {
+                    place.agreed = Ok(());
+                }
+            }
+            15 if rng.chance(30) => {
+                let until = perhaps(rng, |rng| now + millis(rng.between(0, 2_000)));
+                let due = (reference.state != State::ForcedOpen || reference.until != until)
+                    .then(|| reference.by_hand(State::ForcedOpen, Reason::Forced, until, now));
+                agree(PROMISE, "forcing", &breaker.force_open(until, now), &due)?;
+                story.tell(|| format!("{at}: breaker {who} is forced open until {until:?}"));
+            }
+            15 if rng.chance(30) => {
+                let due = reference.by_hand(State::Closed, Reason::Reset, None, now);
+                let due = Some(due).filter(|change| change.from != State::Closed);
+                agree(PROMISE, "a reset", &breaker.reset(now), &due)?;
+                story.tell(|| format!("{at}: breaker {who} is reset"));
+            }
+            16 | 17 => {
+                let mine = (breaker.snapshot(), reference.stored());
+                let due = store.as_ref().is_none_or(|(_, stored)| mine.1.order() > stored.order());
+                let got = store.as_ref().is_none_or(|(stored, _)| mine.0.replaces(stored));
+                agree(PROMISE, "replacing what is stored", &got, &due)?;
+                story.tell(|| format!("{at}: breaker {who} stores {mine:?}: {got}"));
+                if got {
+                    store = Some(mine);
+                }
+            }
+            18 | 19 => {
+                if let Some((stored, known)) = &store {
+                    let due = reference.adopt(known, now);
+                    let got = breaker.adopt(stored, now);
+                    story.tell(|| format!("{at}: breaker {who} takes over {stored:?}: {got:?}"));
+                    agree(PROMISE, "taking over", &got, &due)?;
+                }
+            }
+            _ if rng.chance(10) => policy = self::policy(rng),
+            _ => {}
+        }
+        compare(breaker, reference, given, &policy, now)?;
+    }
+    // A process that starts and shares its breaker with nobody.
+    let [breaker, _] = &breakers;
+    let [reference, _] = &mut references;
+    let restored = Breaker::restore(&breaker.snapshot(), now);
+    (reference.probe, reference.since) = (None, reference.since.min(now));
+    reference.counted.clear();
+    (reference.reach, reference.ended) = ([0; 3], None);
+    compare(&restored, reference, &[], &policy, now)
+}
+
+fn moments(reference: &Reference, policy: &BreakerPolicy) -> Vec<Timestamp> {
+    let probe = reference
+        .probe
+        .iter()
+        .flat_map(|probe| [probe.alive + policy.probe_lease, probe.told + policy.probe_lease / 3]);
+    let open = [reference.since + reference.cooldown(policy)];
+    let counted = reference.counted.iter().map(|counted| counted.at + policy.window);
+    probe.chain(open).chain(reference.until).chain(counted).collect()
+}
+
+fn taken(rng: &mut Rng, given: &mut Vec<Given>) -> Given {
+    let place = rng.between(0, given.len() as u64 - 1);
+    given.swap_remove(usize::try_from(place).unwrap_or(0))
+}
+
+/// Everything that can be seen of the two.
+fn compare(
+    breaker: &Breaker,
+    reference: &Reference,
+    given: &[Given],
+    policy: &BreakerPolicy,
+    now: Timestamp,
+) -> Result<(), Broken> {
+    let due = reference.refused(policy, now);
+    agree(PROMISE, "checking", &breaker.check(policy, now).err(), &due)?;
+    let state = match reference.state {
+        _ if policy.forced_open => State::ForcedOpen,
+        State::Open | State::ForcedOpen if due.is_none() => State::HalfOpen,
+        state => state,
+    };
+    agree(PROMISE, "the state", &breaker.state(policy, now), &state)?;
+    agree(PROMISE, "the epoch", &breaker.epoch(), &reference.epoch)?;
+    agree(PROMISE, "forced by hand", &breaker.is_forced_by_hand(), &(reference.state == State::ForcedOpen))?;
+    let [failures, slow, _] = reference.reach;
+    let last = reference.last(failures);
+    let failed = last.iter().filter(|counted| counted.failed).count();
+    let slow = reference.last(slow).iter().filter(|counted| counted.slow).count();
+    let view = breaker.view(policy, now);
+    let seen = (view.successes as usize, view.failures as usize, view.in_a_row as usize, view.slow as usize);
+    agree(PROMISE, "what it counted", &seen, &(last.len() - failed, failed, reference.row(), slow))?;
+    let probes = reference.state == State::HalfOpen && reference.probes(policy, now);
+    agree(PROMISE, "whether it probes", &view.probing, &probes)?;
+    let next = match reference.state {
+        _ if policy.forced_open => None,
+        State::Closed => None,
+        State::Open => Some(reference.since + reference.cooldown(policy)),
+        State::HalfOpen => Some(due.and_then(|due| due.retry_at).unwrap_or(now)),
+        State::ForcedOpen => reference.until,
+    };
+    agree(PROMISE, "when it probes", &view.next_probe_at, &next)?;
+    let forced = due.and_then(|due| match due.by {
+        RefusedBy::Failures => None,
+        RefusedBy::Hand => Some(Forced::Hand { until: due.retry_at }),
+        RefusedBy::Configuration => Some(Forced::Configuration),
+    });
+    agree(PROMISE, "who forces it", &view.forced, &forced)?;
+    agree(PROMISE, "its last change", &view.since.zip(view.reason), &reference.changed)?;
+    agree(PROMISE, "its changes", &view.changes, &reference.changes.iter().cloned().collect())?;
+    let opened = reference
+        .changes
+        .iter()
+        .rev()
+        .find(|change| change.from == State::Closed || change.to == State::ForcedOpen);
+    let opened = opened.map(|change| change.reason).or(reference.changed.map(|(_, reason)| reason));
+    agree(PROMISE, "what opened it", &view.opened_by, &opened.filter(|_| reference.state != State::Closed))?;
+    for one in given {
+        let due = reference.holds(policy, one.epoch, one.probe, now);
+        agree(PROMISE, "whether a ticket counts", &breaker.holds(policy, &one.ticket, now), &due)?;
+    }
+    Ok(())
+}
+
+/// A breaker behind a lock does the same as one without, whatever it counts beside the lock.
+fn alone(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let policy = BreakerPolicy { forced_open: false, ..policy(rng) };
+    let (mut breaker, shared) = (Breaker::default(), Arc::new(SharedBreaker::default()));
+    let mut under_way: Vec<(Ticket, Permit<Arc<SharedBreaker>>)> = Vec::new();
+    let mut now = Timestamp::from_millis(1_000_000);
+    let mostly_well = rng.chance(50);
+    for _ in 0..100 {
+        now = now + millis(rng.between(0, 40));
+        match rng.between(0, 9) {
+            0..4 => match (breaker.admit(&policy, now), shared.admit_owned(&policy, now)) {
+                (Ok((ticket, one)), Ok((permit, other))) => {
+                    agree(PROMISE, "admitting behind a lock", &other, &one)?;
+                    under_way.push((ticket, permit));
+                }
+                (one, other) => {
+                    agree(PROMISE, "refusing behind a lock", &other.err(), &one.err())?;
+                }
+            },
+            4..9 if !under_way.is_empty() => {
+                let place = rng.between(0, under_way.len() as u64 - 1);
+                let (ticket, permit) = under_way.swap_remove(usize::try_from(place).unwrap_or(0));
+                let verdict = if mostly_well && rng.chance(90) {
+                    Verdict::Success { took: Duration::ZERO }
+                } else {
+                    verdict(rng)
+                };
+                let one = breaker.record(&policy, ticket, verdict, now);
+                let other = permit.record(&policy, verdict, now);
+                story.tell(|| format!("{}: {verdict:?}: {one:?}", now.as_millis()));
+                agree(PROMISE, "recording behind a lock", &other, &one)?;
+            }
+            _ if !under_way.is_empty() && rng.chance(20) => {
+                let (ticket, permit) = under_way.swap_remove(0);
+                breaker.release(ticket);
+                drop(permit);
+            }
+            _ if rng.chance(5) => {
+                breaker.reset(now);
+                shared.with(|shared| shared.reset(now));
+            }
+            _ => {
+                agree(
+                    PROMISE,
+                    "checking behind a lock",
+                    &shared.check(&policy, now),
+                    &breaker.check(&policy, now),
+                )?;
+                let counts = shared.with(|shared| shared.counts());
+                agree(PROMISE, "counting behind a lock", &counts, &breaker.counts())?;
+            }
+        }
+        agree(PROMISE, "the state behind a lock", &shared.state(&policy, now), &breaker.state(&policy, now))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! The limiter: so many at once, and so many in a time.
+
+use steadfast_core::Timestamp;
+use steadfast_core::limit::{Limiter, Overloaded};
+use steadfast_core::policy::{LimitPolicy, RateLimit};
+
+use super::{Story, agree, few, millis, next_moment, perhaps};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+
+const PROMISE: &str = "limits hold";
+
+/// When the rate would be unused again, in parts of a nanosecond: as many parts as attempts fit into the time of the rate.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    limit: RateLimit,
+    unused_at: u128,
+    seen: Timestamp,
+}
+
+impl Rate {
+    fn parts(&self, at: Timestamp) -> u128 {
+        nanos(at) * attempts(self.limit)
+    }
+
+    /// What is spent at the moment that was seen last.
+    fn spent(&self) -> u128 {
+        self.unused_at.saturating_sub(self.parts(self.seen))
+    }
+
+    fn with_spent(limit: RateLimit, spent: u128, seen: Timestamp) -> Self {
+        let fresh = Self { limit, unused_at: 0, seen };
+        Self { unused_at: fresh.parts(seen) + spent, ..fresh }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Reference {
+    inside: u32,
+    rate: Option<Rate>,
+}
+
+impl Reference {
+    fn enter(&mut self, policy: &LimitPolicy, now: Timestamp) -> Result<(), Overloaded> {
+        if policy.concurrency.is_some_and(|most| self.inside >= most.get()) {
+            return Err(Overloaded::Concurrency);
+        }
+        let Some(limit) = policy.rate else {
+            self.rate = None;
+            self.inside += 1;
+            return Ok(());
+        };
+        let known = self.rate.map(|rate| Rate { seen: now, ..rate });
+        let rate = match known {
+            None => Rate::with_spent(limit, 0, now),
+            Some(rate) if rate.limit == limit => rate,
+            // So many attempts were made, whatever one costs now.
+            Some(rate) => {
+                let made = rate.spent().div_ceil(rate.limit.per.as_nanos().max(1));
+                let whole = limit.per.as_nanos() * attempts(limit);
+                Rate::with_spent(limit, (made * limit.per.as_nanos()).min(whole), now)
+            }
+        };
+        let cost = limit.per.as_nanos();
+        let room = cost * attempts(limit);
+        let wanted = rate.spent() + cost;
+        if wanted > room {
+            self.rate = Some(rate);
+            // The first whole millisecond at which so much has drained.
+            let fits = (1..).find(|wait| {
+                wanted <= room + nanos(now + millis(*wait)).saturating_sub(nanos(now)) * attempts(limit)
+            });
+            return Err(Overloaded::Rate(now + millis(fits.unwrap_or(0))));
+        }
+        self.rate = Some(Rate::with_spent(limit, wanted, now));
+        self.inside += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.inside = self.inside.saturating_sub(1);
+    }
+
+    fn withdraw(&mut self) {
+        self.leave();
+        if let Some(rate) = self.rate {
+            let spent = rate.spent().saturating_sub(rate.limit.per.as_nanos());
+            self.rate = Some(Rate::with_spent(rate.limit, spent, rate.seen));
+        }
+    }
+}
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let draw = |rng: &mut Rng| LimitPolicy {
+        concurrency: perhaps(rng, |rng| few(rng, 1, 3)),
+        rate: perhaps(rng, |rng| RateLimit { attempts: few(rng, 1, 4), per: millis(rng.between(1, 40)) }),
+    };
+    let mut policy = draw(rng);
+    let (mut limiter, mut reference) = (Limiter::default(), Reference::default());
+    let mut now = Timestamp::from_millis(1_000);
+    let mut moments = Vec::new();
+    for _ in 0..40 {
+        now = next_moment(rng, now, &moments).min(now + millis(200));
+        match rng.between(0, 9) {
+            0 => policy = draw(rng),
+            1 | 2 => {
+                limiter.leave();
+                reference.leave();
+            }
+            3 => {
+                limiter.withdraw();
+                reference.withdraw();
+            }
+            _ => {
+                let (got, due) = (limiter.enter(&policy, now), reference.enter(&policy, now));
+                story.tell(|| format!("{}: enter under {policy:?}: {got:?}", now.as_millis()));
+                agree(PROMISE, "entering", &got, &due)?;
+                if let Err(Overloaded::Rate(fits)) = got {
+                    moments.push(fits);
+                }
+            }
+        }
+        agree(PROMISE, "inside", &limiter.inside(), &reference.inside)?;
+    }
+    Ok(())
+}
+
+fn nanos(at: Timestamp) -> u128 {
+    u128::from(at.as_millis()) * 1_000_000
+}
+
+fn attempts(limit: RateLimit) -> u128 {
+    u128::from(limit.attempts.get())
+}

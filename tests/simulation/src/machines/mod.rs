@@ -1,0 +1,121 @@
+//! The small machines of the core, each alone with somebody who works out anew what it has to do.
+//!
+//! In a world a machine meets what its callers happen to do, and a limit that is off by one may never be reached. Here each
+//! machine gets settings at their extremes and orders in any sequence, at the very moments at which something changes and a
+//! millisecond beside them. Every answer is compared with a reference that is written from the documentation and keeps
+//! everything it was told, so that it can look at all of it again.
+
+mod approval;
+mod breaker;
+mod call;
+mod classify;
+mod guard;
+mod limit;
+mod records;
+mod restart;
+mod retry;
+mod trust;
+mod turn;
+mod watchdog;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+
+use crate::Failure;
+use crate::invariants::Broken;
+use crate::rng::Rng;
+
+/// Drives one machine beside its reference.
+type Check = fn(&mut Rng, &mut Story) -> Result<(), Broken>;
+
+const MACHINES: [Check; 12] = [
+    approval::check,
+    breaker::check,
+    call::check,
+    classify::check,
+    guard::check,
+    limit::check,
+    records::check,
+    restart::check,
+    retry::check,
+    trust::check,
+    turn::check,
+    watchdog::check,
+];
+
+/// Runs every machine through the orders of this seed.
+pub(crate) fn run(seed: u64) -> Result<(), Box<Failure>> {
+    for (place, check) in (0..).zip(MACHINES) {
+        if check(&mut Rng::of_machine(seed, place), &mut Story::untold()).is_err() {
+            // The same again, told this time.
+            let mut story = Story { lines: Some(Vec::new()) };
+            let broken = check(&mut Rng::of_machine(seed, place), &mut story);
+            let (invariant, how) =
+                broken.err().unwrap_or(("the same again", "it broke once only".to_owned()));
+            return Err(Box::new(Failure { seed, invariant, how, story: story.lines.unwrap_or_default() }));
+        }
+    }
+    Ok(())
+}
+
+/// What a machine was told, for whoever reads of a failure.
+pub(crate) struct Story {
+    lines: Option<Vec<String>>,
+}
+
+impl Story {
+    /// One that nobody reads: most runs hold.
+    fn untold() -> Self {
+        Self { lines: None }
+    }
+
+    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(line());
+        }
+    }
+}
+
+/// Fails where two that have to agree do not.
+fn agree<T: PartialEq + std::fmt::Debug>(
+    promise: &'static str,
+    what: &str,
+    got: &T,
+    due: &T,
+) -> Result<(), Broken> {
+    if got == due { Ok(()) } else { Err((promise, format!("{what}: got {got:?}, due is {due:?}"))) }
+}
+
+/// A moment that comes next: often one of these, or a millisecond off it.
+fn next_moment(rng: &mut Rng, now: Timestamp, moments: &[Timestamp]) -> Timestamp {
+    let ahead: Vec<Timestamp> = moments.iter().copied().filter(|moment| *moment >= now).collect();
+    let near = match rng.between(0, 9) {
+        0..3 => return now,
+        3 => return now + millis(rng.between(1, 20)),
+        4 => return now + millis(rng.between(1, 100_000)),
+        _ if ahead.is_empty() => return now + millis(rng.between(0, 3_000)),
+        _ => *rng.pick(&ahead),
+    };
+    let off = match rng.between(0, 3) {
+        0 => near.before(millis(1)),
+        1 => near + millis(1),
+        _ => near,
+    };
+    off.max(now)
+}
+
+const fn millis(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+/// A whole number from `low` to `high`; nothing becomes one.
+fn few(rng: &mut Rng, low: u64, high: u64) -> NonZeroU32 {
+    u32::try_from(rng.between(low, high)).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
+}
+
+/// One of these in half of the cases.
+fn perhaps<T>(rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    rng.chance(50).then(|| draw(rng))
+}

@@ -1,0 +1,479 @@
+//! The records of duplicates, asked in any order by anybody: every operation is held against the tables.
+
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{
+    Absence, Address, AttemptFact, Claim, ClaimVerdict, Delivery, Ending, Failure, Heard, IndexMove, Intent,
+    Known, LeaseSight, Marker, MarkerWatch, Observed, Owner, Process, Receipt, Record, RecordState, Records,
+    Release, Resolution, Role, Rules, RunId, Save, SaveVerdict, Seen, SettlesIn, UnknownEnding, Write,
+};
+use steadfast_core::id::RequestId;
+use steadfast_core::key::Key;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{AfterUnknown, CacheFailures, Lifetimes};
+
+use super::{Story, agree, millis, next_moment, perhaps};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+use crate::tables::Tables;
+use crate::transition::{digest, key, tool};
+
+const PROMISE: &str = "as the tables say";
+const PROCESSES: u64 = 3;
+
+/// Who asks, and what they know.
+struct Store {
+    records: Records,
+    tables: Tables,
+    now: Timestamp,
+    /// What the store knows about the owners of each process.
+    sights: Vec<LeaseSight>,
+    keep: Lifetimes,
+    /// Claims that were given out, each as its holder knows it.
+    claimed: Vec<Arc<Record>>,
+    receipts: Vec<Receipt>,
+    calls: u64,
+}
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    deliveries(rng)?;
+    markers(rng)?;
+    let span = |rng: &mut Rng| millis(*rng.pick(&[1, 500, 2_000, 20_000]));
+    let mut store = Store {
+        records: Records::default(),
+        tables: Tables::default(),
+        now: Timestamp::from_millis(1_000_000),
+        sights: (0..PROCESSES)
+            .map(|_| *rng.pick(&[LeaseSight::Alive, LeaseSight::Gone, LeaseSight::Time]))
+            .collect(),
+        keep: Lifetimes {
+            done: span(rng) * 10,
+            failed: span(rng) * 5,
+            open: span(rng) * 10,
+            lease: span(rng),
+        },
+        claimed: Vec::new(),
+        receipts: Vec::new(),
+        calls: 0,
+    };
+    let rules = rules(rng, store.keep);
+    for _ in 0..70 {
+        store.now = next_moment(rng, store.now, &store.moments());
+        store.step(rng, &rules, story)?;
+        if let Some(broken) = store.tables.broken.take() {
+            return Err(broken);
+        }
+    }
+    Ok(())
+}
+
+fn rules(rng: &mut Rng, keep: Lifetimes) -> Rules {
+    let span = |rng: &mut Rng| millis(*rng.pick(&[0, 1, 1_000, 10_000]));
+    Rules {
+        cache_failures: *rng.pick(&[CacheFailures::Terminal, CacheFailures::All, CacheFailures::None]),
+        after_unknown: *rng.pick(&[AfterUnknown::TellOnce, AfterUnknown::TellOnce, AfterUnknown::Hold]),
+        double_dispatch: rng.chance(70),
+        undelivered: span(rng),
+        after_telling: span(rng),
+        linger: span(rng),
+        settle: span(rng),
+        keep,
+        computed_since: None,
+    }
+}
+
+impl Store {
+    /// When something ends.
+    fn moments(&self) -> Vec<Timestamp> {
+        self.records.iter().flat_map(ends_of).collect()
+    }
+
+    fn step(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
+        match rng.between(0, 19) {
+            0..7 => self.claim(rng, rules, story),
+            7 | 8 => self.save(rng, rules, story),
+            9 | 10 => self.release(rng, story),
+            11 => self.renew(rng, story),
+            12 => self.start(rng, story),
+            13 | 14 => self.deliver(rng, story),
+            15 | 16 => self.resolve(rng, rules, story),
+            17 => {
+                let place = usize::try_from(rng.between(0, PROCESSES - 1)).unwrap_or(0);
+                self.sights[place] = *rng.pick(&[LeaseSight::Alive, LeaseSight::Gone, LeaseSight::Time]);
+                Ok(())
+            }
+            18 => self.sweep(),
+            _ => {
+                self.cancelled(rng);
+                Ok(())
+            }
+        }
+    }
+
+    fn sight(sights: &[LeaseSight]) -> impl Fn(&Owner) -> LeaseSight {
+        |owner| sights.get(owner.process.pid as usize).copied().unwrap_or(LeaseSight::Time)
+    }
+
+    fn claim(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
+        let claim = self.a_claim(rng, rules);
+        let known = self.known(rng);
+        let before = self.records.clone();
+        let sights = self.sights.clone();
+        let sight = Self::sight(&sights);
+        let verdict = self.records.claim(&claim, &known, &sight, self.now);
+        story.tell(|| format!("{}: {claim:?} knowing {known:?}: {verdict:?}", self.now.as_millis()));
+        self.tables.claim(&claim, &known, &sight, self.now, (&before, &self.records), &verdict);
+        self.woken(&before)?;
+        match verdict {
+            ClaimVerdict::Mine(record) => self.claimed.push(record),
+            ClaimVerdict::Replay(replay) => self.receipts.push(replay.receipt),
+            ClaimVerdict::Unknown(unsettled) => self.receipts.push(unsettled.receipt),
+            ClaimVerdict::Follow(_)
+            | ClaimVerdict::Busy
+            | ClaimVerdict::Conflict
+            | ClaimVerdict::Nothing
+            | ClaimVerdict::Full
+            | ClaimVerdict::Closed => {}
+        }
+        Ok(())
+    }
+
+    fn a_claim(&mut self, rng: &mut Rng, rules: &Rules) -> Claim {
+        // A claim whose answer was lost is made again, under the same token.
+        let repeated = (rng.chance(10) && !self.claimed.is_empty()).then(|| rng.pick(&self.claimed).clone());
+        let repeated = repeated.filter(|record| {
+            self.records
+                .get(&record.key)
+                .is_none_or(|there| there.owner == record.owner && there.state == RecordState::Inflight)
+        });
+        let arguments = if rng.chance(85) { 0 } else { 1 };
+        let index = key(&format!("index {arguments}"));
+        self.calls += 1;
+        let number = self.calls;
+        let address = match (&repeated, rng.between(0, 2)) {
+            (Some(record), _) => address_of(record),
+            (None, 0) => Address::Explicit(key(&format!("key {}", rng.between(0, 1)))),
+            (None, 1) => Address::CallId { id: key(&format!("id {}", rng.between(0, 2))), index },
+            (None, _) => Address::Keyless { run: key(&format!("run {number}")), index },
+        };
+        let role = match rng.chance(30) && repeated.is_none() {
+            true => {
+                let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+                let gone = key("nothing is here");
+                Role::Waiter { followed: if keys.is_empty() { gone } else { *rng.pick(&keys) } }
+            }
+            false => Role::Fresh,
+        };
+        let owner = repeated.as_ref().map_or_else(|| an_owner(rng, number), |record| record.owner.clone());
+        let mut other_tool = tool();
+        other_tool.namespace = steadfast_core::id::Namespace::new("shop").expect("a name");
+        Claim {
+            address,
+            intent: if rng.chance(15) { Intent::Look } else { Intent::Take { started: rng.chance(60) } },
+            role,
+            owner,
+            digest: repeated.as_ref().map_or_else(|| digest(arguments), |record| record.digest),
+            retry_safe: rng.chance(25),
+            best_effort: rng.chance(20),
+            arrived: self.now,
+            age: millis(*rng.pick(&[0, 1, 600, 15_000])),
+            seen_end_within: perhaps(rng, |rng| millis(rng.between(0, 3_000))),
+            run: RunId(format!("run {number}").into()),
+            rules: Rules {
+                computed_since: rng.chance(15).then(|| self.now.before(millis(rng.between(0, 2_000)))),
+                ..*rules
+            },
+            tool: if rng.chance(97) { tool() } else { other_tool },
+            request: RequestId::new(format!("request {number}")).expect("a short text"),
+            tool_call: None,
+            context: None,
+            session: crate::system::session_of(usize::from(rng.chance(50))),
+            actor: None,
+            tenant: None,
+        }
+    }
+
+    fn known(&self, rng: &mut Rng) -> Known {
+        let owners: Vec<Owner> = self.records.iter().map(|record| record.owner.clone()).collect();
+        let some = |rng: &mut Rng| owners.iter().filter(|_| rng.chance(25)).cloned().collect();
+        let at = self.now.before(millis(*rng.pick(&[0, 1, 1_000, 10_000])));
+        let current = self.records.iter().map(Record::receipt);
+        let receipts = self.receipts.iter().cloned().chain(current);
+        Known {
+            delivered: receipts.filter(|_| rng.chance(20)).map(|receipt| (receipt, at)).collect(),
+            overlapped: some(rng),
+            answered_unsaved: some(rng),
+            verified: some(rng),
+        }
+    }
+
+    fn save(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
+        if self.claimed.is_empty() {
+            return Ok(());
+        }
+        let output =
+            Output { content: RawJson::string(&format!("answer {}", rng.between(0, 1))), metadata: None };
+        let ending = match rng.between(0, 4) {
+            0 | 1 => Ending::Done(rng.chance(80).then_some(output)),
+            2 => Ending::Failed(a_failure(rng)),
+            _ => Ending::Unknown(UnknownEnding {
+                settles: *rng.pick(&[
+                    SettlesIn::WhenOwnerSays,
+                    SettlesIn::After(millis(1_000)),
+                    SettlesIn::After(millis(5_000)),
+                    SettlesIn::Settled,
+                ]),
+                observed: *rng.pick(&[
+                    Observed::NoAnswer,
+                    Observed::ErrorAnswer,
+                    Observed::ConnectionLost,
+                    Observed::ProcessDied,
+                ]),
+                words: perhaps(rng, |_| "no answer".into()),
+                output: rng.chance(20).then_some(output),
+            }),
+        };
+        let fact = |number| AttemptFact {
+            number,
+            started: self.now,
+            finished: self.now,
+            code: None,
+            rule: None,
+            retriable: false,
+        };
+        let made = *rng.pick(&[0, 1, 2, 16, 17]);
+        let save = Save {
+            claimed: rng.pick(&self.claimed).clone(),
+            ending,
+            attempts: (0..made).map(fact).collect(),
+            delivered: rng.chance(10).then_some(self.now),
+            hold: rng.chance(20),
+            keep: rules.keep,
+        };
+        let before = self.records.clone();
+        let verdict = self.records.save(&save, self.now);
+        story.tell(|| format!("{}: {save:?}: {verdict:?}", self.now.as_millis()));
+        self.tables.save(&save, self.now, (&before, &self.records), &verdict);
+        if let SaveVerdict::Saved(receipt) = verdict {
+            self.receipts.push(receipt);
+        }
+        self.woken(&before)
+    }
+
+    fn release(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+        if self.claimed.is_empty() {
+            return Ok(());
+        }
+        let record = rng.pick(&self.claimed);
+        // One whose answer was lost knows only where it would have been written.
+        let key = if rng.chance(20) { key("another place") } else { record.key };
+        let release = Release { key, index: record.index, owner: record.owner.clone() };
+        let before = self.records.clone();
+        self.records.release(&release);
+        story.tell(|| format!("{}: {release:?}", self.now.as_millis()));
+        self.tables.release(&release, (&before, &self.records));
+        self.woken(&before)
+    }
+
+    fn renew(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+        if self.claimed.is_empty() {
+            return Ok(());
+        }
+        let record = rng.pick(&self.claimed).clone();
+        let absence = if rng.chance(70) { Absence::Removed } else { Absence::StoreEmptied };
+        let before = self.records.clone();
+        let verdict = self.records.renew(&record, &self.keep, absence, self.now);
+        story.tell(|| format!("{}: renews {record:?}: {verdict:?}", self.now.as_millis()));
+        self.tables.renew((&record, &self.keep, absence), self.now, (&before, &self.records), verdict);
+        self.woken(&before)
+    }
+
+    fn start(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+        if self.claimed.is_empty() {
+            return Ok(());
+        }
+        let record = rng.pick(&self.claimed).clone();
+        let before = self.records.clone();
+        let verdict = self.records.start(&record.key, &record.owner, self.now);
+        story.tell(|| format!("{}: starts {record:?}: {verdict:?}", self.now.as_millis()));
+        self.tables.start((&record.key, &record.owner), self.now, (&before, &self.records), verdict);
+        self.woken(&before)
+    }
+
+    fn deliver(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+        let current = self.records.iter().map(Record::receipt);
+        let receipts: Vec<Receipt> = self.receipts.iter().cloned().chain(current).collect();
+        if receipts.is_empty() {
+            return Ok(());
+        }
+        let receipt = rng.pick(&receipts).clone();
+        let at = self.now.before(millis(*rng.pick(&[0, 0, 1, 1_000])));
+        let before = self.records.clone();
+        self.records.delivered(&receipt, at);
+        story.tell(|| format!("{}: {receipt:?} has arrived", self.now.as_millis()));
+        self.tables.delivered(&receipt, at, (&before, &self.records));
+        self.woken(&before)
+    }
+
+    fn resolve(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
+        let keys: Vec<Key> =
+            self.records.iter().map(|record| record.key).chain([key("nothing is here")]).collect();
+        let key = *rng.pick(&keys);
+        let resolution = *rng.pick(&[Resolution::Ran, Resolution::DidNotRun]);
+        let before = self.records.clone();
+        let sights = self.sights.clone();
+        let sight = Self::sight(&sights);
+        let verdict = self.records.resolve(&key, resolution, rules, &sight, self.now);
+        story.tell(|| format!("{}: {key:?} {resolution:?}: {verdict:?}", self.now.as_millis()));
+        self.tables.resolve((&key, resolution, rules), &sight, self.now, (&before, &self.records), verdict);
+        self.woken(&before)
+    }
+
+    fn sweep(&mut self) -> Result<(), Broken> {
+        let before = self.records.clone();
+        self.records.sweep(self.now);
+        let stays = |record: &&Record| record.expires.is_none_or(|at| at > self.now);
+        let due: Vec<Key> = before.iter().filter(stays).map(|record| record.key).collect();
+        let left: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+        agree(PROMISE, "a sweep leaves", &left, &due)?;
+        for record in before.iter().filter(stays) {
+            let leads = |records: &Records| records.indexed(record.index).map(|record| record.key);
+            let due = leads(&before).filter(|key| due.contains(key));
+            agree(PROMISE, "after a sweep the index leads to", &leads(&self.records), &due)?;
+        }
+        agree(
+            PROMISE,
+            "how many",
+            &(self.records.len(), self.records.is_empty()),
+            &(due.len(), due.is_empty()),
+        )
+    }
+
+    /// A record as an older version left it: cancelled, or of an owner whose lease nobody knows.
+    fn cancelled(&mut self, rng: &mut Rng) {
+        let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+        let Some(record) =
+            (!keys.is_empty()).then(|| *rng.pick(&keys)).and_then(|key| self.records.get(&key))
+        else {
+            return;
+        };
+        let record = match rng.chance(50) {
+            true => Record { state: RecordState::Cancelled, ..record.clone() },
+            false => Record { lease: steadfast_core::dedupe::Lease::Record, ..record.clone() },
+        };
+        self.records.apply(Write::Put {
+            record: Arc::new(record),
+            index: IndexMove::Keep,
+            remove: Vec::new(),
+        });
+    }
+
+    /// Whoever follows a record that was written or is gone hears of it.
+    fn woken(&self, before: &Records) -> Result<(), Broken> {
+        let is_same = |one: Option<&Record>, other: Option<&Record>| match (one, other) {
+            (Some(one), Some(other)) => std::ptr::eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let keys = before.iter().chain(self.records.iter()).map(|record| record.key);
+        let mut changed: Vec<Key> =
+            keys.filter(|key| !is_same(before.get(key), self.records.get(key))).collect();
+        let mut told = self.records.changed().to_vec();
+        for keys in [&mut changed, &mut told] {
+            keys.sort_unstable();
+            keys.dedup();
+        }
+        agree(PROMISE, "who hears of it", &told, &changed)
+    }
+}
+
+/// When what is in a record ends, or begins to count.
+fn ends_of(record: &Record) -> Vec<Timestamp> {
+    let lease =
+        if let steadfast_core::dedupe::Lease::Until(until) = record.lease { Some(until) } else { None };
+    let settles = match &record.state {
+        RecordState::Unknown(unknown) => match unknown.settles {
+            steadfast_core::dedupe::Settles::By(at) => Some(at),
+            _ => None,
+        },
+        _ => None,
+    };
+    let told = record.delivered.into_iter().flat_map(|at| [at + millis(1_000), at + millis(10_000)]);
+    let done = [1_000, 10_000].map(|span| record.updated + millis(span));
+    record.expires.into_iter().chain(lease).chain(settles).chain(told).chain(done).collect()
+}
+
+fn address_of(record: &Record) -> Address {
+    match (record.call_id, record.index) {
+        (Some(id), Some(index)) => Address::CallId { id, index },
+        (None, Some(index)) => Address::Keyless { run: record.key, index },
+        (_, None) => Address::Explicit(record.key),
+    }
+}
+
+fn an_owner(rng: &mut Rng, call: u64) -> Owner {
+    let pid = u32::try_from(rng.between(0, PROCESSES - 1)).unwrap_or(0);
+    Owner { process: Process { boot: "boot".into(), pid, started: 0 }, call, claim: 1 }
+}
+
+fn a_failure(rng: &mut Rng) -> Failure {
+    let terminal = rng.chance(50);
+    Failure {
+        code: Code::ToolError,
+        message: "it failed".into(),
+        retriable: !terminal,
+        terminal,
+        rule: None,
+        verify: None,
+        retry_after: None,
+        output: None,
+    }
+}
+
+/// An answer has arrived when its connection brings anything but a cancel, or stays open for five seconds.
+fn deliveries(rng: &mut Rng) -> Result<(), Broken> {
+    let written = Timestamp::from_millis(rng.between(0, 10_000));
+    let delivery = Delivery::written(written);
+    let open_for = *rng.pick(&[0, 1, 4_999, 5_000, 5_001]);
+    let now = written + millis(open_for);
+    let heard = *rng.pick(&[Heard::Message, Heard::CancelOfThisCall, Heard::StillOpen, Heard::Closed]);
+    let due = match heard {
+        Heard::Message => Some(true),
+        Heard::CancelOfThisCall | Heard::Closed => Some(false),
+        Heard::StillOpen => (open_for >= 5_000).then_some(true),
+    };
+    agree(PROMISE, "whether it has arrived", &delivery.arrived(heard, now), &due)?;
+    agree(PROMISE, "when to look", &delivery.look_at(), &(written + millis(5_000)))
+}
+
+/// Who knew another marker waits for one lease before it runs anything that must not run twice.
+fn markers(rng: &mut Rng) -> Result<(), Broken> {
+    let (mut watch, mut known, mut lost) = (MarkerWatch::default(), None, None);
+    let lease = millis(rng.between(1, 1_000));
+    let mut now = Timestamp::from_millis(1_000);
+    for _ in 0..12 {
+        let ends: Vec<Timestamp> = lost.into_iter().map(|at: Timestamp| at + lease).collect();
+        now = next_moment(rng, now, &ends);
+        let is_closed = lost.is_some_and(|at: Timestamp| at + lease > now);
+        agree(PROMISE, "what is safe", &watch.admits(true, now), &true)?;
+        agree(PROMISE, "what must not run twice", &watch.admits(false, now), &!is_closed)?;
+        let due = if is_closed { Absence::StoreEmptied } else { Absence::Removed };
+        agree(PROMISE, "a record that is gone", &watch.absence(now), &due)?;
+        if rng.chance(50) {
+            let found = rng.between(0, 1);
+            let due = match known {
+                None => Seen::First,
+                Some(known) if known == found => Seen::Same,
+                Some(_) => Seen::Emptied,
+            };
+            agree(PROMISE, "the marker", &watch.see(Marker(found), lease, now), &due)?;
+            known = Some(found);
+            if due == Seen::Emptied {
+                lost = Some(now);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! The schedule of one call, and the budget that all calls of a dependency share.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::policy::{Backoff, BudgetPolicy, CountedFrom, Factor, Jitter, Ratio, RetryPolicy};
+use steadfast_core::retry::{CallerLimits, RetryBudget, Schedule, Stop};
+
+use super::{Story, agree, few, millis, next_moment, perhaps};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+
+const PROMISE: &str = "retries keep to their policy";
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    for _ in 0..3 {
+        schedule(rng, story)?;
+    }
+    budget(rng, story)
+}
+
+fn policy(rng: &mut Rng) -> RetryPolicy {
+    let wait = |rng: &mut Rng| millis(rng.between(0, 6) * 50);
+    RetryPolicy {
+        attempts: few(rng, 1, 6),
+        backoff: match rng.between(0, 2) {
+            0 => Backoff::Exponential {
+                base: wait(rng),
+                factor: Factor::new([1.0, 1.5, 2.0, 3.0][usize::try_from(rng.between(0, 3)).unwrap_or(0)])
+                    .unwrap_or(Factor::TWO),
+                cap: millis(rng.between(1, 10) * 100),
+            },
+            1 => {
+                let rest = (0..rng.between(0, 3)).map(|_| wait(rng)).collect();
+                Backoff::List { first: wait(rng), rest }
+            }
+            _ => Backoff::Constant(wait(rng)),
+        },
+        jitter: match rng.between(0, 3) {
+            0 => Jitter::Full,
+            1 => Jitter::Proportional(Ratio::percent(u8::try_from(rng.between(0, 100)).unwrap_or(0))),
+            _ => Jitter::None,
+        },
+        total: perhaps(rng, |rng| millis(rng.between(1, 20) * 50)),
+        counted_from: *rng.pick(&[CountedFrom::AttemptEnd, CountedFrom::AttemptStart]),
+        longest_retry_after: millis(rng.between(1, 4) * 100),
+        budget: BudgetPolicy { share: Ratio::percent(20), floor_per_second: 10 },
+    }
+}
+
+/// The wait before the nth retry: the first one after the first attempt.
+fn wait(backoff: &Backoff, retry: u32) -> Duration {
+    match backoff {
+        Backoff::Constant(wait) => *wait,
+        Backoff::List { first, rest } => {
+            let all: Vec<Duration> = std::iter::once(*first).chain(rest.iter().copied()).collect();
+            all[(retry as usize).min(all.len()) - 1]
+        }
+        Backoff::Exponential { base, factor, cap } => Duration::from_secs_f64(
+            (1..retry).fold(base.as_secs_f64(), |wait, _| wait * factor.get()).min(cap.as_secs_f64()),
+        ),
+    }
+}
+
+fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let policy = policy(rng);
+    let begun = Timestamp::from_millis(10_000);
+    let limits = CallerLimits {
+        attempts: perhaps(rng, |rng| u32::try_from(rng.between(0, 5)).unwrap_or(0)),
+        elapsed: perhaps(rng, |rng| millis(rng.between(0, 20) * 50)),
+        attempt: None,
+        deadline: perhaps(rng, |rng| begun + millis(rng.between(0, 20) * 50)),
+        start_by: perhaps(rng, |rng| begun + millis(rng.between(1, 20) * 50)),
+    };
+    let last_retry = perhaps(rng, |rng| millis(rng.between(0, 20) * 50));
+    let most = limits.attempts.map_or(policy.attempts.get(), |asked| asked.max(1).min(policy.attempts.get()));
+    let spans = [policy.total, limits.elapsed, last_retry].into_iter().flatten();
+    let by_span = spans.map(|span| begun + span).min();
+    // Whatever starts at these moments starts too late.
+    let too_late = [by_span.map(|moment| moment + millis(1)), limits.start_by].into_iter().flatten().min();
+    let seed = rng.next();
+    let mut schedule = Schedule::new(&policy, &limits, last_retry, seed, begun);
+    let mut again = Schedule::new(&policy, &limits, last_retry, seed, begun);
+    story.tell(|| format!("{policy:?}, {limits:?}, retries until {last_retry:?}"));
+    agree(PROMISE, "attempts allowed", &schedule.most(), &most)?;
+    let (mut now, mut made) = (begun, 1);
+    for _ in 0..8 {
+        let moments: Vec<Timestamp> = too_late.into_iter().chain(limits.deadline).collect();
+        let probe = next_moment(rng, now, &moments);
+        let is_past = |limit: Option<Timestamp>, at: Timestamp| limit.is_some_and(|limit| at >= limit);
+        let due = if is_past(limits.deadline, probe) {
+            Err(Stop::Deadline)
+        } else if is_past(too_late, probe) {
+            Err(Stop::TotalTime)
+        } else {
+            Ok(())
+        };
+        agree(PROMISE, "whether it may start", &schedule.may_start(probe), &due)?;
+        let started = now;
+        now = now + millis(rng.between(0, 4) * 10);
+        let asked = perhaps(rng, |rng| millis(rng.between(0, 5) * 90));
+        let (got, same) =
+            (schedule.next(&policy, started, asked, now), again.next(&policy, started, asked, now));
+        agree(PROMISE, "the same seed", &got, &same)?;
+        story.tell(|| {
+            format!(
+                "attempt {made} from {} to {}, asked for {asked:?}: {got:?}",
+                started.as_millis(),
+                now.as_millis()
+            )
+        });
+        let from = match policy.counted_from {
+            CountedFrom::AttemptEnd => now,
+            CountedFrom::AttemptStart => started,
+        };
+        let whole = wait(&policy.backoff, made);
+        let [least, longest] = match policy.jitter {
+            Jitter::None => [whole, whole],
+            Jitter::Full => [Duration::ZERO, whole],
+            Jitter::Proportional(share) => {
+                [whole.mul_f64(1.0 - share.get()), whole.mul_f64(1.0 + share.get())]
+            }
+        };
+        // Moments are whole milliseconds.
+        let start = |wait: Duration| (from + wait).max(now + asked.unwrap_or_default());
+        let [earliest, latest] = [start(least.saturating_sub(millis(1))), start(longest + millis(1))];
+        let is_exact = policy.jitter == Jitter::None;
+        let holds = match got {
+            Err(Stop::Attempts) => made >= most,
+            Err(Stop::RetryAfter(long)) => {
+                made < most && asked == Some(long) && long > policy.longest_retry_after
+            }
+            Ok(at) => {
+                made < most
+                    && asked.is_none_or(|asked| asked <= policy.longest_retry_after)
+                    && (earliest..=latest).contains(&at)
+                    && (!is_exact || at == start(whole))
+                    && !is_past(limits.deadline, at)
+                    && !is_past(too_late, at)
+            }
+            // Of two limits the one that comes first is told.
+            Err(Stop::TotalTime) => {
+                is_past(too_late, latest)
+                    && (!is_exact || is_past(too_late, start(whole)))
+                    && limits.deadline.is_none_or(|deadline| {
+                        !is_past(Some(deadline), earliest)
+                            || too_late.is_some_and(|late| late <= deadline + millis(1))
+                    })
+            }
+            Err(Stop::Deadline) => {
+                is_past(limits.deadline, latest)
+                    && (!is_exact || is_past(limits.deadline, start(whole)))
+                    && (too_late.is_none()
+                        || !is_past(too_late, earliest)
+                        || limits.deadline.zip(too_late).is_some_and(|(deadline, late)| deadline < late))
+            }
+            Err(Stop::Budget) => false,
+        };
+        if !holds {
+            return Err((
+                PROMISE,
+                format!(
+                    "after attempt {made} of {most}: {got:?}, between {earliest:?} and {latest:?}, too late at {too_late:?}"
+                ),
+            ));
+        }
+        match got {
+            Ok(at) => {
+                (now, made) = (at, made + 1);
+                agree(PROMISE, "attempts made", &schedule.attempts(), &made)?;
+            }
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+fn budget(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let policy = BudgetPolicy {
+        share: Ratio::percent(*rng.pick(&[0, 10, 20, 50, 100])),
+        floor_per_second: u32::try_from(rng.between(0, 3)).unwrap_or(0),
+    };
+    let mut budget = RetryBudget::default();
+    let (mut firsts, mut retries): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+    let mut now = Timestamp::from_millis(rng.between(0, 30_000));
+    for _ in 0..60 {
+        let whole = now.as_millis() / 1000;
+        let turns = [whole + 1, whole + 9, whole + 10].map(|second| Timestamp::from_millis(second * 1000));
+        now = next_moment(rng, now, &turns).min(now + millis(12_000));
+        let second = now.as_millis() / 1000;
+        if rng.chance(50) {
+            budget.deposit(&policy, now);
+            firsts.push(second);
+            continue;
+        }
+        // The last ten seconds, this one included.
+        let lately = |of: &[u64]| of.iter().filter(|then| **then + 10 > second).count();
+        let in_this_second = retries.iter().filter(|then| **then == second).count();
+        let due = in_this_second < policy.floor_per_second as usize
+            || (lately(&retries) + 1) as f64 <= policy.share.get() * lately(&firsts) as f64;
+        let got = budget.withdraw(&policy, now);
+        story
+            .tell(|| format!("{}: {got} under {policy:?} after {firsts:?} and {retries:?}", now.as_millis()));
+        agree(PROMISE, "another retry", &got, &due)?;
+        if got {
+            retries.push(second);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,694 @@
+//! Trust of tools, signatures and domains: who loses it, for how long, and who wins it back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::classify::Severity;
+use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
+use steadfast_core::policy::{Ratio, Recovery, TrustRule};
+use steadfast_core::trust::{
+    DomainStats, Finished, Notify, Report, ReportedFailure, Rules, Scope, Signature, Standing, Subject,
+    Target, TrustChange, TrustLedger, TrustState,
+};
+
+use super::{Story, agree, few, millis, next_moment, perhaps};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+
+const PROMISE: &str = "trust has reasons";
+
+const SEVERITIES: [Severity; 7] = [
+    Severity::ServerError,
+    Severity::ServerError,
+    Severity::Timeout,
+    Severity::InvalidInput,
+    Severity::Permission,
+    Severity::Crash,
+    Severity::Informational,
+];
+
+/// Who is judged.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Tool(ToolRef),
+    Signature(ToolRef, Signature),
+    Domain(Domain),
+}
+
+/// A call that has ended, as one of those who are judged saw it.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    at: Timestamp,
+    failed: Option<(Severity, bool)>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Trusted,
+    Escalated {
+        at: Timestamp,
+        expires: Timestamp,
+        failures: u32,
+        further: u32,
+        last: Timestamp,
+        needed: u32,
+        by_hand: bool,
+    },
+    Recovering {
+        failures: u32,
+        successes: u32,
+        needed: u32,
+    },
+    Blocked {
+        failures: u32,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Account {
+    state: State,
+    /// Everything since it was last trusted again.
+    ended: Vec<Ended>,
+}
+
+/// A change as it has to be told: from, to, failures, until, successes needed.
+type Step = (TrustState, TrustState, u32, Option<Timestamp>, u32);
+
+impl Account {
+    fn name(&self) -> TrustState {
+        match self.state {
+            State::Trusted => TrustState::Trusted,
+            State::Escalated { .. } => TrustState::Escalated,
+            State::Recovering { .. } => TrustState::Recovering,
+            State::Blocked { .. } => TrustState::Blocked,
+        }
+    }
+
+    /// When recovery begins by itself.
+    fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
+        match self.state {
+            State::Escalated { expires, last, by_hand: false, .. } if rule.recovery == Recovery::Auto => {
+                Some(expires.max(last + rule.cooldown))
+            }
+            _ => None,
+        }
+    }
+
+    fn stands(&self, rule: &TrustRule, now: Timestamp) -> TrustState {
+        if self.recovers_at(rule).is_some_and(|at| at <= now) { TrustState::Recovering } else { self.name() }
+    }
+
+    /// The time of an escalation may be over by now.
+    fn comes_to(&mut self, rule: &TrustRule, now: Timestamp) -> Option<Step> {
+        let State::Escalated { failures, needed, .. } = self.state else { return None };
+        self.recovers_at(rule).filter(|at| *at <= now)?;
+        self.state = State::Recovering { failures, successes: 0, needed };
+        Some((TrustState::Escalated, TrustState::Recovering, failures, None, needed))
+    }
+
+    fn succeeds(&mut self, rule: &TrustRule, now: Timestamp) -> Vec<Step> {
+        let mut steps: Vec<Step> = self.comes_to(rule, now).into_iter().collect();
+        self.ended.push(Ended { at: now, failed: None });
+        if let State::Recovering { failures, successes, needed } = &mut self.state {
+            *successes += 1;
+            if successes >= needed {
+                steps.push((TrustState::Recovering, TrustState::Trusted, *failures, None, 0));
+                *self = Self { state: State::Trusted, ended: Vec::new() };
+            }
+        }
+        steps
+    }
+
+    fn fails(
+        &mut self,
+        rule: &TrustRule,
+        severity: Severity,
+        recoverable: bool,
+        began: Timestamp,
+        now: Timestamp,
+    ) -> Vec<Step> {
+        let mut steps: Vec<Step> = self.comes_to(rule, now).into_iter().collect();
+        self.ended.push(Ended { at: now, failed: Some((severity, recoverable)) });
+        if !counts(rule, severity) {
+            return steps;
+        }
+        let (from, has_lost) = (self.name(), self.has_lost(rule, severity, now));
+        let (failures, by_hand) = match &mut self.state {
+            State::Trusted if has_lost => {
+                let lately: Vec<bool> = self
+                    .lately(rule, now)
+                    .filter(|(severity, _)| counts(rule, *severity))
+                    .map(|(_, heals)| heals)
+                    .collect();
+                (u32::try_from(lately.len()).unwrap_or(0), lately.contains(&false))
+            }
+            State::Trusted => return steps,
+            State::Recovering { failures, .. } => (*failures + 1, !recoverable),
+            State::Escalated { at, failures, further, last, by_hand, .. } => {
+                (*failures, *last, *by_hand) = (*failures + 1, now, *by_hand || !recoverable);
+                // Whoever was under way when trust was lost does not bring a block nearer.
+                *further += u32::from(began >= *at);
+                if began >= *at && *further >= rule.block_after.get() {
+                    let failures = *failures;
+                    self.state = State::Blocked { failures };
+                    steps.push((TrustState::Escalated, TrustState::Blocked, failures, None, 0));
+                }
+                return steps;
+            }
+            State::Blocked { failures } => {
+                *failures += 1;
+                return steps;
+            }
+        };
+        let needed = rule.successes_to_recover.get();
+        let expires = now + rule.duration;
+        self.state = State::Escalated { at: now, expires, failures, further: 0, last: now, needed, by_hand };
+        steps.push((from, TrustState::Escalated, failures, self.recovers_at(rule), needed));
+        steps
+    }
+
+    /// Failures within the window, and whether time heals them.
+    fn lately(&self, rule: &TrustRule, now: Timestamp) -> impl Iterator<Item = (Severity, bool)> {
+        let from = now.before(rule.window);
+        self.ended.iter().filter(move |ended| ended.at >= from).filter_map(|ended| ended.failed)
+    }
+
+    fn has_lost(&self, rule: &TrustRule, severity: Severity, now: Timestamp) -> bool {
+        let from = now.before(rule.window);
+        let counted = self.lately(rule, now).filter(|(severity, _)| counts(rule, *severity)).count();
+        let row = self.ended.iter().rev().map_while(|ended| ended.failed.map(|failed| (ended.at, failed)));
+        let row = row.filter(|(at, (severity, _))| *at >= from && counts(rule, *severity)).count();
+        let (failed, calls) = self.share(rule, now);
+        severity == Severity::RepeatedAuth
+            || rule.count.is_some_and(|most| counted >= most.get() as usize)
+            || rule.consecutive.is_some_and(|most| row >= most.get() as usize)
+            || rule.rate.is_some_and(|rate| {
+                let most = (rate.get() + rule.expected_failure_rate.get()).min(1.0) * calls as f64;
+                calls >= rule.rate_at_least.get() as usize && failed as f64 + 1e-9 >= most
+            })
+    }
+
+    /// Counted failures and all calls, summed in slots of a 64th of the window.
+    fn share(&self, rule: &TrustRule, now: Timestamp) -> (usize, usize) {
+        let width = rule.window / 64;
+        let mut slots: Vec<(Timestamp, Timestamp, usize, usize)> = Vec::new();
+        for ended in &self.ended {
+            match slots.last_mut().filter(|(first, ..)| ended.at.since(*first) <= width) {
+                Some((_, last, ..)) => *last = ended.at,
+                None => slots.push((ended.at, ended.at, 0, 0)),
+            }
+            if let Some((.., failed, calls)) = slots.last_mut() {
+                *failed += usize::from(ended.failed.is_some_and(|(severity, _)| counts(rule, severity)));
+                *calls += 1;
+            }
+        }
+        let recent = slots.iter().filter(|(_, last, ..)| *last >= now.before(rule.window));
+        recent.fold((0, 0), |(failed, calls), slot| (failed + slot.2, calls + slot.3))
+    }
+}
+
+fn counts(rule: &TrustRule, severity: Severity) -> bool {
+    matches!(severity, Severity::Security | Severity::RepeatedAuth) || rule.severities.contains(&severity)
+}
+
+#[derive(Debug)]
+struct Reference {
+    rule: TrustRule,
+    domain_rule: Option<TrustRule>,
+    accounts: BTreeMap<Who, Account>,
+    stats: BTreeMap<Domain, DomainStats>,
+    /// Failures so far: of which tool, how bad, and whether they still count for the call and for its domain.
+    history: Vec<Remembered>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Remembered {
+    call: Called,
+    severity: Severity,
+    at: Timestamp,
+    for_call: bool,
+    for_domain: bool,
+}
+
+/// Whom a call or a report is about.
+#[derive(Clone, Debug, PartialEq)]
+struct Called {
+    tool: ToolRef,
+    signature: Option<Signature>,
+    domain: Option<Domain>,
+}
+
+/// A change as it has to be told.
+type Told = (Scope, Step, bool);
+
+impl Reference {
+    fn rule_of(&self, who: &Who) -> &TrustRule {
+        match who {
+            Who::Tool(_) | Who::Signature(..) => &self.rule,
+            Who::Domain(_) => self.domain_rule.as_ref().unwrap_or(&self.rule),
+        }
+    }
+
+    /// The accounts of the tool as a whole, also where a host named it without its namespace.
+    fn whole(tool: &ToolRef) -> Vec<Who> {
+        let any = ToolRef::in_any_namespace(tool.tool.clone());
+        let mut all = vec![Who::Tool(tool.clone())];
+        if any != *tool {
+            all.push(Who::Tool(any));
+        }
+        all
+    }
+
+    fn is_blocked(&self, tool: &ToolRef) -> bool {
+        let blocked =
+            |who: &Who| self.accounts.get(who).is_some_and(|account| account.name() == TrustState::Blocked);
+        Self::whole(tool).iter().any(blocked)
+    }
+
+    fn account(&mut self, who: &Who) -> &mut Account {
+        self.accounts.entry(who.clone()).or_insert(Account { state: State::Trusted, ended: Vec::new() })
+    }
+
+    fn touch(&mut self, who: &Who, act: impl FnOnce(&mut Account, &TrustRule) -> Vec<Step>) -> Vec<Told> {
+        let rule = self.rule_of(who).clone();
+        let scope = scope_of(who);
+        act(self.account(who), &rule)
+            .into_iter()
+            .map(|step| (scope, step, rule.notify && step.1 != TrustState::Recovering))
+            .collect()
+    }
+
+    fn ends(&mut self, call: &Called, finished: Finished, began: Timestamp, now: Timestamp) -> Vec<Told> {
+        if let Some(domain) = &call.domain {
+            let stats = self.stats.entry(domain.clone()).or_default();
+            match finished {
+                Finished::Success => {
+                    stats.total_successes += 1;
+                    stats.last_success = Some(now);
+                }
+                Finished::Failure { severity, .. } => {
+                    stats.total_failures += 1;
+                    *stats.failures_by_severity.entry(severity).or_default() += 1;
+                    stats.last_failure = Some(now);
+                }
+            }
+        }
+        let blocked = self.is_blocked(&call.tool);
+        match finished {
+            Finished::Success if blocked => Vec::new(),
+            Finished::Success => self.succeeds(call, now),
+            Finished::Failure { severity: Severity::Security, .. } => {
+                self.remembers(call, Severity::Security, (false, false), now);
+                self.blocks(&call.tool, self.rule.notify)
+            }
+            Finished::Failure { severity, .. } if blocked => {
+                self.remembers(call, severity, (false, false), now);
+                Vec::new()
+            }
+            Finished::Failure { severity, recoverable } => {
+                self.fails(call, severity, recoverable, began, now)
+            }
+        }
+    }
+
+    fn remembers(
+        &mut self,
+        call: &Called,
+        severity: Severity,
+        (for_call, for_domain): (bool, bool),
+        now: Timestamp,
+    ) {
+        self.history.push(Remembered { call: call.clone(), severity, at: now, for_call, for_domain });
+    }
+
+    fn blocks(&mut self, tool: &ToolRef, notify: bool) -> Vec<Told> {
+        if self.is_blocked(tool) {
+            return Vec::new();
+        }
+        let account = self.account(&Who::Tool(tool.clone()));
+        let from = account.name();
+        account.state = State::Blocked { failures: 1 };
+        vec![(Scope::Tool, (from, TrustState::Blocked, 1, None, 0), notify)]
+    }
+
+    fn succeeds(&mut self, call: &Called, now: Timestamp) -> Vec<Told> {
+        let mut told = Vec::new();
+        let known = |reference: &Self, who: &Who| reference.accounts.contains_key(who);
+        let mut whom: Vec<Who> = Self::whole(&call.tool).into_iter().filter(|who| known(self, who)).collect();
+        // A success is nothing new about whom nothing is known, unless a share of failures has to know of it.
+        let signature = call.signature.clone().map(|signature| Who::Signature(call.tool.clone(), signature));
+        let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(Who::Domain);
+        let judged = signature.into_iter().chain(domain);
+        whom.extend(judged.filter(|who| known(self, who) || self.rule_of(who).rate.is_some()));
+        for who in whom {
+            told.extend(self.touch(&who, |account, rule| account.succeeds(rule, now)));
+        }
+        for (scope, ..) in told.iter().filter(|(_, step, _)| step.1 == TrustState::Trusted) {
+            self.history.iter_mut().for_each(|old| match scope {
+                Scope::Tool if old.call.tool == call.tool && old.call.signature.is_none() => {
+                    old.for_call = false
+                }
+                Scope::Signature if old.call.tool == call.tool && old.call.signature == call.signature => {
+                    old.for_call = false
+                }
+                Scope::Domain if old.call.domain == call.domain => old.for_domain = false,
+                Scope::Tool | Scope::Signature | Scope::Domain => {}
+            });
+        }
+        told
+    }
+
+    fn fails(
+        &mut self,
+        call: &Called,
+        severity: Severity,
+        recoverable: bool,
+        began: Timestamp,
+        now: Timestamp,
+    ) -> Vec<Told> {
+        let own = match &call.signature {
+            Some(signature) => Who::Signature(call.tool.clone(), signature.clone()),
+            None => Who::Tool(call.tool.clone()),
+        };
+        let rule = self.rule.clone();
+        let refused = |(severity, _): &(Severity, bool)| {
+            matches!(severity, Severity::Permission | Severity::RepeatedAuth)
+        };
+        let refusals = self.account(&own).lately(&rule, now).filter(refused).count();
+        let as_told = if severity == Severity::Permission && refusals + 1 >= 3 {
+            Severity::RepeatedAuth
+        } else {
+            severity
+        };
+        let mut told =
+            self.touch(&own, |account, rule| account.fails(rule, as_told, recoverable, began, now));
+        if call.signature.is_some() {
+            for who in Self::whole(&call.tool) {
+                let stands = self.accounts.get(&who).map(|account| account.stands(&rule, now));
+                if stands.is_some_and(|state| state != TrustState::Trusted) {
+                    told.extend(
+                        self.touch(&who, |account, rule| {
+                            account.fails(rule, as_told, recoverable, began, now)
+                        }),
+                    );
+                }
+            }
+        }
+        if let Some(domain) = call.domain.clone().filter(|_| self.domain_rule.is_some()) {
+            told.extend(self.touch(&Who::Domain(domain), |account, rule| {
+                account.fails(rule, severity, recoverable, began, now)
+            }));
+        }
+        self.remembers(call, as_told, (true, self.domain_rule.is_some()), now);
+        told
+    }
+
+    fn meant(target: &Target<'_>, who: &Who) -> bool {
+        match (target, who) {
+            (Target::All, _) => true,
+            (Target::Tool(wanted), Who::Tool(tool)) => {
+                tool == *wanted || tool.is_in_any_namespace() && tool.tool == wanted.tool
+            }
+            (Target::Tool(wanted), Who::Signature(tool, _)) => tool == *wanted,
+            (Target::Signature(tool, signature), Who::Signature(of, one)) => of == *tool && one == *signature,
+            (Target::Domain(wanted), Who::Domain(domain)) => domain == *wanted,
+            (Target::Tool(_) | Target::Signature(..) | Target::Domain(_), _) => false,
+        }
+    }
+
+    fn approves(&mut self, target: &Target<'_>) -> Vec<Told> {
+        let mut told = Vec::new();
+        for (who, account) in self.accounts.iter_mut().filter(|(who, _)| Self::meant(target, who)) {
+            if let State::Escalated { failures, needed, .. } = account.state {
+                account.state = State::Recovering { failures, successes: 0, needed };
+                told.push((
+                    scope_of(who),
+                    (TrustState::Escalated, TrustState::Recovering, failures, None, needed),
+                    false,
+                ));
+            }
+        }
+        told
+    }
+
+    fn resets(&mut self, target: &Target<'_>) -> Vec<Told> {
+        let mut told = Vec::new();
+        for (who, account) in self.accounts.iter_mut().filter(|(who, _)| Self::meant(target, who)) {
+            if account.name() != TrustState::Trusted {
+                told.push((scope_of(who), (account.name(), TrustState::Trusted, 0, None, 0), true));
+            }
+            *account = Account { state: State::Trusted, ended: Vec::new() };
+        }
+        for old in &mut self.history {
+            let (for_call, for_domain) = match target {
+                Target::All => (true, true),
+                Target::Tool(tool) => (old.call.tool == **tool, false),
+                Target::Signature(tool, signature) => {
+                    (old.call.tool == **tool && old.call.signature.as_ref() == Some(*signature), false)
+                }
+                Target::Domain(domain) => (false, old.call.domain.as_ref() == Some(*domain)),
+            };
+            old.for_call &= !for_call;
+            old.for_domain &= !for_domain;
+        }
+        told
+    }
+
+    fn standing(&self, call: &Called, now: Timestamp) -> TrustState {
+        let signature = call.signature.clone().map(|signature| Who::Signature(call.tool.clone(), signature));
+        let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(Who::Domain);
+        let whom = Self::whole(&call.tool).into_iter().chain(signature).chain(domain);
+        let states = whom.filter_map(|who| Some(self.accounts.get(&who)?.stands(self.rule_of(&who), now)));
+        states.max().unwrap_or(TrustState::Trusted)
+    }
+
+    fn moments(&self) -> Vec<Timestamp> {
+        let recover =
+            self.accounts.iter().filter_map(|(who, account)| account.recovers_at(self.rule_of(who)));
+        let leave = self
+            .accounts
+            .values()
+            .flat_map(|account| account.ended.iter().map(|ended| ended.at + self.rule.window));
+        recover.chain(leave).collect()
+    }
+}
+
+fn scope_of(who: &Who) -> Scope {
+    match who {
+        Who::Tool(_) => Scope::Tool,
+        Who::Signature(..) => Scope::Signature,
+        Who::Domain(_) => Scope::Domain,
+    }
+}
+
+fn rule(rng: &mut Rng) -> TrustRule {
+    let count = perhaps(rng, |rng| few(rng, 1, 3));
+    TrustRule {
+        count,
+        consecutive: perhaps(rng, |rng| few(rng, 1, 3)),
+        rate: rng.chance(40).then(|| Ratio::percent(*rng.pick(&[20, 50, 100]))),
+        rate_at_least: few(rng, 1, 4),
+        expected_failure_rate: Ratio::percent(*rng.pick(&[0, 0, 30])),
+        window: millis(*rng.pick(&[64, 6_400, 3_600_000])),
+        severities: [Severity::ServerError, Severity::Timeout, Severity::Crash].into(),
+        duration: millis(*rng.pick(&[0, 500, 5_000])),
+        cooldown: millis(*rng.pick(&[0, 500, 8_000])),
+        successes_to_recover: few(rng, 1, 3),
+        block_after: few(rng, 1, 4),
+        recovery: if rng.chance(85) { Recovery::Auto } else { Recovery::Ask },
+        notify: rng.chance(80),
+    }
+}
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let (rule, domain_rule) = (rule(rng), perhaps(rng, rule));
+    let mut reference = Reference {
+        rule: rule.clone(),
+        domain_rule: domain_rule.clone(),
+        accounts: BTreeMap::new(),
+        stats: BTreeMap::new(),
+        history: Vec::new(),
+    };
+    let mut ledger = TrustLedger::default();
+    let rules = Rules { signature: &rule, domain: domain_rule.as_ref() };
+    let mut now = Timestamp::from_millis(100_000_000);
+    story.tell(|| format!("{rules:?}"));
+    for _ in 0..50 {
+        now = next_moment(rng, now, &reference.moments());
+        let call = called(rng);
+        let (at, signature) =
+            (now.as_millis(), call.signature.clone().unwrap_or(Signature(Arc::from("signature 0"))));
+        let began = now.before(millis(*rng.pick(&[0, 0, 1, 700, 20_000])));
+        let finished = match rng.chance(45) {
+            true => Finished::Success,
+            false => Finished::Failure {
+                severity: if rng.chance(2) { Severity::Security } else { *rng.pick(&SEVERITIES) },
+                recoverable: rng.chance(95),
+            },
+        };
+        let target = match rng.between(0, 3) {
+            0 => Target::All,
+            1 => Target::Tool(&call.tool),
+            2 => Target::Signature(&call.tool, &signature),
+            _ => call.domain.as_ref().map_or(Target::All, Target::Domain),
+        };
+        let (what, got, due) = match rng.between(0, 19) {
+            0..14 => {
+                let call = Called { signature: Some(signature.clone()), ..call.clone() };
+                let subject =
+                    Subject { tool: &call.tool, signature: &signature, domain: call.domain.as_ref() };
+                let due = reference.ends(&call, finished, began, now);
+                (
+                    format!("{call:?} {finished:?}"),
+                    ledger.record_begun(rules, subject, finished, began, now),
+                    due,
+                )
+            }
+            14..17 => {
+                let report = Report {
+                    tool: &call.tool,
+                    signature: call.signature.as_ref(),
+                    domain: call.domain.as_ref(),
+                    service: None,
+                };
+                let due = reference.ends(&call, finished, now, now);
+                let got = match finished {
+                    Finished::Success => ledger.report_success(rules, report, now),
+                    Finished::Failure { severity, recoverable } => {
+                        // What the reporter says goes before what we would have made of it.
+                        let (classified, said) = if rng.chance(50) {
+                            (severity, None)
+                        } else {
+                            (Severity::Transient, Some(severity))
+                        };
+                        ledger.report_failure(
+                            rules,
+                            report,
+                            ReportedFailure { classified, severity: said, recoverable },
+                            now,
+                        )
+                    }
+                };
+                (format!("report of {call:?} {finished:?}"), got, due)
+            }
+            17 => {
+                let due = reference.approves(&target);
+                (format!("recovery of {target:?}"), ledger.approve_recovery(target, now), due)
+            }
+            18 => {
+                let due = reference.resets(&target);
+                (format!("reset of {target:?}"), ledger.reset(target, now), due)
+            }
+            _ if rng.chance(20) => {
+                let due = reference.blocks(&call.tool, true);
+                (
+                    format!("block of {call:?}"),
+                    ledger.block_tool(&call.tool, "by hand", Notify::Yes, now),
+                    due,
+                )
+            }
+            _ => continue,
+        };
+        story.tell(|| format!("{at}: {what}: {got:?}"));
+        let told = |change: &TrustChange| {
+            let step = (change.from, change.to, change.failures, change.until, change.successes_needed);
+            (change.scope, step, change.notify, change.at)
+        };
+        let due: Vec<_> = due.into_iter().map(|(scope, step, notify)| (scope, step, notify, now)).collect();
+        agree(PROMISE, &what, &got.iter().map(told).collect(), &due)?;
+        compare(&ledger, &reference, &called(rng), rules, now)?;
+    }
+    Ok(())
+}
+
+fn called(rng: &mut Rng) -> Called {
+    let name = ToolName::new(*rng.pick(&["pay", "pay", "look"])).expect("a name");
+    let tool = match rng.between(0, 9) {
+        0 => ToolRef::in_any_namespace(name),
+        1 => ToolRef { namespace: Namespace::new("shop").expect("a name"), tool: name },
+        _ => ToolRef { namespace: Namespace::new("bank").expect("a name"), tool: name },
+    };
+    let signature = perhaps(rng, |rng| Signature(format!("signature {}", rng.between(0, 1)).into()));
+    let domain = perhaps(rng, |rng| Domain::new(format!("host{}", rng.between(0, 1))).expect("a name"));
+    Called { tool, signature, domain }
+}
+
+fn compare(
+    ledger: &TrustLedger,
+    reference: &Reference,
+    call: &Called,
+    rules: Rules<'_>,
+    now: Timestamp,
+) -> Result<(), Broken> {
+    let signature = call.signature.clone().unwrap_or(Signature(Arc::from("signature 0")));
+    let call = Called { signature: Some(signature.clone()), ..call.clone() };
+    let subject = Subject { tool: &call.tool, signature: &signature, domain: call.domain.as_ref() };
+    let standing = match ledger.standing(rules, subject, now) {
+        Standing::Free(state) => state,
+        Standing::Ask(_) => TrustState::Escalated,
+        Standing::Blocked(_) => TrustState::Blocked,
+    };
+    agree(PROMISE, "how it stands", &standing, &reference.standing(&call, now))?;
+    let history: Vec<Remembered> = ledger
+        .history(None)
+        .map(|entry| Remembered {
+            call: Called {
+                tool: ToolRef { namespace: entry.plugin_name.clone(), tool: entry.tool_name.clone() },
+                signature: entry.signature.clone(),
+                domain: entry.domain.clone(),
+            },
+            severity: entry.severity,
+            at: entry.timestamp,
+            for_call: entry.counts_for_call,
+            for_domain: entry.counts_for_domain,
+        })
+        .collect();
+    agree(PROMISE, "what is remembered", &history, &reference.history)?;
+    let stats: BTreeMap<Domain, DomainStats> =
+        ledger.all_domain_stats().map(|(domain, stats)| (domain.clone(), stats.clone())).collect();
+    agree(PROMISE, "statistics", &stats, &reference.stats)?;
+    let status = ledger.status(
+        |tool, _| {
+            if tool.is_some() {
+                rules.signature.clone()
+            } else {
+                rules.domain.unwrap_or(rules.signature).clone()
+            }
+        },
+        now,
+    );
+    let mut shown: Vec<_> = status
+        .iter()
+        .map(|one| {
+            (
+                one.standing.state,
+                one.standing.scope,
+                one.recovers_at,
+                one.waits_for_approval,
+                one.standing.failures_in_window,
+            )
+        })
+        .collect();
+    let mut due: Vec<_> = reference
+        .accounts
+        .iter()
+        .filter(|(_, account)| account.name() != TrustState::Trusted)
+        .map(|(who, account)| {
+            let rule = reference.rule_of(who);
+            let recovers = account.recovers_at(rule).filter(|at| *at > now);
+            let state = account.stands(rule, now);
+            let failures = match account.state {
+                State::Trusted => 0,
+                State::Escalated { failures, .. }
+                | State::Recovering { failures, .. }
+                | State::Blocked { failures } => failures,
+            };
+            (state, scope_of(who), recovers, state == TrustState::Escalated && recovers.is_none(), failures)
+        })
+        .collect();
+    agree(PROMISE, "worst first", &shown.iter().map(|one| one.0).rev().is_sorted(), &true)?;
+    shown.sort_unstable();
+    due.sort_unstable();
+    agree(PROMISE, "the status", &shown, &due)
+}

@@ -1,0 +1,57 @@
+//! The watchdog: silence, and the time that there is in all.
+
+use steadfast_core::Timestamp;
+use steadfast_core::policy::{Silence, TimePolicy};
+use steadfast_core::watchdog::{Verdict, Watchdog};
+
+use super::{Story, agree, millis, next_moment};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+
+const PROMISE: &str = "calls end in time";
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let time = TimePolicy {
+        attempt: millis(rng.between(1, 5) * 100),
+        total: millis(rng.between(1, 10) * 100),
+        last_retry: None,
+        answer_by: None,
+        silence: Silence::Timeout,
+    };
+    let begun = Timestamp::from_millis(rng.between(0, 10_000));
+    let mut watchdog = Watchdog::new(&time, begun);
+    let mut signs = vec![begun];
+    let mut now = begun;
+    for _ in 0..12 {
+        let last = signs.iter().max().copied().unwrap_or(begun);
+        let (silent, end) = (last + time.attempt, begun + time.total);
+        now = next_moment(rng, now, &[silent, end]).min(now + time.total);
+        let due = if now < silent && now < end {
+            Verdict::Fine { next_check: silent.min(end) }
+        } else if silent < end {
+            Verdict::Stuck
+        } else {
+            Verdict::TotalLimit
+        };
+        let since = *rng.pick(&signs);
+        story.tell(|| format!("{}: {watchdog:?}", now.as_millis()));
+        agree(PROMISE, "the verdict", &watchdog.verdict(now), &due)?;
+        agree(PROMISE, "when it is due", &watchdog.due(), &silent.min(end))?;
+        agree(PROMISE, "the last sign of life", &watchdog.last_sign(), &last)?;
+        agree(PROMISE, "when it is silent", &watchdog.silent_at(), &silent)?;
+        agree(PROMISE, "when it ends", &watchdog.total_at(), &end)?;
+        agree(
+            PROMISE,
+            "whether it lives",
+            &watchdog.shows_life(since, now),
+            &(last > since && now < silent),
+        )?;
+        if rng.chance(40) {
+            // A sign of life that was held up on its way.
+            let at = if rng.chance(30) { now.before(millis(50)).max(begun) } else { now };
+            watchdog.progress(at);
+            signs.push(at);
+        }
+    }
+    Ok(())
+}

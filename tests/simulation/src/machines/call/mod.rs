@@ -1,0 +1,637 @@
+//! One call, told anything that may happen to it: each of its steps is held against the path of a call.
+
+mod reference;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{Approvals, Channel, Decided, Decision, GrantId, Grantor, Spend};
+use steadfast_core::breaker::{Breaker, Verdict};
+use steadfast_core::call::{
+    self, Approval, AttemptEnd, Call, CallResult, Duplicates, Event, Hints, Notice, Others, Outcome,
+    Provenance, Request, RunBy, SentKey, Shared, Stage, Step, StoreFault, Waits, Wake,
+};
+use steadfast_core::classify::{Fault, RetryAfter, Severity, Source, Transport};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{
+    Address, Claim, ClaimVerdict, End, Ending, Failure, Found, Known, Observed, Owner, Process, Receipt,
+    RenewVerdict, Replay, ReplayReason, RunId, Save, SaveVerdict, StartVerdict, Unsettled, decide_claim,
+};
+use steadfast_core::guard::{GuardedCall, LoopGuard};
+use steadfast_core::id::{RequestId, TurnId};
+use steadfast_core::limit::Limiter;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{
+    AfterUnknown, Ambiguous, ArgumentCheck, AskWhen, BudgetPolicy, CacheFailures, Dangerous, Effects, Mode,
+    OnStoreFailure, Policy, Profile, RateLimit, Ratio, Silence, ToolClass,
+};
+use steadfast_core::retry::{CallerLimits, RetryBudget};
+use steadfast_core::trust::{Escalation, Finished, Notify, Rules, Signature, Subject, TrustLedger};
+
+use self::reference::{Due, Ended, Kept, Machines, Reference, Saved, Told, of_failure};
+use super::{Story, agree, few, millis, next_moment, perhaps};
+use crate::invariants::Broken;
+use crate::rng::Rng;
+use crate::transition::{digest, key, tool, wanted};
+
+const PROMISE: &str = "calls take their path";
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    for _ in 0..4 {
+        one_call(rng, story)?;
+    }
+    Ok(())
+}
+
+fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let mut now = Timestamp::from_millis(1_000_000);
+    let policy = Arc::new(policy(rng));
+    let request = request(rng, now);
+    let mut machines = machines(rng, &request, &policy, now);
+    let seed = rng.next();
+    story.tell(|| format!("{request:?} under {policy:?}"));
+    let mut notices = Vec::new();
+    let (mut reference, mut due) =
+        Reference::begin(machines.clone(), request.clone(), policy.clone(), seed, now);
+    let (mut call, mut step) =
+        Call::begin(&mut machines.shared(), request.clone(), policy.clone(), seed, now, &mut notices);
+    story.tell(|| format!("{}: begins -> {step:?}", now.as_millis()));
+    for _ in 0..60 {
+        let got = as_due(&step);
+        agree(PROMISE, call.state(), &got, &due)?;
+        let got: Vec<Notice> = notices.drain(..).map(without_words).collect();
+        let told = std::mem::take(&mut reference.notices);
+        agree(PROMISE, "what is told", &got, &told.into_iter().map(without_words).collect())?;
+        agree(PROMISE, "when it wakes", &call.wake_at(), &reference.wakes_at())?;
+        let renews = reference.renews().map(|record| (record.key, record.owner.clone(), record.started));
+        let got = call.record().map(|record| (record.key, record.owner.clone(), record.started));
+        agree(PROMISE, "what it renews", &got, &renews)?;
+        agree(PROMISE, "whether it waits for an end", &call.awaits_end(), &reference.awaits_end())?;
+        agree(PROMISE, "whether it is over", &call.is_finished(), &reference.is_over())?;
+        if reference.is_over() {
+            break;
+        }
+        let moments: Vec<Timestamp> = reference
+            .wakes_at()
+            .into_iter()
+            .chain(request.limits.deadline)
+            .chain(request.limits.start_by)
+            .collect();
+        now = next_moment(rng, now, &moments);
+        if rng.chance(5) {
+            interfere(rng, &mut machines, &mut reference.machines, &request, now);
+        }
+        let event = event(rng, &call, &step, now);
+        let before = call.state();
+        due = reference.on(&event, now);
+        step = match call.on(&mut machines.shared(), now, event.clone(), &mut notices) {
+            Ok(step) => step,
+            Err(misuse) => return Err((PROMISE, misuse.to_string())),
+        };
+        story.tell(|| format!("{}: {before}: {event:?} -> {step:?}", now.as_millis()));
+    }
+    machines.are_as(&reference.machines)
+}
+
+impl Machines {
+    fn shared(&mut self) -> Shared<'_> {
+        Shared {
+            breaker: &mut self.breaker,
+            dependency: self.dependency.as_mut(),
+            budget: &mut self.budget,
+            limiter: &mut self.limiter,
+            dependency_limiter: &mut self.dependency_limiter,
+            guard: &mut self.guard,
+            trust: &mut self.trust,
+            approvals: &self.approvals,
+        }
+    }
+
+    /// Both have heard the same.
+    fn are_as(&self, other: &Self) -> Result<(), Broken> {
+        let inside = |machines: &Self| (machines.limiter.inside(), machines.dependency_limiter.inside());
+        agree(PROMISE, "places", &inside(self), &inside(other))?;
+        let text = |machines: &Self| {
+            [
+                format!("{:?} {:?}", machines.breaker, machines.dependency),
+                format!("{:?}", machines.budget),
+                format!("{:?} {:?}", machines.limiter, machines.dependency_limiter),
+                without_marks(&format!("{:?}", machines.guard)),
+                format!("{:?}", machines.trust),
+            ]
+        };
+        let names = ["breakers", "the budget", "the limits", "the guard", "trust"];
+        for ((name, one), other) in names.into_iter().zip(text(self)).zip(text(other)) {
+            agree(PROMISE, name, &one, &other)?;
+        }
+        Ok(())
+    }
+}
+
+/// The errors that a guard has seen are known by their words, which are left out here.
+fn without_marks(text: &str) -> String {
+    let mut parts = text.split("ErrorMark(");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.trim_start_matches(|c: char| c.is_ascii_digit()))
+}
+
+fn without_words(notice: Notice) -> Notice {
+    match notice {
+        Notice::CallBlocked { code, breaker, .. } => Notice::CallBlocked { code, retriable: false, breaker },
+        Notice::AttemptEnded { attempt, took, failure } => {
+            let failure = failure.map(|failure| call::FailedAttempt { said: "".into(), ..failure });
+            Notice::AttemptEnded { attempt, took, failure }
+        }
+        notice => notice,
+    }
+}
+
+fn as_due(step: &Step) -> Due {
+    match step.clone() {
+        Step::Claim(claim) => Due::Claim(claim),
+        Step::Follow(key) => Due::Follow(key),
+        Step::AwaitEnd(key) => Due::AwaitEnd(key),
+        Step::Ask(ask) => Due::Ask { operator_only: ask.operator_only, until: ask.until },
+        Step::Spend { grant, owner } => Due::Spend(grant, owner),
+        Step::Start { key, owner } => Due::Start(key, owner),
+        Step::Probe(scope) => Due::Probe(scope),
+        Step::Renew => Due::Renew,
+        Step::Run(run) => {
+            Due::Run { attempt: run.attempt, deadline: run.deadline, run: run.run.0.to_string() }
+        }
+        Step::Cut(cut) => Due::Cut(cut),
+        Step::Wait => Due::Wait,
+        Step::Save(save) => Due::Save(as_saved(&save)),
+        Step::Release(release) => Due::Release(release),
+        Step::Answer { result, upstream } => Due::Answer(as_told(&result), upstream),
+        Step::CancelUpstream => Due::CancelUpstream,
+        Step::Stay => Due::Stay,
+        Step::Finish { result, kept } => {
+            let kept = kept.iter().map(|kept| match kept {
+                call::Kept::Save(save) => Kept::Save(as_saved(save)),
+                call::Kept::Park(ask) => Kept::Park { operator_only: ask.operator_only },
+                call::Kept::Release(release) => Kept::Release(release.clone()),
+                call::Kept::GiveBack { grant, owner } => Kept::GiveBack(*grant, owner.clone()),
+            });
+            Due::Finish(as_told(&result), kept.collect())
+        }
+    }
+}
+
+fn as_saved(save: &Save) -> Saved {
+    Saved {
+        owner: save.claimed.owner.clone(),
+        key: save.claimed.key,
+        started: save.claimed.started,
+        ending: match &save.ending {
+            Ending::Done(output) => Ended::Done(output.clone()),
+            Ending::Failed(failure) => Ended::Failed(of_failure(failure)),
+            Ending::Unknown(unknown) => {
+                Ended::Unknown(unknown.settles, unknown.observed, unknown.output.clone())
+            }
+        },
+        attempts: save
+            .attempts
+            .iter()
+            .map(|fact| (fact.number, fact.started, fact.finished, fact.code, fact.retriable))
+            .collect(),
+        hold: save.hold,
+    }
+}
+
+fn as_told(result: &CallResult) -> Told {
+    Told {
+        ended: match &result.ended {
+            Ok(output) => Ok(Some(output.clone())),
+            Err(failure) => Err(of_failure(failure)),
+        },
+        asks: result.stage == Stage::InputRequired,
+        replayed: match result.provenance {
+            Provenance::Fresh => None,
+            Provenance::Replayed { reason, .. } => Some(reason),
+        },
+        attempts: result.attempts,
+        retries: result.retries.iter().map(|retry| (retry.attempt, retry.latency, retry.delay)).collect(),
+        took: result.took,
+        recorded: result.recorded,
+        receipt: result.receipt.clone(),
+        remarks: result.remarks.len(),
+        breaker: result.breaker,
+        unknown: result.unknown,
+    }
+}
+
+// ---- what is drawn ----
+
+fn policy(rng: &mut Rng) -> Policy {
+    let class = *rng.pick(&[
+        ToolClass::Mutating,
+        ToolClass::Mutating,
+        ToolClass::Unknown,
+        ToolClass::Idempotent,
+        ToolClass::ReadOnly,
+    ]);
+    let mut policy = rng.pick(&[Profile::Standard, Profile::Measured, Profile::Stepped]).policy(class);
+    let span = |rng: &mut Rng| millis(*rng.pick(&[50, 500, 2_000, 20_000]));
+    let mode = |rng: &mut Rng| if rng.chance(90) { Mode::Enforce } else { Mode::Off };
+    policy.modes.dedupe = mode(rng);
+    policy.modes.breaker = mode(rng);
+    policy.modes.guard = mode(rng);
+    policy.modes.trust = mode(rng);
+    // One mechanism acts, so that limits and deadlines do.
+    policy.modes.retry = if policy.modes.dedupe == Mode::Off { Mode::Enforce } else { mode(rng) };
+    policy.repeat.ambiguous = *rng.pick(&[Ambiguous::Stop, Ambiguous::Retry]);
+    (policy.repeat.retry_safe, policy.repeat.honours_key) = (rng.chance(20), rng.chance(20));
+    (policy.time.attempt, policy.time.total) = (span(rng), span(rng) * 2);
+    policy.time.last_retry = perhaps(rng, span);
+    policy.time.answer_by = perhaps(rng, span);
+    policy.time.silence = *rng.pick(&[Silence::Timeout, Silence::Stuck]);
+    policy.retry.attempts = few(rng, 1, 4);
+    policy.retry.total = perhaps(rng, span);
+    policy.retry.budget = BudgetPolicy {
+        share: Ratio::percent(0),
+        floor_per_second: u32::try_from(rng.between(0, 3)).unwrap_or(0),
+    };
+    policy.dedupe.cache_failures =
+        *rng.pick(&[CacheFailures::Terminal, CacheFailures::All, CacheFailures::None]);
+    policy.dedupe.after_unknown =
+        *rng.pick(&[AfterUnknown::TellOnce, AfterUnknown::TellOnce, AfterUnknown::Hold]);
+    policy.dedupe.late_after = span(rng);
+    policy.dedupe.keep.lease = span(rng) * 3;
+    policy.dedupe.on_store_failure = *rng.pick(&[OnStoreFailure::GoOn, OnStoreFailure::Refuse]);
+    policy.dedupe.explicit_key_on_store_failure = *rng.pick(&[OnStoreFailure::GoOn, OnStoreFailure::Refuse]);
+    policy.dedupe.largest_output = if rng.chance(80) { 1_000 } else { 4 };
+    policy.settling.effects = *rng.pick(&[Effects::Local, Effects::Remote]);
+    (policy.settling.linger, policy.settling.settle) = (span(rng), span(rng));
+    (policy.settling.grace, policy.settling.drain) = (span(rng), span(rng));
+    policy.breaker.consecutive = Some(few(rng, 1, 3));
+    policy.breaker.cooldown.first = span(rng);
+    policy.breaker.cooldown.cap = policy.breaker.cooldown.cap.max(policy.breaker.cooldown.first);
+    policy.breaker.close_after = few(rng, 1, 2);
+    policy.breaker.probe_lease = span(rng);
+    let places = |rng: &mut Rng| rng.chance(30).then(|| few(rng, 1, 2));
+    let rate =
+        |rng: &mut Rng| rng.chance(30).then(|| RateLimit { attempts: few(rng, 1, 2), per: millis(1_000) });
+    (policy.limits.concurrency, policy.limits.rate) = (places(rng), rate(rng));
+    (policy.dependency_limits.concurrency, policy.dependency_limits.rate) = (places(rng), rate(rng));
+    policy.guard.identical = few(rng, 1, 2);
+    policy.guard.per_turn = few(rng, 1, 3);
+    policy.trust.count = Some(few(rng, 1, 2));
+    policy.trust.block_after = few(rng, 1, 2);
+    (policy.trust.duration, policy.trust.cooldown) = (span(rng), span(rng));
+    policy.approval.when =
+        *rng.pick(&[AskWhen::Escalated, AskWhen::Escalated, AskWhen::Always, AskWhen::Never]);
+    policy.approval.timeout = span(rng);
+    policy.approval.dangerous = *rng.pick(&[Dangerous::Record, Dangerous::Ask]);
+    policy.arguments = *rng.pick(&[ArgumentCheck::Assist, ArgumentCheck::Enforce]);
+    policy
+}
+
+fn request(rng: &mut Rng, now: Timestamp) -> Request {
+    let run = RunId("run of this call".into());
+    let index = key("index");
+    let address = match rng.between(0, 2) {
+        0 => Address::Explicit(key("explicit")),
+        1 => Address::CallId { id: key("call id"), index },
+        _ => Address::Keyless { run: key("run"), index },
+    };
+    let is_explicit = matches!(address, Address::Explicit(_));
+    let span = |rng: &mut Rng| millis(*rng.pick(&[0, 50, 1_000, 10_000]));
+    let mut limits = CallerLimits::default();
+    if rng.chance(50) {
+        limits = CallerLimits {
+            attempts: rng.chance(30).then(|| u32::try_from(rng.between(0, 3)).unwrap_or(0)),
+            elapsed: rng.chance(30).then(|| span(rng)),
+            attempt: rng.chance(30).then(|| millis(rng.between(1, 3_000))),
+            deadline: rng.chance(40).then(|| now + span(rng)),
+            start_by: rng.chance(20).then(|| now + span(rng)),
+        };
+    }
+    Request {
+        id: RequestId::new("request".to_owned()).expect("a short text"),
+        tool: tool(),
+        tool_call: None,
+        context: None,
+        session: crate::system::session_of(0),
+        actor: None,
+        tenant: None,
+        turn: rng.chance(30).then(|| TurnId::new("turn".to_owned()).expect("a name")),
+        trace: None,
+        model: None,
+        duplicates: match rng.between(0, 9) {
+            0 => Duplicates::Allowed,
+            1 => Duplicates::Refused(address),
+            _ => Duplicates::Joined(address),
+        },
+        sent_key: if is_explicit { SentKey::Given } else { SentKey::Run },
+        computed_since: rng.chance(10).then(|| now.before(millis(500))),
+        in_turn: rng.chance(15),
+        digest: digest(0),
+        run,
+        process: Process { boot: "boot".into(), pid: 1, started: 1 },
+        number: 7,
+        signature: Signature("signature".into()),
+        domain: None,
+        danger: rng.chance(8).then(|| "a shape".into()),
+        invalid_arguments: rng.chance(4).then(|| "a problem".into()),
+        limits,
+        waits: *rng.pick(&[Waits::NotForLong, Waits::AsLongAsItTakes]),
+        run_by: if rng.chance(80) { RunBy::Driver } else { RunBy::Host },
+        end: *rng.pick(&[AttemptEnd::Unseen, AttemptEnd::Seen]),
+        reads: Arc::default(),
+        hints: Hints { expected_retry_safe: rng.chance(20), safety_critical: rng.chance(10) },
+        channel: *rng.pick(&[Channel::Interactive, Channel::Interactive, Channel::Headless]),
+    }
+}
+
+/// Machines to which something has happened before.
+fn machines(rng: &mut Rng, request: &Request, policy: &Policy, now: Timestamp) -> Machines {
+    let before = now.before(millis(rng.between(0, 3_000)));
+    let mut machines = Machines {
+        breaker: Breaker::default(),
+        dependency: perhaps(rng, |_| Breaker::default()),
+        budget: RetryBudget::default(),
+        limiter: Limiter::default(),
+        dependency_limiter: Limiter::default(),
+        guard: LoopGuard::default(),
+        trust: TrustLedger::default(),
+        approvals: Approvals::default(),
+    };
+    let dependency = machines.dependency.iter_mut();
+    for breaker in std::iter::once(&mut machines.breaker).chain(dependency).filter(|_| rng.chance(20)) {
+        fail(breaker, policy, before);
+    }
+    if rng.chance(20) {
+        let _others = machines.limiter.enter(&policy.limits, before);
+        let _others = machines.dependency_limiter.enter(&policy.dependency_limits, before);
+    }
+    let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: request.turn.as_ref() };
+    if rng.chance(15) {
+        let message = "it failed before";
+        let ending = steadfast_core::guard::Ending::Failure { message, mistake: None };
+        drop(machines.guard.end(&policy.guard, call, ending, before));
+    }
+    for _ in 0..rng.between(0, 9) / 7 {
+        fails_trust(&mut machines.trust, request, policy, before);
+    }
+    let is_blocked = rng.chance(8);
+    if is_blocked {
+        machines.trust.block_tool(&request.tool, "by hand", Notify::Yes, before);
+    }
+    if rng.chance(30) {
+        let wanted = wanted(request, is_blocked);
+        let asked = machines.approvals.ask(
+            wanted,
+            &Escalation::routine(&request.tool),
+            None,
+            &policy.approval,
+            before,
+        );
+        let decision = *rng.pick(&[Decision::Once, Decision::Session]);
+        let decided: Result<Decided, _> =
+            machines.approvals.decide(asked.id, decision, Grantor::Operator, before);
+        drop(decided);
+    }
+    machines
+}
+
+/// Fails often enough to open it.
+fn fail(breaker: &mut Breaker, policy: &Policy, at: Timestamp) {
+    for _ in 0..policy.breaker.consecutive.map_or(1, NonZeroU32::get) {
+        if let Ok((ticket, _)) = breaker.admit(&policy.breaker, at) {
+            breaker.record(&policy.breaker, ticket, Verdict::Failure { took: Duration::ZERO }, at);
+        }
+    }
+}
+
+fn fails_trust(trust: &mut TrustLedger, request: &Request, policy: &Policy, at: Timestamp) {
+    let rules = Rules { signature: &policy.trust, domain: None };
+    let subject = Subject { tool: &request.tool, signature: &request.signature, domain: None };
+    let finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+    trust.record(rules, subject, finished, at);
+}
+
+/// Others use the same machines meanwhile.
+fn interfere(rng: &mut Rng, one: &mut Machines, other: &mut Machines, request: &Request, now: Timestamp) {
+    let what = rng.between(0, 5);
+    for machines in [one, other] {
+        match what {
+            0 => drop(machines.trust.block_tool(&request.tool, "by hand", Notify::Yes, now)),
+            1 => drop(machines.breaker.force_open(None, now)),
+            2 => drop(machines.breaker.reset(now)),
+            3 => drop(
+                machines.dependency.as_mut().map(|breaker| breaker.force_open(Some(now + millis(100)), now)),
+            ),
+            4 => machines.limiter.leave(),
+            _ => drop(machines.trust.reset(steadfast_core::trust::Target::All, now)),
+        }
+    }
+}
+
+// ---- what happens ----
+
+fn event(rng: &mut Rng, call: &Call, step: &Step, now: Timestamp) -> Event {
+    let owner = call.claimed().map(|record| record.owner.clone());
+    match rng.between(0, 39) {
+        0 => return Event::Cancelled(*rng.pick(&[Others::None, Others::Waiting])),
+        1 => return Event::Disconnected(*rng.pick(&[Others::None, Others::Waiting])),
+        2 if call.state() != "Renewing" => {
+            if let Some(owner) = owner {
+                return renewed(rng, owner, now);
+            }
+        }
+        3 => return Event::Woke(if rng.chance(50) { Wake::Time } else { Wake::Changed }),
+        4 if call.state() != "Looking" => return Event::Progressed,
+        _ => {}
+    }
+    let fails = |rng: &mut Rng, event: Event| {
+        let fault = *rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]);
+        if rng.chance(12) { Event::StoreFailed(fault) } else { event }
+    };
+    match call.state() {
+        "Looking" | "Claiming" => {
+            let verdict = match step {
+                Step::Claim(claim) => verdict(rng, claim, now),
+                _ => ClaimVerdict::Nothing,
+            };
+            if rng.chance(if call.state() == "Claiming" { 25 } else { 10 }) {
+                Event::StoreFailed(*rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]))
+            } else {
+                Event::Claimed(verdict)
+            }
+        }
+        "Following" | "AwaitingEnd" => Event::Woke(match rng.between(0, 5) {
+            0 => Wake::LeaderRefused(Box::new(a_failure(Code::CircuitOpen))),
+            1 | 2 => Wake::Changed,
+            _ => Wake::Time,
+        }),
+        "AwaitingApproval" => match rng.between(0, 7) {
+            0 => Event::Answered(Approval::Denied),
+            1 => Event::Answered(Approval::Nobody),
+            2 => Event::Answered(Approval::Granted(None)),
+            3 => Event::Answered(Approval::PutToCaller(output("a question"))),
+            4 => Event::Woke(Wake::Time),
+            _ => Event::Answered(Approval::Granted(Some(GrantId(3)))),
+        },
+        "GivingBack" | "Releasing" => fails(rng, Event::Released),
+        "Spending" => {
+            let spend = *rng.pick(&[
+                Spend::Spent,
+                Spend::Spent,
+                Spend::AlreadyMine,
+                Spend::Holds,
+                Spend::Lost,
+                Spend::Gone,
+            ]);
+            fails(rng, Event::Spent(spend))
+        }
+        "Starting" => {
+            let verdict = if rng.chance(85) { StartVerdict::Started } else { StartVerdict::Lost };
+            fails(rng, Event::Started(verdict))
+        }
+        "Probing" => fails(rng, Event::Probed),
+        "Attempting" => match rng.between(0, 9) {
+            0 => Event::Progressed,
+            1..4 => Event::Woke(Wake::Time),
+            4 if rng.chance(20) => Event::Settled,
+            _ => Event::Ran(outcome(rng)),
+        },
+        "BackingOff" => Event::Woke(Wake::Time),
+        "Renewing" => match owner {
+            Some(owner) => {
+                let event = renewed(rng, owner, now);
+                fails(rng, event)
+            }
+            None => Event::Woke(Wake::Time),
+        },
+        "Marking" | "Saving" => {
+            let receipt = Receipt { key: key("explicit"), owner: owner_of(1), version: 3 };
+            let verdict = if rng.chance(90) { SaveVerdict::Saved(receipt) } else { SaveVerdict::FenceLost };
+            fails(rng, Event::Saved(verdict))
+        }
+        "Settling" => match rng.between(0, 9) {
+            0 => Event::Settled,
+            1 if rng.chance(30) => Event::DriverEnds,
+            2 | 3 => Event::Ran(outcome(rng)),
+            _ => Event::Woke(Wake::Time),
+        },
+        _ => Event::Woke(Wake::Time),
+    }
+}
+
+fn renewed(rng: &mut Rng, owner: Owner, now: Timestamp) -> Event {
+    let sent = now.before(millis(*rng.pick(&[0, 10, 1_000])));
+    let verdict = *rng.pick(&[
+        RenewVerdict::Renewed,
+        RenewVerdict::Renewed,
+        RenewVerdict::Renewed,
+        RenewVerdict::MarkedUnknown,
+        RenewVerdict::Lost,
+    ]);
+    let owner = if rng.chance(90) { owner } else { owner_of(9) };
+    Event::Renewed { owner, sent, verdict }
+}
+
+/// Somebody else.
+fn owner_of(call: u64) -> Owner {
+    Owner { process: Process { boot: "boot".into(), pid: 2, started: 1 }, call, claim: 1 }
+}
+
+fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
+    let receipt = Receipt { key: key("explicit"), owner: owner_of(1), version: 2 };
+    let is_look = claim.intent == steadfast_core::dedupe::Intent::Look;
+    let unknown = |rng: &mut Rng, receipt: Receipt| {
+        let left = millis(*rng.pick(&[1, 400, 600, 5_000]));
+        ClaimVerdict::Unknown(Box::new(Unsettled {
+            end: *rng.pick(&[End::Settled, End::NotYet(None), End::NotYet(Some(left))]),
+            observed: Observed::NoAnswer,
+            words: None,
+            output: None,
+            runs_in: perhaps(rng, |_| millis(700)),
+            receipt,
+        }))
+    };
+    match rng.between(0, 19) {
+        0 | 1 => ClaimVerdict::Follow(receipt.key),
+        2 => ClaimVerdict::Busy,
+        3 | 4 => {
+            let answer = match rng.between(0, 3) {
+                0 => Err(a_failure(Code::ToolError)),
+                1 => Ok(None),
+                _ => Ok(Some(output("an answer"))),
+            };
+            let reason = *rng.pick(&[
+                ReplayReason::SameKey,
+                ReplayReason::Undelivered,
+                ReplayReason::DoubleDispatch,
+                ReplayReason::Waited,
+            ]);
+            ClaimVerdict::Replay(Box::new(Replay { answer, reason, age: millis(10), receipt }))
+        }
+        5..8 => unknown(rng, receipt),
+        8 if !is_look => unknown(rng, Receipt { owner: claim.owner.clone(), ..receipt }),
+        9 => ClaimVerdict::Conflict,
+        10 => rng.pick(&[ClaimVerdict::Full, ClaimVerdict::Closed]).clone(),
+        _ if is_look => ClaimVerdict::Nothing,
+        _ => {
+            let mut claim = claim.clone();
+            if rng.chance(10) {
+                claim.run = RunId("the run of another".into());
+            }
+            decide_claim(&claim, Found::default(), &Known::default(), now).verdict
+        }
+    }
+}
+
+fn outcome(rng: &mut Rng) -> Outcome {
+    let failure =
+        |source: Source| Outcome::Failure { fault: Fault::new(source, "words of the tool"), output: None };
+    match rng.between(0, 13) {
+        0..4 => Outcome::Success {
+            output: output("done"),
+            concern: rng.chance(10).then_some(Severity::ServerError),
+        },
+        4 => Outcome::InputRequired { output: output("a question") },
+        5 => Outcome::NotRun {
+            fault: Fault::new(Source::Transport { error: Transport::Other, written: false }, "not run"),
+        },
+        6 => failure(Source::Transport { error: Transport::ConnectionReset, written: rng.chance(70) }),
+        7 => failure(Source::Http { status: *rng.pick(&[400, 404, 408, 413, 429, 500, 503]) }),
+        8 => {
+            let wait = RetryAfter::Delay(millis(*rng.pick(&[0, 100, 1_000, 100_000])));
+            let fault =
+                Fault { retry_after: Some(wait), ..Fault::new(Source::Http { status: 503 }, "later") };
+            Outcome::Failure { fault, output: None }
+        }
+        9 => failure(Source::Exit { code: Some(1), signal: None }),
+        10 => failure(rng.pick(&[Source::SessionLost, Source::Panic, Source::BadAnswer]).clone()),
+        11 => failure(Source::Timeout { after: millis(10) }),
+        12 => Outcome::Failure {
+            fault: Fault::new(Source::IsError, "it is not allowed"),
+            output: Some(output("no")),
+        },
+        _ => Outcome::Failure {
+            fault: Fault::new(Source::IsError, "Request timed out"),
+            output: Some(output("late")),
+        },
+    }
+}
+
+fn output(text: &str) -> Output {
+    Output { content: RawJson::string(text), metadata: None }
+}
+
+fn a_failure(code: Code) -> Failure {
+    Failure {
+        code,
+        message: "it failed elsewhere".into(),
+        retriable: true,
+        terminal: false,
+        rule: Some("a rule".into()),
+        verify: None,
+        retry_after: None,
+        output: None,
+    }
+}

@@ -1,7 +1,133 @@
-use super::Story;
+//! What faults mean: how far a call got, whether trying again can help, and how bad it is (D4, D21, D28, D29, D40, D41).
+
+use steadfast_core::Timestamp;
+use steadfast_core::classify::{
+    Classified, Fault, Mistake, Nature, Overrides, Reach, RetryAfter, Severity, Source, Transport, classify,
+};
+use steadfast_core::code::Code;
+
+use super::{Story, agree, millis, perhaps};
 use crate::invariants::Broken;
 use crate::rng::Rng;
 
-pub(super) fn check(_rng: &mut Rng, _story: &mut Story) -> Result<(), Broken> {
+const PROMISE: &str = "faults mean what they say";
+
+/// What a fault means: whether it may pass, how far the call got, how bad it is, whose mistake it is, and how it is told.
+type Meaning = (Nature, Reach, Severity, Option<Mistake>, Code);
+
+const TRANSPORTS: [Transport; 7] = [
+    Transport::ConnectionRefused,
+    Transport::ConnectionReset,
+    Transport::ConnectionClosed,
+    Transport::TimedOut,
+    Transport::NameNotFound,
+    Transport::Unreachable,
+    Transport::Tls,
+];
+
+pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    for _ in 0..8 {
+        one(rng, story)?;
+    }
     Ok(())
+}
+
+fn one(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    let now = Timestamp::from_millis(1_000_000);
+    let asked = rng.chance(40).then(|| match rng.chance(50) {
+        true => RetryAfter::Delay(millis(rng.between(0, 5_000))),
+        false => RetryAfter::At(Timestamp::from_millis(999_999 + rng.between(0, 2_000))),
+    });
+    let source = match rng.between(0, 6) {
+        0 => Source::Transport { error: *rng.pick(&TRANSPORTS), written: rng.chance(50) },
+        1 | 2 => Source::Http {
+            status: u16::try_from(*rng.pick(&[
+                400, 401, 403, 404, 408, 409, 410, 413, 422, 425, 429, 500, 501, 502, 503, 504, 505,
+            ]))
+            .unwrap_or(500),
+        },
+        3 => Source::JsonRpc { code: *rng.pick(&[-32601, -32602, -32603, -32700, -32600, -32002]) },
+        4 => Source::WebSocket { code: *rng.pick(&[1000, 1001, 1006, 1008, 1009, 1011, 1012, 1002]) },
+        5 => {
+            Source::Exit { code: perhaps(rng, |rng| *rng.pick(&[1, 126, 127])), signal: perhaps(rng, |_| 9) }
+        }
+        _ => rng
+            .pick(&[
+                Source::SessionLost,
+                Source::Timeout { after: millis(5) },
+                Source::Panic,
+                Source::BadAnswer,
+            ])
+            .clone(),
+    };
+    let fault = Fault { retry_after: asked, ..Fault::new(source, "it did not work") };
+    let got = classify(&fault, &Overrides::default(), now);
+    story.tell(|| format!("{fault:?}: {got:?}"));
+    let Classified { nature, reach, severity, mistake, code, retry_after, .. } = got;
+    agree(PROMISE, "a fault", &(nature, reach, severity, mistake, code), &meaning(&fault))?;
+    let due = match asked {
+        None => None,
+        Some(RetryAfter::Delay(delay)) => Some(delay),
+        Some(RetryAfter::At(at)) => (at > now).then(|| at.since(now)),
+    };
+    agree(PROMISE, "how long to wait", &retry_after, &due)
+}
+
+fn meaning(fault: &Fault) -> Meaning {
+    use Nature::{Permanent, Transient};
+    use Reach::{Answered, NotSent, Refused, Unknown};
+    let passes = |reach, severity| (Transient, reach, severity, None, Code::UpstreamUnavailable);
+    let stays = |reach, severity| (Permanent, reach, severity, None, Code::ToolError);
+    match &fault.source {
+        Source::Transport { error, written } => {
+            let reach = if *written { Unknown } else { NotSent };
+            match error {
+                Transport::ConnectionRefused if !written => passes(Refused, Severity::Transient),
+                Transport::TimedOut => (Transient, reach, Severity::Timeout, None, Code::Timeout),
+                _ => passes(reach, Severity::Transient),
+            }
+        }
+        Source::Http { status } => match status {
+            408 => (Transient, Unknown, Severity::Timeout, None, Code::Timeout),
+            425 => passes(Answered, Severity::Transient),
+            429 => passes(Refused, Severity::Transient),
+            500 => (Transient, Unknown, Severity::ServerError, None, Code::ToolError),
+            503 if fault.retry_after.is_some() => passes(Refused, Severity::ServerError),
+            502..505 => passes(Unknown, Severity::ServerError),
+            501 | 505 => stays(Answered, Severity::ServerError),
+            401 | 403 => stays(Answered, Severity::Permission),
+            404 | 410 => stays(Answered, Severity::NotFound),
+            413 => stays(Refused, Severity::InvalidInput),
+            400 | 422 => stays(Answered, Severity::InvalidInput),
+            _ => stays(Answered, Severity::Informational),
+        },
+        Source::JsonRpc { code } => match code {
+            -32601 => (Permanent, Refused, Severity::NotFound, Some(Mistake::UnknownTool), Code::UnknownTool),
+            -32602 => {
+                (Permanent, Refused, Severity::InvalidInput, Some(Mistake::Arguments), Code::InvalidArguments)
+            }
+            -32603 => (Transient, Unknown, Severity::ServerError, None, Code::ToolError),
+            -32002 => stays(Answered, Severity::NotFound),
+            _ => stays(Answered, Severity::Validation),
+        },
+        Source::WebSocket { code } => match code {
+            1000 | 1001 | 1006 | 1012 => passes(Unknown, Severity::Transient),
+            1011 => passes(Unknown, Severity::ServerError),
+            1008 => stays(Answered, Severity::Permission),
+            1009 => stays(Answered, Severity::InvalidInput),
+            _ => stays(Answered, Severity::Validation),
+        },
+        Source::Exit { signal: None, code: Some(126) } => {
+            (Permanent, NotSent, Severity::Permission, None, Code::UpstreamUnavailable)
+        }
+        Source::Exit { signal: None, code: Some(127) } => {
+            (Permanent, NotSent, Severity::NotFound, None, Code::UpstreamUnavailable)
+        }
+        Source::Exit { .. } => passes(Unknown, Severity::Crash),
+        Source::SessionLost => passes(Refused, Severity::Transient),
+        Source::Timeout { .. } => (Transient, Unknown, Severity::Timeout, None, Code::Timeout),
+        Source::Panic => stays(Unknown, Severity::Crash),
+        Source::BadAnswer => stays(Unknown, Severity::Validation),
+        Source::IsError | Source::Tool => stays(Answered, Severity::Informational),
+    }
 }

@@ -219,7 +219,12 @@ impl TrustLedger {
             Target::Signature(tool, signature) => {
                 self.fence_calls(|entry| entry.is_about(tool) && entry.signature.as_ref() == Some(signature));
             }
-            Target::Tool(tool) => self.fence_calls(|entry| entry.is_about(tool)),
+            Target::Tool(tool) => {
+                let any = ToolRef::in_any_namespace(tool.tool.clone());
+                self.fence_calls(|entry| {
+                    entry.is_about(tool) || (entry.is_about(&any) && entry.signature.is_none())
+                });
+            }
             Target::Domain(domain) => self.fence_domain(|entry| entry.domain.as_ref() == Some(domain)),
             Target::All => {
                 self.fence_calls(|_| true);
@@ -313,6 +318,9 @@ impl TrustLedger {
         for name in self.whole_tool(who.tool) {
             if let Some(account) = self.tools.items.get_mut(&name) {
                 account.succeed(rules.signature, now, &mut steps);
+                if steps.iter().any(|step| step.to == TrustState::Trusted) {
+                    self.fence_calls(|entry| entry.is_about(&name) && entry.signature.is_none());
+                }
                 who.told(Scope::Tool, rules.signature).append(&mut steps, &mut changes, now);
             }
         }
@@ -331,9 +339,8 @@ impl TrustLedger {
         }
         for change in changes.iter().filter(|change| change.to == TrustState::Trusted) {
             match change.scope {
-                Scope::Tool => {
-                    self.fence_calls(|entry| entry.is_about(who.tool) && entry.signature.is_none())
-                }
+                // Fenced above, under the name that it was judged by.
+                Scope::Tool => {}
                 Scope::Signature => {
                     self.fence_calls(|entry| {
                         entry.is_about(who.tool) && entry.signature.as_ref() == who.signature

@@ -1,7 +1,7 @@
 //! What is kept: across a restart, and when there is too much of it.
 
 use super::*;
-use crate::trust::{Bounds, Snapshot, SnapshotError, Target};
+use crate::trust::{Bounds, Report, ReportedFailure, Snapshot, SnapshotError, Target};
 
 const BAD: Finished = Finished::Failure { severity: Severity::Crash, recoverable: true };
 
@@ -75,6 +75,38 @@ fn rp_11_forgiven_failures_stay_forgiven_after_a_restart() {
         one.records(&[BAD; 2], 1801);
         assert_eq!(one.state(1801), TrustState::Trusted);
         assert_eq!(one.ledger.history(None).count(), 5, "forgiven is not forgotten");
+    }
+}
+
+/// A host reported the tool without its namespace. What it won back under its full name, or by a reset of that, came back after
+/// a restart.
+#[test]
+fn rp_11_failures_of_a_tool_in_any_namespace_stay_forgiven_after_a_restart() {
+    let reported = || {
+        let mut one = One::new(TrustRule::default());
+        let any = ToolRef::in_any_namespace(one.tool.tool.clone());
+        let report = Report { tool: &any, signature: None, domain: None, service: None };
+        let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
+        for _ in 0..3 {
+            one.ledger.report_failure(Rules { signature: &one.rule, domain: None }, report, failed, at(0));
+        }
+        assert_eq!(one.state(0), TrustState::Escalated);
+        one
+    };
+    let mut recovered = reported();
+    recovered.records(&[OK; 3], 1800);
+    let mut reset = reported();
+    reset.ledger.reset(Target::Tool(&reset.tool), at(1800));
+    for mut one in [recovered, reset] {
+        assert!(one.ledger.history(None).all(|entry| !entry.counts_for_call));
+        one.ledger = restarted(&one.ledger, 1800);
+        let any = ToolRef::in_any_namespace(one.tool.tool.clone());
+        let report = Report { tool: &any, signature: None, domain: None, service: None };
+        let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
+        for second in [1801, 1802] {
+            let rules = Rules { signature: &one.rule, domain: None };
+            assert_eq!(one.ledger.report_failure(rules, report, failed, at(second)), []);
+        }
     }
 }
 

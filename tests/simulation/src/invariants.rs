@@ -48,6 +48,11 @@
 //! | nothing after the deadline | from the deadline of a turn on no attempt of its calls starts |
 //! | not unattended | a call of a turn begins only while somebody waits for the turn, also after a crash |
 //! | own key | a call of a turn is not told that its key stands for another call, unless it is made with other arguments than before |
+//! | calls take their path | every step of a call, and what it tells the machines that calls share, is the one that its path says |
+//! | turns take their path | every step of a turn is the one that its plan and the ends of its calls lead to |
+//! | approvals as documented | a grant lets run whom it was given for, as often and as long as it was given for |
+//! | servers are restarted as documented | a server that died is started again after its wait, and left alone when it died too often |
+//! | faults mean what they say | what a structured fault means is what the design says |
 //!
 //! Not promised, and forgiven here: an answer that crosses another message of its client counts as delivered, and may be lost
 //! all the same. What tools do later than the settings say is not simulated; `ends` has the laws.

@@ -11,6 +11,8 @@
 //! sometimes with other alternatives than before.
 //! Then the faults stop, and everything has to come to its end.
 //!
+//! Before its world, each seed tries the small machines of the core alone, each beside a reference (`machines`).
+//!
 //! What must hold is in `invariants`; what is true of the world is in `model`; the machines under test and
 //! the world around them are in `system`; what can happen to them is in `transition`. A seed decides
 //! everything. A failing one prints the command that replays it and the story of what happened.

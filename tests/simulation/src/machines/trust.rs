@@ -342,19 +342,11 @@ impl Reference {
         let judged = signature.into_iter().chain(domain);
         whom.extend(judged.filter(|who| known(self, who) || self.rule_of(who).rate.is_some()));
         for who in whom {
-            told.extend(self.touch(&who, |account, rule| account.succeeds(rule, now)));
-        }
-        for (scope, ..) in told.iter().filter(|(_, step, _)| step.1 == TrustState::Trusted) {
-            self.history.iter_mut().for_each(|old| match scope {
-                Scope::Tool if old.call.tool == call.tool && old.call.signature.is_none() => {
-                    old.for_call = false
-                }
-                Scope::Signature if old.call.tool == call.tool && old.call.signature == call.signature => {
-                    old.for_call = false
-                }
-                Scope::Domain if old.call.domain == call.domain => old.for_domain = false,
-                Scope::Tool | Scope::Signature | Scope::Domain => {}
-            });
+            let changes = self.touch(&who, |account, rule| account.succeeds(rule, now));
+            if changes.iter().any(|(_, step, _)| step.1 == TrustState::Trusted) {
+                self.forgives(&who);
+            }
+            told.extend(changes);
         }
         told
     }
@@ -404,6 +396,20 @@ impl Reference {
         told
     }
 
+    /// What led to the loss of trust does not count again, not even after a restart.
+    fn forgives(&mut self, who: &Who) {
+        for old in &mut self.history {
+            match who {
+                Who::Tool(tool) => old.for_call &= !(old.call.tool == *tool && old.call.signature.is_none()),
+                Who::Signature(tool, signature) => {
+                    let is_it = old.call.tool == *tool && old.call.signature.as_ref() == Some(signature);
+                    old.for_call &= !is_it;
+                }
+                Who::Domain(domain) => old.for_domain &= old.call.domain.as_ref() != Some(domain),
+            }
+        }
+    }
+
     fn meant(target: &Target<'_>, who: &Who) -> bool {
         match (target, who) {
             (Target::All, _) => true,
@@ -443,7 +449,11 @@ impl Reference {
         for old in &mut self.history {
             let (for_call, for_domain) = match target {
                 Target::All => (true, true),
-                Target::Tool(tool) => (old.call.tool == **tool, false),
+                Target::Tool(tool) => {
+                    let any = ToolRef::in_any_namespace(tool.tool.clone());
+                    let whole = old.call.tool == any && old.call.signature.is_none();
+                    (old.call.tool == **tool || whole, false)
+                }
                 Target::Signature(tool, signature) => {
                     (old.call.tool == **tool && old.call.signature.as_ref() == Some(*signature), false)
                 }

@@ -1,0 +1,570 @@
+//! Attempts, and whether there is another one.
+
+use super::*;
+
+impl Reference {
+    /// One predicate guards every attempt (D43).
+    pub(super) fn attempt(&mut self) -> Due {
+        if self.caller == Caller::GaveUp {
+            self.abandon();
+            let told = self.told(Err(cancelled()));
+            return self.release(told, Vec::new());
+        }
+        if matches!(self.sight, Sight::Lost | Sight::MarkedUnknown) {
+            return if self.attempts == 0 { self.lost_the_claim() } else { self.give_up() };
+        }
+        if self.renews().is_some() && self.now >= self.lease_until {
+            self.state = State::Renewing;
+            return Due::Renew;
+        }
+        let late = match &self.schedule {
+            None => self.is_late().then_some(Stop::Deadline),
+            Some(schedule) => schedule.may_start(self.now).err(),
+        };
+        if let Some(stop) = late {
+            if self.attempts == 0 {
+                return self.refuse(by_us(deadline_passed()));
+            }
+            self.notices.push(Notice::RetryStopped { stop });
+            return self.too_late(stop);
+        }
+        let is_blocked = matches!(self.standing(), Standing::Blocked(_));
+        if self.policy.modes.trust == Mode::Enforce && !self.approved_blocked && is_blocked {
+            let refusal = match self.need() {
+                Need::Refuse { operator_only } | Need::Ask { operator_only, .. } => {
+                    not_approved(operator_only)
+                }
+                Need::Nobody | Need::Spend(_) => by_us(approval_lost()),
+            };
+            return if self.attempts == 0 { self.refuse(refusal) } else { self.refused_again(refusal) };
+        }
+        match self.admit() {
+            Err(refusal) if self.attempts == 0 => self.refuse(refusal),
+            Err(refusal) => self.refused_again(refusal),
+            Ok(tickets) if is_probe(&tickets.tool) => self.probe(BreakerScope::Tool, tickets),
+            Ok(tickets) if is_probe(&tickets.dependency) => self.probe(BreakerScope::Dependency, tickets),
+            Ok(tickets) => self.go(tickets),
+        }
+    }
+
+    pub(super) fn admit(&mut self) -> Result<Tickets, Refusal> {
+        let (now, policy) = (self.now, self.policy.clone());
+        let machines = &mut self.machines;
+        let overloaded = |overloaded: Overloaded, rules: [&str; 2]| {
+            let (rule, retry_after) = match overloaded {
+                Overloaded::Concurrency => (rules[0], None),
+                Overloaded::Rate(at) => (rules[1], Some(at.since(now))),
+            };
+            by_us(Failed { retry_after, ..failed(Code::Overloaded, rule, true) })
+        };
+        if let Err(reason) = machines.limiter.enter(&policy.limits, now) {
+            return Err(overloaded(reason, ["limit.concurrency", "limit.rate"]));
+        }
+        if let Err(reason) = machines.dependency_limiter.enter(&policy.dependency_limits, now) {
+            machines.limiter.withdraw();
+            return Err(overloaded(reason, ["limit.dependency_concurrency", "limit.dependency_rate"]));
+        }
+        let mut tickets = Tickets { has_places: true, ..Tickets::default() };
+        if policy.modes.breaker == Mode::Off {
+            return Ok(tickets);
+        }
+        let mut refused = None;
+        match machines.breaker.admit(&policy.breaker, now) {
+            Err(reason) => refused = Some(reason),
+            Ok((ticket, change)) => {
+                tickets.tool = Some(ticket);
+                self.notices.extend(changed(BreakerScope::Tool, change));
+                match machines.dependency.as_mut().map(|breaker| breaker.admit(&policy.breaker, now)) {
+                    None => {}
+                    Some(Err(reason)) => refused = Some(reason),
+                    Some(Ok((ticket, change))) => {
+                        tickets.dependency = Some(ticket);
+                        self.notices.extend(changed(BreakerScope::Dependency, change));
+                    }
+                }
+            }
+        }
+        match refused {
+            None => Ok(tickets),
+            Some(refused) => {
+                self.step_back(tickets);
+                Err(self.circuit_open(refused))
+            }
+        }
+    }
+
+    /// Gives back what was taken for an attempt that is not made.
+    pub(super) fn step_back(&mut self, mut tickets: Tickets) {
+        self.release_tickets(&mut tickets);
+        if tickets.has_places {
+            self.machines.limiter.withdraw();
+            self.machines.dependency_limiter.withdraw();
+        }
+    }
+
+    pub(super) fn release_tickets(&mut self, tickets: &mut Tickets) {
+        if let Some(ticket) = tickets.tool.take() {
+            if ticket.is_probe() {
+                self.notices.push(Notice::ProbeMoved { scope: BreakerScope::Tool });
+            }
+            self.machines.breaker.release(ticket);
+        }
+        if let (Some(ticket), Some(breaker)) = (tickets.dependency.take(), &mut self.machines.dependency) {
+            if ticket.is_probe() {
+                self.notices.push(Notice::ProbeMoved { scope: BreakerScope::Dependency });
+            }
+            breaker.release(ticket);
+        }
+    }
+
+    pub(super) fn probe(&mut self, scope: BreakerScope, tickets: Tickets) -> Due {
+        self.state = State::Probing(scope, tickets);
+        Due::Probe(scope)
+    }
+
+    pub(super) fn probed(&mut self, scope: BreakerScope, tickets: Tickets) -> Due {
+        let policy = &self.policy.breaker;
+        let holds = |breaker: &Breaker, ticket: &Option<Ticket>| {
+            ticket.as_ref().is_none_or(|ticket| breaker.holds(policy, ticket, self.now))
+        };
+        let all_hold = holds(&self.machines.breaker, &tickets.tool)
+            && self.machines.dependency.as_ref().is_none_or(|breaker| holds(breaker, &tickets.dependency));
+        let is_late = match &self.schedule {
+            None => self.is_late(),
+            Some(schedule) => schedule.may_start(self.now).is_err(),
+        };
+        let is_over = self.renews().is_some() && self.now >= self.lease_until;
+        let is_blocked = self.policy.modes.trust == Mode::Enforce
+            && !self.approved_blocked
+            && matches!(self.standing(), Standing::Blocked(_));
+        let is_lost =
+            matches!(self.sight, Sight::Lost | Sight::MarkedUnknown) || self.caller == Caller::GaveUp;
+        if !all_hold || is_late || is_over || is_blocked || is_lost {
+            self.step_back(tickets);
+            return self.attempt();
+        }
+        if scope == BreakerScope::Tool && is_probe(&tickets.dependency) {
+            return self.probe(BreakerScope::Dependency, tickets);
+        }
+        self.go(tickets)
+    }
+
+    pub(super) fn go(&mut self, tickets: Tickets) -> Due {
+        let (now, policy) = (self.now, self.policy.clone());
+        if self.schedule.is_none() {
+            self.machines.budget.deposit(&policy.retry.budget, now);
+            let last = Some(policy.time.latest_retry());
+            self.schedule = Some(Schedule::new(&policy.retry, &self.request.limits, last, self.seed, now));
+        }
+        let first = *self.first.get_or_insert(now);
+        self.attempts += 1;
+        self.notices.push(Notice::AttemptStarted { attempt: self.attempts, at: now });
+        let mut time = policy.time;
+        time.attempt = self.request.limits.attempt.map_or(time.attempt, |own| own.min(time.attempt));
+        time.total = time.total.saturating_sub(now.since(first));
+        let watchdog = Watchdog::new(&time, now);
+        let deadline = [Some(watchdog.due()), self.request.limits.deadline].into_iter().flatten().min();
+        let claimed = self.record.as_ref().filter(|_| self.dedupes());
+        let run = claimed.map_or(&self.request.run, |record| &record.run).0.to_string();
+        self.state =
+            State::Attempting(Attempt { number: self.attempts, started: now, watchdog, tickets, cut: None });
+        Due::Run { attempt: self.attempts, deadline, run }
+    }
+
+    pub(super) fn progressed(&mut self, mut attempt: Attempt) -> Due {
+        attempt.watchdog.progress(self.now);
+        let mut renew = |breaker: &mut Breaker, ticket: &Option<Ticket>, scope| {
+            let held = ticket.as_ref().map(|ticket| breaker.renew(&self.policy.breaker, ticket, self.now));
+            if held == Some(Held::ForLonger) {
+                self.notices.push(Notice::ProbeMoved { scope });
+            }
+        };
+        renew(&mut self.machines.breaker, &attempt.tickets.tool, BreakerScope::Tool);
+        if let Some(breaker) = &mut self.machines.dependency {
+            renew(breaker, &attempt.tickets.dependency, BreakerScope::Dependency);
+        }
+        self.stay(State::Attempting(attempt))
+    }
+
+    pub(super) fn time_is_up(&mut self, mut attempt: Attempt) -> Due {
+        if attempt.cut.is_some() {
+            return self.stay(State::Attempting(attempt));
+        }
+        let is_waited_for = self.is_waited_for();
+        let is_due = self.request.limits.deadline.is_some_and(|deadline| deadline <= self.now);
+        let cut = match attempt.watchdog.verdict(self.now) {
+            watchdog::Verdict::TotalLimit => Some(Cut::TooLong),
+            _ if is_waited_for && is_due => Some(Cut::Deadline),
+            watchdog::Verdict::Stuck => Some(Cut::Silent(self.now.since(attempt.started))),
+            watchdog::Verdict::Fine { .. } => None,
+        };
+        match cut {
+            Some(cut) if self.may_be_cut() => {
+                self.notices.push(Notice::AttemptCut { cut });
+                attempt.cut = Some(cut);
+                self.state = State::Attempting(attempt);
+                Due::Cut(cut)
+            }
+            Some(Cut::Deadline) => {
+                let unknown = Some(ToldUnknown { observed: Observed::NoAnswer, ended: false });
+                let told = self.told(Err(failed(Code::OutcomeUnknown, "deadline", false)));
+                let told = self.judge(Told { unknown, ..told }, None);
+                self.answer_early(State::Attempting(attempt), told, Upstream::LeaveAlone)
+            }
+            Some(cut) => self.cut_unknown(attempt, cut),
+            None if is_waited_for && self.answers_by().is_some_and(|by| by <= self.now) => {
+                let told = self.told(Err(in_flight()));
+                self.answer_early(State::Attempting(attempt), told, Upstream::LeaveAlone)
+            }
+            None => self.stay(State::Attempting(attempt)),
+        }
+    }
+
+    /// Whether a host that runs the tool itself gives no sign of life.
+    pub(super) fn host_is_silent(&self, attempt: &Attempt) -> bool {
+        self.request.run_by == RunBy::Host && !attempt.watchdog.shows_life(attempt.started, self.now)
+    }
+
+    /// Whether a cut says nothing about the tool: it had not used up its own time (D44).
+    pub(super) fn is_callers_limit(&self, attempt: &Attempt) -> bool {
+        let time = &self.policy.time;
+        attempt.cut.is_some()
+            && self.now.since(attempt.watchdog.last_sign()) < time.attempt
+            && self.now.since(attempt.started) < time.total
+    }
+
+    pub(super) fn cut_unknown(&mut self, mut attempt: Attempt, cut: Cut) -> Due {
+        let is_silent = self.host_is_silent(&attempt);
+        if is_silent {
+            self.abandon();
+        }
+        attempt.cut = Some(cut);
+        let counts = !is_silent && !self.is_callers_limit(&attempt);
+        let took = self.now.since(attempt.started);
+        self.record_breakers(&mut attempt.tickets, counts.then_some(Verdict::Failure { took }));
+        self.notices.push(Notice::AttemptCut { cut });
+        let is_stuck = self.policy.time.silence == Silence::Stuck;
+        let (code, rule) = match cut {
+            Cut::Silent(_) | Cut::TooLong if is_stuck => (Code::StuckCall, "watchdog"),
+            Cut::Silent(_) | Cut::TooLong => (Code::OutcomeUnknown, "timeout"),
+            Cut::Deadline => (Code::OutcomeUnknown, "deadline"),
+            Cut::Cancelled => (Code::OutcomeUnknown, "cancelled"),
+        };
+        let settles = match self.request.end {
+            AttemptEnd::Seen => SettlesIn::WhenOwnerSays,
+            AttemptEnd::Unseen => SettlesIn::After(self.policy.settling.linger),
+        };
+        let severity = counts.then_some(Severity::Timeout);
+        let settling = Settling { cancel: true, ..self.settling(Observed::NoAnswer, severity, code, rule) };
+        self.becomes_unknown(Settling { attempt: Some(attempt), ..settling }, settles)
+    }
+
+    pub(super) fn settling(
+        &self,
+        observed: Observed,
+        severity: Option<Severity>,
+        code: Code,
+        rule: &str,
+    ) -> Settling {
+        Settling {
+            attempt: None,
+            observed,
+            output: None,
+            severity,
+            code,
+            rule: rule.to_owned(),
+            settles: SettlesIn::WhenOwnerSays,
+            by: None,
+            cancel: false,
+            receipt: None,
+            speaks_until: None,
+            unsaved: false,
+            save_at: None,
+        }
+    }
+
+    pub(super) fn record_breakers(&mut self, tickets: &mut Tickets, verdict: Option<Verdict>) {
+        let (now, policy) = (self.now, self.policy.clone());
+        let mut back = |breaker: &mut Breaker, ticket: Ticket, scope| {
+            let is_probe = ticket.is_probe();
+            let change = match verdict {
+                Some(verdict) => breaker.record(&policy.breaker, ticket, verdict, now),
+                None => {
+                    breaker.release(ticket);
+                    None
+                }
+            };
+            match change {
+                None if is_probe => self.notices.push(Notice::ProbeMoved { scope }),
+                change => self.notices.extend(changed(scope, change)),
+            }
+        };
+        if let Some(ticket) = tickets.tool.take() {
+            back(&mut self.machines.breaker, ticket, BreakerScope::Tool);
+        }
+        if let (Some(ticket), Some(breaker)) = (tickets.dependency.take(), &mut self.machines.dependency) {
+            back(breaker, ticket, BreakerScope::Dependency);
+        }
+    }
+
+    pub(super) fn leave_places(&mut self, attempt: &mut Attempt) {
+        if std::mem::take(&mut attempt.tickets.has_places) {
+            self.machines.limiter.leave();
+            self.machines.dependency_limiter.leave();
+        }
+    }
+
+    pub(super) fn attempt_ended(&mut self, attempt: &Attempt, failure: Option<(&Classified, Observed)>) {
+        let code = failure.map(|(classified, _)| classified.code);
+        let is_transient = failure.is_some_and(|(classified, _)| classified.nature == Nature::Transient);
+        self.facts.push((attempt.number, attempt.started, self.now, code, is_transient));
+        self.facts.drain(..self.facts.len().saturating_sub(16));
+        self.notices.push(Notice::AttemptEnded {
+            attempt: attempt.number,
+            took: self.now.since(attempt.started),
+            failure: failure.map(|(classified, observed)| FailedAttempt {
+                nature: classified.nature,
+                reach: classified.reach,
+                severity: classified.severity,
+                rule: classified.rule.clone(),
+                observed,
+                said: "".into(),
+            }),
+        });
+    }
+
+    pub(super) fn ran(&mut self, mut attempt: Attempt, outcome: &Outcome) -> Due {
+        self.leave_places(&mut attempt);
+        let took = self.now.since(attempt.started);
+        match outcome {
+            Outcome::Success { output, concern } => {
+                self.record_breakers(&mut attempt.tickets, Some(Verdict::Success { took }));
+                self.attempt_ended(&attempt, None);
+                let told = self.told(Ok(Some(output.clone())));
+                let told = self.judge_run(told, *concern, None);
+                let kept = output.len() <= self.policy.dedupe.largest_output;
+                self.save(told, Ended::Done(kept.then(|| output.clone())))
+            }
+            Outcome::InputRequired { output } => {
+                self.record_breakers(&mut attempt.tickets, Some(Verdict::Success { took }));
+                self.attempt_ended(&attempt, None);
+                self.ask_caller(output)
+            }
+            Outcome::NotRun { fault } => {
+                let classified = classify(fault, &self.policy.classify, self.now);
+                self.never_began(attempt, fault, &classified, cancelled())
+            }
+            Outcome::Failure { fault, output } => {
+                // What a tool says to our cut is the cut that it answers (D42). A host reports what it saw itself.
+                let answers_cut = self.request.run_by == RunBy::Driver
+                    && attempt.cut.is_some_and(|cut| cut != Cut::Cancelled);
+                let timeout = Fault::new(Source::Timeout { after: took }, "");
+                let (fault, output) = if answers_cut { (&timeout, &None) } else { (fault, output) };
+                let classified = classify(fault, &self.policy.classify, self.now);
+                self.went_wrong(attempt, fault, output.as_ref(), &classified)
+            }
+            Outcome::Remembered(_) => Due::Stay,
+        }
+    }
+
+    /// An attempt of which it is certain that the tool did not run.
+    pub(super) fn never_began(
+        &mut self,
+        mut attempt: Attempt,
+        fault: &Fault,
+        classified: &Classified,
+        why: Failed,
+    ) -> Due {
+        self.leave_places(&mut attempt);
+        self.release_tickets(&mut attempt.tickets);
+        self.attempt_ended(&attempt, Some((classified, observed(&fault.source))));
+        self.put_off();
+        let told = self.told(Err(why));
+        self.release(told, Vec::new())
+    }
+
+    pub(super) fn went_wrong(
+        &mut self,
+        mut attempt: Attempt,
+        fault: &Fault,
+        output: Option<&Output>,
+        classified: &Classified,
+    ) -> Due {
+        let took = self.now.since(attempt.started);
+        let is_timeout = matches!(fault.source, Source::Timeout { .. });
+        let is_lost = is_timeout && attempt.cut.is_some() && self.host_is_silent(&attempt);
+        let says_nothing = attempt.cut == Some(Cut::Cancelled) || self.is_callers_limit(&attempt) || is_lost;
+        let verdict = match classified.nature {
+            _ if says_nothing => None,
+            Nature::Transient if !is_session_lost(fault) => Some(Verdict::Failure { took }),
+            Nature::Transient | Nature::Permanent => Some(Verdict::Neutral),
+        };
+        self.record_breakers(&mut attempt.tickets, verdict);
+        let seen = observed(&fault.source);
+        self.attempt_ended(&attempt, Some((classified, seen)));
+
+        let proved = matches!(classified.reach, Reach::NotSent | Reach::Refused);
+        if attempt.cut == Some(Cut::Cancelled) && (self.may_be_cut() || proved) {
+            self.abandon();
+            let told = self.told(Err(cancelled()));
+            return self.release(told, Vec::new());
+        }
+        if is_lost {
+            self.abandon();
+        }
+        let may_repeat = (proved || self.retry_safe()) && self.caller != Caller::GaveUp && !is_lost;
+        let helps = classified.nature == Nature::Transient && may_repeat;
+        let is_ours = matches!(self.sight, Sight::Fine | Sight::Down);
+        let mut stop = None;
+        if helps && is_ours && attempt.cut != Some(Cut::TooLong) {
+            let last = self.last_word(classified, None, attempt.cut);
+            self.last = Some((classified.clone(), last));
+            match self.retry(&attempt, classified) {
+                Ok(due) => return due,
+                Err(why) => stop = Some(why),
+            }
+        }
+        if let Some(Stopped::Schedule(stop)) = stop {
+            self.notices.push(Notice::RetryStopped { stop });
+        }
+        let may_have_run = classified.reach == Reach::Unknown && !self.retry_safe();
+        let answers_cancel =
+            classified.reach == Reach::Answered && self.caller == Caller::GaveUp && !self.retry_safe();
+        if self.record.is_some() && self.dedupes() && (may_have_run || answers_cancel) {
+            let linger = self.caller == Caller::GaveUp && seen == Observed::ErrorAnswer;
+            let settles = match (seen, self.request.end) {
+                _ if linger => SettlesIn::After(self.policy.settling.linger),
+                (Observed::ErrorAnswer, _) => SettlesIn::After(self.policy.settling.settle),
+                (_, AttemptEnd::Seen) => SettlesIn::WhenOwnerSays,
+                (_, AttemptEnd::Unseen) => SettlesIn::After(self.policy.settling.linger),
+            };
+            let severity = Some(classified.severity);
+            let settling = self.settling(seen, severity, Code::OutcomeUnknown, &classified.rule);
+            return self.becomes_unknown(Settling { output: output.cloned(), ..settling }, settles);
+        }
+        let failed = self.last_word(classified, stop, attempt.cut);
+        let unknown =
+            (failed.code == Code::OutcomeUnknown).then_some(ToldUnknown { observed: seen, ended: false });
+        let breaker = matches!(stop, Some(Stopped::Breaker(_)))
+            .then(|| self.machines.breaker.state(&self.policy.breaker, self.now));
+        let mut told = Told { breaker, unknown, ..self.told(Err(failed)) };
+        if self.is_callers_limit(&attempt) {
+            told = self.judge(told, None);
+            self.is_judged = true;
+        }
+        self.settle_failed(told, Some(classified))
+    }
+
+    pub(super) fn retry(&mut self, attempt: &Attempt, classified: &Classified) -> Result<Due, Stopped> {
+        let (now, policy) = (self.now, self.policy.clone());
+        if policy.modes.retry == Mode::Off {
+            return Err(Stopped::NotAsked);
+        }
+        let schedule = self.schedule.as_mut().ok_or(Stopped::NotAsked)?;
+        let until = schedule
+            .next(&policy.retry, attempt.started, classified.retry_after, now)
+            .map_err(Stopped::Schedule)?;
+        let breakers = [Some(&self.machines.breaker), self.machines.dependency.as_ref()];
+        let mut refused =
+            breakers.into_iter().flatten().filter_map(|breaker| breaker.check(&policy.breaker, until).err());
+        if policy.modes.breaker == Mode::Enforce
+            && let Some(refused) = refused.next()
+        {
+            return Err(Stopped::Breaker(refused));
+        }
+        if !self.machines.budget.withdraw(&policy.retry.budget, now) {
+            return Err(Stopped::Schedule(Stop::Budget));
+        }
+        self.notices.push(Notice::RetryScheduled { attempt: self.attempts + 1, at: until });
+        self.retries.push((attempt.number, now.since(attempt.started), until.since(now)));
+        self.state = State::BackingOff(until);
+        Ok(Due::Wait)
+    }
+
+    /// The failure that the caller gets.
+    pub(super) fn last_word(
+        &self,
+        classified: &Classified,
+        stop: Option<Stopped>,
+        cut: Option<Cut>,
+    ) -> Failed {
+        let is_transient = classified.nature == Nature::Transient;
+        let rule = classified.rule.to_string();
+        if classified.reach == Reach::Unknown && !self.retry_safe() {
+            return failed(Code::OutcomeUnknown, &rule, false);
+        }
+        let is_stuck =
+            self.policy.time.silence == Silence::Stuck && matches!(cut, Some(Cut::Silent(_) | Cut::TooLong));
+        let deadline = || (Code::DeadlineExceeded, "deadline".to_owned());
+        let (code, rule) = match stop {
+            _ if cut == Some(Cut::Deadline) => deadline(),
+            None | Some(Stopped::NotAsked) if is_stuck => (Code::StuckCall, rule),
+            None | Some(Stopped::NotAsked) => (classified.code, rule),
+            Some(Stopped::Breaker(refused)) => (Code::CircuitOpen, refused.by.rule().to_owned()),
+            Some(Stopped::Schedule(Stop::Deadline)) => deadline(),
+            Some(Stopped::Schedule(Stop::Budget)) => (Code::RetryExhausted, "retry_budget".to_owned()),
+            Some(Stopped::Schedule(_)) if is_stuck => (Code::StuckCall, rule),
+            Some(Stopped::Schedule(Stop::Attempts)) if self.attempts == 1 => (classified.code, rule),
+            Some(Stopped::Schedule(_)) => (Code::RetryExhausted, rule),
+        };
+        let retry_after = match stop {
+            Some(Stopped::Schedule(Stop::RetryAfter(wait))) => Some(wait),
+            Some(Stopped::Breaker(refused)) => refused.retry_at.map(|at| at.since(self.now)),
+            Some(Stopped::NotAsked | Stopped::Schedule(_)) | None => classified.retry_after,
+        };
+        Failed { code, rule: Some(rule), retriable: is_transient, retry_after }
+    }
+
+    pub(super) fn too_late(&mut self, stop: Stop) -> Due {
+        let Some((classified, last)) = self.last.take() else { return self.give_up() };
+        let code = if stop == Stop::Deadline { Code::DeadlineExceeded } else { Code::RetryExhausted };
+        let told = self.told(Err(Failed { code, ..last }));
+        self.settle_failed(told, Some(&classified))
+    }
+
+    pub(super) fn give_up(&mut self) -> Due {
+        let last = self.last.take();
+        let (classified, failed) =
+            last.map_or((None, store_unavailable()), |(classified, last)| (Some(classified), last));
+        let told = Told { recorded: Recorded::No, ..self.told(Err(failed)) };
+        let told = match classified {
+            Some(classified) => self.judge_run(told, Some(classified.severity), classified.mistake),
+            None => self.judge(told, None),
+        };
+        let kept = self.release_of_claim().filter(|_| self.sight != Sight::Lost);
+        self.finish(told, kept.map(Kept::Release).into_iter().collect())
+    }
+
+    pub(super) fn refused_again(&mut self, refusal: Refusal) -> Due {
+        let severity = self.last.take().map(|(classified, _)| classified.severity);
+        let told = Told { breaker: refusal.breaker, ..self.told(Err(refusal.failed)) };
+        let told = self.judge_run(told, severity, None);
+        self.release(told, Vec::new())
+    }
+
+    /// What becomes of the record of a call that failed.
+    pub(super) fn settle_failed(&mut self, told: Told, classified: Option<&Classified>) -> Due {
+        let severity = classified.map(|classified| classified.severity);
+        let mistake = classified.and_then(|classified| classified.mistake);
+        let told = self.judge_run(told, severity, mistake);
+        let Err(failed) = told.ended.clone() else { return self.finish(told, Vec::new()) };
+        // Others get what the tool did, not what our breaker or this caller's clock made of it.
+        let kept = match (failed.code, classified) {
+            (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
+                Failed { code: classified.code, rule: Some(classified.rule.to_string()), ..failed }
+            }
+            _ => failed,
+        };
+        match classified.map(|classified| classified.reach) {
+            Some(Reach::Unknown) if !self.retry_safe() => {
+                self.notices.push(Notice::OutcomeUnknown { of_earlier: None });
+                self.save(told, Ended::Unknown(SettlesIn::Settled, Observed::NoAnswer, None))
+            }
+            Some(Reach::Answered) => self.save(told, Ended::Failed(kept)),
+            Some(_) if self.policy.dedupe.cache_failures == CacheFailures::All => {
+                self.save(told, Ended::Failed(kept))
+            }
+            Some(_) | None => self.release(told, Vec::new()),
+        }
+    }
+}

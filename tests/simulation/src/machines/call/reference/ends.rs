@@ -1,0 +1,238 @@
+//! Who counts a call, and how it ends.
+
+use super::*;
+
+impl Reference {
+    pub(super) fn guarded(&self) -> GuardedCall<'_> {
+        GuardedCall {
+            tool: &self.request.tool,
+            arguments: self.request.digest,
+            turn: self.request.turn.as_ref(),
+        }
+    }
+
+    pub(super) fn with_guard<R>(
+        &mut self,
+        act: impl FnOnce(&mut LoopGuard, &Policy, GuardedCall<'_>, Timestamp) -> R,
+    ) -> R {
+        let call = GuardedCall {
+            tool: &self.request.tool,
+            arguments: self.request.digest,
+            turn: self.request.turn.as_ref(),
+        };
+        act(&mut self.machines.guard, &self.policy, call, self.now)
+    }
+
+    pub(super) fn enter(&mut self) {
+        if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.is_entered, true) {
+            self.with_guard(|guard, policy, call, now| guard.begin(&policy.guard, call, now));
+        }
+    }
+
+    pub(super) fn leave_guard(&mut self) {
+        self.with_guard(|guard, policy, call, now| guard.abandon(&policy.guard, call, now));
+    }
+
+    /// The guard hears of what a caller is told, once.
+    pub(super) fn judge(&mut self, told: Told, mistake: Option<Mistake>) -> Told {
+        if std::mem::replace(&mut self.is_judged, true) || self.policy.modes.guard == Mode::Off {
+            return told;
+        }
+        self.enter();
+        let told_before =
+            self.request.in_turn && told.replayed.is_some_and(|reason| reason != ReplayReason::Waited);
+        let says_nothing = match &told.ended {
+            Ok(_) => false,
+            Err(failed) => {
+                matches!(failed.code, Code::InFlight | Code::Cancelled)
+                    || told.unknown.is_some() && self.dedupes()
+            }
+        };
+        if !self.is_waited_for() || told_before || says_nothing {
+            self.leave_guard();
+            return told;
+        }
+        let is_ok = told.ended.is_ok();
+        let remarks = self.with_guard(|guard, policy, call, now| {
+            let ending = match is_ok {
+                true => Ending::Success { result: None },
+                false => Ending::Failure { message: "", mistake },
+            };
+            guard.end(&policy.guard, call, ending, now)
+        });
+        self.notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
+        // One answer, one instruction: a refusal that says when to come again is not told with "do not retry".
+        let is_refusal = told.ended.as_ref().is_err_and(|failed| {
+            self.attempts == 0
+                && failed.code.is_refusal()
+                && (failed.retry_after.is_some()
+                    || matches!(
+                        failed.code,
+                        Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked
+                    ))
+        });
+        Told { remarks: if is_refusal { 0 } else { remarks.len() }, ..told }
+    }
+
+    pub(super) fn trust_hears(&mut self, finished: Finished) {
+        let rules = steadfast_core::trust::Rules {
+            signature: &self.policy.trust,
+            domain: self.policy.domain_trust.as_ref(),
+        };
+        let subject = Subject {
+            tool: &self.request.tool,
+            signature: &self.request.signature,
+            domain: self.request.domain.as_ref(),
+        };
+        let changes = self.machines.trust.record_begun(rules, subject, finished, self.arrived, self.now);
+        self.notices.extend(changes.into_iter().map(Notice::TrustChanged));
+    }
+
+    /// A dangerous command that was run costs the tool its trust, whatever came of it.
+    pub(super) fn danger_counts(&mut self) {
+        if self.request.danger.is_some() && self.policy.approval.dangerous == Dangerous::Record {
+            self.trust_hears(Finished::Failure { severity: Severity::Security, recoverable: true });
+        }
+    }
+
+    /// Trust and guard hear of a call that ran, once.
+    pub(super) fn judge_run(
+        &mut self,
+        told: Told,
+        severity: Option<Severity>,
+        mistake: Option<Mistake>,
+    ) -> Told {
+        if self.is_judged {
+            return told;
+        }
+        if self.policy.modes.trust != Mode::Off {
+            let severity = severity.or(told.ended.is_err().then_some(Severity::Informational));
+            self.trust_hears(match severity {
+                Some(severity) => Finished::Failure { severity, recoverable: true },
+                None => Finished::Success,
+            });
+            self.danger_counts();
+        }
+        self.judge(told, mistake)
+    }
+
+    pub(super) fn abandon(&mut self) {
+        if std::mem::replace(&mut self.is_judged, true) {
+            return;
+        }
+        if self.is_entered {
+            self.leave_guard();
+        }
+        if self.attempts > 0 && self.policy.modes.trust != Mode::Off {
+            self.danger_counts();
+        }
+    }
+
+    /// What it was called for has not begun: neither counts anything.
+    pub(super) fn put_off(&mut self) {
+        if self.is_entered && !std::mem::replace(&mut self.is_judged, true) {
+            self.leave_guard();
+        }
+    }
+
+    pub(super) fn told(&self, ended: Result<Option<Output>, Failed>) -> Told {
+        Told {
+            ended,
+            asks: false,
+            replayed: None,
+            attempts: self.attempts,
+            retries: self.retries.clone(),
+            took: self.now.since(self.arrived),
+            recorded: Recorded::NotAsked,
+            receipt: None,
+            remarks: 0,
+            breaker: None,
+            unknown: None,
+        }
+    }
+
+    pub(super) fn saved(&self, ending: Ended) -> Option<Saved> {
+        let record = self.record.as_ref()?;
+        Some(Saved {
+            owner: record.owner.clone(),
+            key: record.key,
+            started: record.started,
+            ending,
+            attempts: self.facts.clone(),
+            hold: self.holds(),
+        })
+    }
+
+    pub(super) fn save(&mut self, told: Told, ending: Ended) -> Due {
+        let Some(saved) = self.saved(ending.clone()) else { return self.finish(told, Vec::new()) };
+        if self.sight == Sight::Down {
+            return self.finish(Told { recorded: Recorded::No, ..told }, vec![Kept::Save(saved)]);
+        }
+        self.state = State::Saving(told, ending);
+        Due::Save(saved)
+    }
+
+    pub(super) fn release_of_claim(&self) -> Option<Release> {
+        let record = self.record.as_ref()?;
+        Some(Release { key: record.key, index: record.index, owner: record.owner.clone() })
+    }
+
+    pub(super) fn release(&mut self, told: Told, mut kept: Vec<Kept>) -> Due {
+        if self.attempts == 0
+            && let Some((grant, owner)) = self.spent.take()
+        {
+            kept.push(Kept::GiveBack(grant, owner));
+        }
+        match self.release_of_claim() {
+            None => self.finish(told, kept),
+            Some(release) if self.sight == Sight::Down => {
+                kept.push(Kept::Release(release));
+                self.finish(told, kept)
+            }
+            Some(release) => {
+                self.state = State::Releasing(told, kept);
+                Due::Release(release)
+            }
+        }
+    }
+
+    /// An answer that comes late may have missed its caller: it is given again.
+    pub(super) fn if_in_time(&self, told: Told) -> Told {
+        let has_waited = self.attempts == 0 || self.request.run_by == RunBy::Driver;
+        let is_late = has_waited && told.took > self.policy.dedupe.late_after;
+        let receipt = told.receipt.filter(|_| !is_late);
+        Told { receipt, ..told }
+    }
+
+    pub(super) fn answer_early(&mut self, state: State, told: Told, upstream: Upstream) -> Due {
+        let told = self.if_in_time(told);
+        if let Err(failed) = &told.ended {
+            self.notices.push(Notice::AnsweredEarly { code: failed.code });
+        }
+        self.state = state;
+        self.caller = if upstream == Upstream::Cancel { Caller::GaveUp } else { Caller::Gone };
+        Due::Answer(told, upstream)
+    }
+
+    pub(super) fn finish(&mut self, told: Told, mut kept: Vec<Kept>) -> Due {
+        if let Some(address) = self.address() {
+            let (key, index) = (address.own(), address.index());
+            let doubts = std::mem::take(&mut self.doubts).into_iter();
+            kept.extend(doubts.map(|owner| Kept::Release(Release { key, index, owner })));
+        }
+        let told = self.if_in_time(Told { took: self.now.since(self.arrived), ..told });
+        self.notices.push(Notice::CallFinished {
+            code: told.ended.as_ref().err().map(|failed| failed.code),
+            took: told.took,
+            attempts: told.attempts,
+            replayed: told.replayed.is_some(),
+        });
+        self.state = State::Finished;
+        Due::Finish(told, kept)
+    }
+
+    pub(super) fn stay(&mut self, state: State) -> Due {
+        self.state = state;
+        Due::Stay
+    }
+}

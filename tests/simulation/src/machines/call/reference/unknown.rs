@@ -1,0 +1,182 @@
+//! Outcomes that are not known, until they are settled.
+
+use super::*;
+
+impl Reference {
+    pub(super) fn becomes_unknown(&mut self, settling: Settling, settles: SettlesIn) -> Due {
+        self.notices.push(Notice::OutcomeUnknown { of_earlier: None });
+        self.settling_since.get_or_insert(self.now);
+        self.mark(settling, settles)
+    }
+
+    pub(super) fn mark(&mut self, mut settling: Settling, settles: SettlesIn) -> Due {
+        settling.settles = settles;
+        settling.by = by(settles, self.now);
+        let ending = Ended::Unknown(settles, settling.observed, settling.output.clone());
+        match self.saved(ending).filter(|_| self.sight != Sight::Down) {
+            Some(saved) => {
+                self.state = State::Marking(settling);
+                Due::Save(saved)
+            }
+            None => {
+                settling.unsaved = self.record.is_some();
+                settling.save_at = Some(self.now + Duration::from_secs(1));
+                self.marked(settling)
+            }
+        }
+    }
+
+    pub(super) fn marked(&mut self, mut settling: Settling) -> Due {
+        let now = self.now;
+        if settling.by.is_none() && self.observed_until(&settling).is_some_and(|until| until <= now) {
+            return self.mark(settling, SettlesIn::After(self.policy.settling.linger));
+        }
+        let is_due = settling.save_at.is_some_and(|at| at <= now);
+        if settling.attempt.is_some() && settling.unsaved && is_due {
+            let left = left(settling.by, now);
+            return self.mark(settling, left);
+        }
+        let is_settled = settling.by.is_some_and(|by| by <= now);
+        if is_settled && let Some(mut attempt) = settling.attempt.take() {
+            self.leave_places(&mut attempt);
+            settling.attempt = Some(attempt);
+        }
+        if std::mem::take(&mut settling.cancel) && settling.attempt.is_some() {
+            settling.speaks_until = Some(now + Duration::from_millis(100));
+            self.state = State::Settling(settling);
+            return Due::CancelUpstream;
+        }
+        let end = end(settling.by, now);
+        let may_speak = speaks_until(&settling).is_none_or(|until| until <= now);
+        if self.is_waited_for() && may_speak && (is_settled || !self.can_wait(end)) {
+            return self.tell(settling);
+        }
+        let is_all = !self.is_waited_for() && settling.attempt.is_none() && settling.by.is_some();
+        if is_all || self.observed_until(&settling).is_some_and(|until| until <= now) {
+            return self.close(settling);
+        }
+        self.state = State::Settling(settling);
+        Due::Wait
+    }
+
+    /// How long the attempt is listened to.
+    pub(super) fn observed_until(&self, settling: &Settling) -> Option<Timestamp> {
+        if self.request.end == AttemptEnd::Seen && settling.by.is_none() {
+            return self.settling_since.map(|since| since + self.policy.settling.to_end_child());
+        }
+        let total = settling.attempt.as_ref()?.watchdog.total_at();
+        Some(speaks_until(settling).map_or(total, |until| until.max(total)))
+    }
+
+    pub(super) fn settling_wakes_at(&self, settling: &Settling) -> Option<Timestamp> {
+        let told = |at: Timestamp| speaks_until(settling).map_or(at, |until| until.max(at));
+        let waits = self.is_waited_for().then(|| told(self.waits_until()));
+        let by = settling.by.filter(|_| self.is_waited_for()).map(told);
+        let has_places = settling.attempt.as_ref().is_some_and(|attempt| attempt.tickets.has_places);
+        let leaves = settling.by.filter(|_| has_places);
+        let saves = settling.save_at.filter(|_| settling.unsaved && settling.attempt.is_some());
+        [waits, by, leaves, saves, self.observed_until(settling)].into_iter().flatten().min()
+    }
+
+    pub(super) fn end_was_seen(&mut self, mut settling: Settling) -> Due {
+        if settling.by.is_some() {
+            return self.marked(settling);
+        }
+        self.drop_attempt(&mut settling);
+        let after = self.policy.settling.after_child();
+        let settles = if after.is_zero() { SettlesIn::Settled } else { SettlesIn::After(after) };
+        self.mark(settling, settles)
+    }
+
+    pub(super) fn drop_attempt(&mut self, settling: &mut Settling) {
+        let Some(mut attempt) = settling.attempt.take() else { return };
+        self.leave_places(&mut attempt);
+        let fault = Fault::new(Source::Timeout { after: self.now.since(attempt.started) }, "");
+        let classified = classify(&fault, &self.policy.classify, self.now);
+        self.attempt_ended(&attempt, Some((&classified, Observed::NoAnswer)));
+    }
+
+    pub(super) fn ran_late(&mut self, mut settling: Settling, outcome: &Outcome) -> Due {
+        // A driver that could not send it says so, without any words of the tool.
+        if let Outcome::Failure { fault, output: None } = outcome {
+            let classified = classify(fault, &self.policy.classify, self.now);
+            if classified.reach == Reach::NotSent
+                && let Some(attempt) = settling.attempt.take()
+            {
+                return self.never_began(
+                    attempt,
+                    fault,
+                    &classified,
+                    failed(Code::UpstreamUnavailable, "not_sent", true),
+                );
+            }
+        }
+        let says_something = matches!(
+            outcome,
+            Outcome::Success { .. } | Outcome::InputRequired { .. } | Outcome::NotRun { .. }
+        );
+        match settling.attempt.take() {
+            Some(attempt) if says_something => self.ran(attempt, outcome),
+            attempt => {
+                settling.attempt = attempt;
+                self.drop_attempt(&mut settling);
+                self.marked(settling)
+            }
+        }
+    }
+
+    pub(super) fn tell(&mut self, mut settling: Settling) -> Due {
+        let told = self.unknown(&settling);
+        if settling.attempt.is_none() && settling.by.is_some() {
+            let kept = self.unsaved(&mut settling);
+            return self.finish(told, kept);
+        }
+        self.answer_early(State::Settling(settling), told, Upstream::LeaveAlone)
+    }
+
+    pub(super) fn close(&mut self, mut settling: Settling) -> Due {
+        self.drop_attempt(&mut settling);
+        let told = self.unknown(&settling);
+        let kept = self.unsaved(&mut settling);
+        self.finish(told, kept)
+    }
+
+    /// What has to be recorded still. Where nobody will say that it is over, it is when its child was ended in any case.
+    pub(super) fn unsaved(&self, settling: &mut Settling) -> Vec<Kept> {
+        if !std::mem::take(&mut settling.unsaved) {
+            return Vec::new();
+        }
+        let policy = &self.policy.settling;
+        let settles = match left(settling.by, self.now) {
+            SettlesIn::WhenOwnerSays => {
+                SettlesIn::After((policy.to_end_child() + policy.after_child()).max(policy.linger))
+            }
+            settles => settles,
+        };
+        let ending = Ended::Unknown(settles, settling.observed, settling.output.clone());
+        self.saved(ending).map(Kept::Save).into_iter().collect()
+    }
+
+    pub(super) fn unknown(&mut self, settling: &Settling) -> Told {
+        let end = end(settling.by, self.now);
+        let is_over = end == End::Settled;
+        let is_keyless = self.address().is_some_and(|address| address.index().is_some());
+        let runs_in = (is_keyless && !self.holds()).then_some(self.policy.dedupe.after_telling);
+        let retry_after = self.comes_again(end, runs_in);
+        let recorded = match (&self.record, &settling.receipt) {
+            (None, _) => Recorded::NotAsked,
+            (Some(_), Some(_)) => Recorded::Yes,
+            (Some(_), None) => Recorded::No,
+        };
+        let told = Told {
+            recorded,
+            receipt: settling.receipt.clone().filter(|_| is_over),
+            unknown: Some(ToldUnknown { observed: settling.observed, ended: is_over }),
+            ..self.told(Err(Failed { retry_after, ..failed(settling.code, &settling.rule, false) }))
+        };
+        match settling.severity {
+            Some(severity) => self.judge_run(told, Some(severity), None),
+            None => self.judge(told, None),
+        }
+    }
+}

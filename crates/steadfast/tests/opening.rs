@@ -120,6 +120,44 @@ async fn failures_until_refused(steadfast: &Steadfast, most: u32) -> Option<u32>
 /// Trust alone: nothing else stops a tool that fails.
 const ONLY_TRUST: &str = "[retry]\nmode = \"off\"\n[breaker]\nmode = \"off\"\n[guard]\nmode = \"off\"\n";
 
+/// When a tool that always fails like this was tried for one call: from each start to the next, in milliseconds.
+async fn waits(steadfast: &Steadfast, tool: &str, status: u16) -> Vec<u128> {
+    let starts = Arc::new(Mutex::new(Vec::new()));
+    let kept = starts.clone();
+    let failing = move |_: Attempt| {
+        kept.lock().unwrap().push(tokio::time::Instant::now());
+        async move { Err(Fault::new(Source::Http { status }, "Service unavailable").into()) }
+    };
+    steadfast.call(call("t", tool).envelope().unwrap(), failing).await;
+    let starts = starts.lock().unwrap();
+    starts.iter().zip(starts.iter().skip(1)).map(|(start, next)| (*next - *start).as_millis()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_2_5_eh_1_5_what_the_manifest_of_a_tool_says_of_retries_and_errors_is_done_and_other_tools_keep_theirs()
+ {
+    let manifest = r#"{"id": "custom_api", "classification": {"503": "permanent"},
+        "retry_policy": {"initial_delay_ms": 50, "max_delay_ms": 2000, "max_attempts": 3}}"#;
+    let folder = folder("eh-2-5");
+    let mut sources = sources(&folder, "manifest.json", manifest, &[]);
+    let path = folder.join("steadfast.toml");
+    fs::write(&path, "profile = \"measured\"\n").unwrap();
+    sources.files.push(ConfigFile { path, needed: Needed::Always });
+    let steadfast = opened(sources).await;
+    for (tool, status, expected) in [
+        ("custom_api", 502, &[50, 100][..]),
+        ("flight_search", 502, &[100, 200, 400, 800]),
+        ("custom_api", 503, &[]),
+        ("hotel_search", 503, &[100, 200, 400, 800]),
+    ] {
+        let waits = waits(&steadfast, tool, status).await;
+        assert_eq!(waits.len(), expected.len(), "{tool} {status}: {waits:?}");
+        let near =
+            waits.iter().zip(expected).all(|(wait, expected)| wait.abs_diff(*expected) <= expected / 10);
+        assert!(near, "{tool} {status}: {waits:?}, not {expected:?} give or take a tenth");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn rp_17_the_file_of_jaato_changes_what_the_engine_does() {
     let rule = r#"{"default_rule": {"count_threshold": 2, "window_seconds": 60},

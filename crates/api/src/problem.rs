@@ -17,10 +17,10 @@ use crate::answer::json;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     status: StatusCode,
-    error: ProblemBody,
+    error: Box<ProblemBody>,
     retry_after: Option<Duration>,
     /// The methods that the path takes, where it was asked by another.
-    allow: Vec<Method>,
+    allow: Option<Box<[Method]>>,
 }
 
 /// When what cannot be done for now is worth trying again.
@@ -61,14 +61,14 @@ impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
-            error: ProblemBody {
+            error: Box::new(ProblemBody {
                 code: code.into(),
                 message: message.into(),
                 retry_after_ms: None,
                 mistakes: Vec::new(),
-            },
+            }),
             retry_after: None,
-            allow: Vec::new(),
+            allow: None,
         }
     }
 
@@ -139,7 +139,7 @@ impl Problem {
             listed(allow.iter().map(Method::as_str))
         );
         let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
-        Self { allow: allow.to_vec(), ..problem }
+        Self { allow: Some(allow.into()), ..problem }
     }
 
     /// The request has query parameters that its endpoint does not take.
@@ -192,13 +192,13 @@ impl From<StoreError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.status;
-        let mut response = json(status, &Wrong { error: self.error });
+        let mut response = json(status, &Wrong { error: *self.error });
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if !self.allow.is_empty()
-            && let Ok(allow) = HeaderValue::from_str(&listed(self.allow.iter().map(Method::as_str)))
+        if let Some(allow) = &self.allow
+            && let Ok(allow) = HeaderValue::from_str(&listed(allow.iter().map(Method::as_str)))
         {
             headers.insert(ALLOW, allow);
         }

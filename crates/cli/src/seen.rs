@@ -114,7 +114,12 @@ fn why_open(breaker: &Value, now: u64) -> String {
         return String::new();
     }
     match &*text(breaker, "/openedBy") {
-        "consecutive" => format!("{} failures in a row", number(breaker, "/inARow").max(1)),
+        "consecutive" => match number(breaker, "/inARow") {
+            // It was opened by another process, or before a restart.
+            0 => "it kept failing".to_owned(),
+            1 => "1 failure".to_owned(),
+            failures => format!("{failures} failures in a row"),
+        },
         "rate" => "too many calls fail".to_owned(),
         "slow" => "answers are too slow".to_owned(),
         "probe_failed" => "the probe failed".to_owned(),

@@ -315,10 +315,13 @@ async fn tool_failures(
 }
 
 async fn tool_annotations(Shared(State(inner)): Shared<State>, Named(name): Named) -> Answered {
-    let tool = look::tool(&name).map_err(|why| Problem::new(StatusCode::NOT_FOUND, "not_found", why))?;
+    let tool = look::tool(&name).map_err(|why| Problem::no_such("tool", &name).because(&why))?;
     match look::annotations(inner.steadfast.engine(), tool).await? {
         Some(seen) => Ok(json(StatusCode::OK, &seen)),
-        None => Err(Problem::no_such("tool that was ever listed or called")),
+        None => {
+            Err(Problem::no_such("tool", &name)
+                .because(&"no server has listed it, and it was never called here"))
+        }
     }
 }
 

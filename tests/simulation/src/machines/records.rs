@@ -7,7 +7,8 @@ use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     Absence, Address, AttemptFact, Claim, ClaimVerdict, Delivery, Ending, Failure, Heard, IndexMove, Intent,
     Known, LeaseSight, Marker, MarkerWatch, Observed, Owner, Process, Receipt, Record, RecordState, Records,
-    Release, Resolution, Role, Rules, RunId, Save, SaveVerdict, Seen, SettlesIn, UnknownEnding, Write,
+    Release, Resolution, Resolve, Role, Rules, RunId, Save, SaveVerdict, Seen, SettlesIn, UnknownEnding,
+    Write,
 };
 use steadfast_core::id::RequestId;
 use steadfast_core::key::Key;
@@ -325,7 +326,8 @@ impl Store {
         let before = self.records.clone();
         let sights = self.sights.clone();
         let sight = Self::sight(&sights);
-        let verdict = self.records.resolve(&key, resolution, rules, &sight, self.now);
+        let by_hand = Resolve::by_hand(key, resolution);
+        let verdict = self.records.resolve(&by_hand, rules, &sight, self.now);
         story.tell(|| format!("{}: {key:?} {resolution:?}: {verdict:?}", self.now.as_millis()));
         self.tables.resolve((&key, resolution, rules), &sight, self.now, (&before, &self.records), verdict);
         self.woken(&before)

@@ -574,7 +574,10 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 candidates: (0..=rng.between(0, 2))
                     .map(|candidate| tool(number % 2 * 3 + candidate))
                     .collect(),
-                depends: earlier.filter_map(|on| rng.chance(40).then(|| (on, rng.chance(40)))).collect(),
+                depends: earlier
+                    .map(|on| (on, rng.chance(40), rng.chance(40)))
+                    .filter_map(|(on, is_there, is_optional)| is_there.then_some((on, is_optional)))
+                    .collect(),
                 need: *rng.pick(&[Need::Required, Need::Optional]),
                 place: Place::Waiting,
                 tried: BTreeSet::new(),

@@ -310,14 +310,14 @@ fn request(rng: &mut Rng, now: Timestamp) -> Request {
         };
     }
     Request {
-        id: RequestId::new("request".to_owned()).expect("a short text"),
+        id: RequestId::new("request").expect("a short text"),
         tool: tool(),
         tool_call: None,
         context: None,
         session: crate::system::session_of(0),
         actor: None,
         tenant: None,
-        turn: rng.chance(30).then(|| TurnId::new("turn".to_owned()).expect("a name")),
+        turn: rng.chance(30).then(|| TurnId::new("turn").expect("a name")),
         trace: None,
         model: None,
         duplicates: match rng.between(0, 9) {

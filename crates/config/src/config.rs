@@ -153,11 +153,6 @@ impl Config {
         self.switches
     }
 
-    /// The switches as the environment set them.
-    pub fn initial_switches(&self) -> Switches {
-        self.parts.switches
-    }
-
     /// The same configuration under other switches.
     pub fn with_switches(&self, switches: Switches) -> Self {
         Self { parts: self.parts.clone(), switches, cache: Cache::default() }

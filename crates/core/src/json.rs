@@ -216,11 +216,6 @@ impl<'d> Value<'d> {
         self.as_number()?.parse().ok()
     }
 
-    /// The number, if it is one that is written as a whole number and fits.
-    pub fn as_i64(self) -> Option<i64> {
-        self.as_number()?.parse().ok()
-    }
-
     /// The double nearest to the number, if it is one and a double can be near to it.
     pub fn as_f64(self) -> Option<f64> {
         self.as_number()?.parse().ok().filter(|number: &f64| number.is_finite())

@@ -165,11 +165,6 @@ impl Plan {
         Ok(self.open_store(clock, OnDamage::Refuse).await?.store)
     }
 
-    /// An engine on that store, for the same. Its calls would be decided by the built-in policy.
-    pub async fn open_engine(&self) -> Result<Engine, OpenError> {
-        Ok(self.prepare(Engine::builder()).store(self.open().await?).start().await)
-    }
-
     pub(crate) async fn open_store(
         &self,
         clock: Arc<dyn Clock>,

@@ -51,7 +51,7 @@ pub(crate) fn read(source: &Arc<SourceText>) -> Result<Imported, Problem> {
 fn unknown(place: &Place) -> Problem {
     Problem::new(place, "this JSON file is none that we understand").help(
         "we read escalation rules (`default_rule`, `tool_rules`, …), `gateway.toolCallRetry`, tool manifests \
-         (`timeout_ms`, `retry_policy`) and `mcpServers`; everything else is written in TOML",
+         (`timeout_ms`, `retry_policy`, `classification`) and `mcpServers`; everything else is written in TOML",
     )
 }
 

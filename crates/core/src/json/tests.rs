@@ -28,7 +28,7 @@ fn a_document_gives_back_what_stands_in_it() {
     assert_eq!(a[0].as_u64(), Some(1));
     assert_eq!(a[1].as_number(), Some("-0.50e+3"));
     assert_eq!(a[1].as_f64(), Some(-500.0));
-    assert_eq!((a[1].as_u64(), a[1].as_i64()), (None, None));
+    assert_eq!(a[1].as_u64(), None);
     assert_eq!((a[2].as_bool(), a[3].as_bool(), a[4].as_bool()), (Some(true), Some(false), None));
     assert!(a[4].is_null() && !a[3].is_null());
 
@@ -53,15 +53,15 @@ fn strings_are_borrowed_unless_they_have_escapes() {
 
 #[test]
 fn numbers_keep_every_digit_and_fit_or_are_none() {
-    for (text, as_u64, as_i64) in [
-        ("18446744073709551615", Some(u64::MAX), None),
-        ("18446744073709551616", None, None),
-        ("-9223372036854775808", None, Some(i64::MIN)),
-        ("1.0", None, None),
-        ("1e2", None, None),
+    for (text, as_u64) in [
+        ("18446744073709551615", Some(u64::MAX)),
+        ("18446744073709551616", None),
+        ("-1", None),
+        ("1.0", None),
+        ("1e2", None),
     ] {
         let document = parse(text).unwrap();
-        assert_eq!((document.root().as_u64(), document.root().as_i64()), (as_u64, as_i64), "{text}");
+        assert_eq!(document.root().as_u64(), as_u64, "{text}");
         assert_eq!(document.root().as_number(), Some(text));
     }
     assert_eq!(parse("1e400").unwrap().root().as_f64(), None);

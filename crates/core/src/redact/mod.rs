@@ -82,11 +82,6 @@ impl<T> Redacted<T> {
     pub const fn expose(&self) -> &T {
         &self.0
     }
-
-    /// The secret itself, given away.
-    pub fn into_exposed(self) -> T {
-        self.0
-    }
 }
 
 impl<T> From<T> for Redacted<T> {

@@ -94,11 +94,6 @@ impl Logs {
         Self::to(io::stderr(), level, format)
     }
 
-    /// Lines at the end of a file, which is made if it is not there.
-    pub fn to_file(path: &Path, level: Level, format: Format) -> io::Result<Self> {
-        Self::to(OpenOptions::new().create(true).append(true).open(path)?, level, format)
-    }
-
     /// Lines wherever you want them. A thread of its own writes, so a slow disk holds up no call; lines that it
     /// cannot keep up with are left out, and the next line says how many.
     pub fn to(sink: impl Write + Send + 'static, level: Level, format: Format) -> io::Result<Self> {

@@ -318,10 +318,7 @@ async fn tool_annotations(Shared(State(inner)): Shared<State>, Named(name): Name
     let tool = look::tool(&name).map_err(|why| Problem::no_such("tool", &name).because(&why))?;
     match look::annotations(inner.steadfast.engine(), tool).await? {
         Some(seen) => Ok(json(StatusCode::OK, &seen)),
-        None => {
-            Err(Problem::no_such("tool", &name)
-                .because(&"no server has listed it, and it was never called here"))
-        }
+        None => Err(Problem::no_such("record of the annotations of the tool", &name)),
     }
 }
 

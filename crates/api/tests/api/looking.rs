@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
-use steadfast::id::TenantId;
+use steadfast::id::{Namespace, TenantId, ToolName};
+use steadfast::policy::Annotations;
 use steadfast::{Answer, Attempt, Sources, Steadfast, call};
 use steadfast_api::{Access, AdminToken, Api};
 use steadfast_testkit::redis::Server;
@@ -269,7 +270,11 @@ async fn sf_5_what_cannot_be_understood_says_why() {
 /// Everything that is looked at is in the document, and answers as it says.
 #[tokio::test(start_paused = true)]
 async fn the_document_says_what_is_answered() {
-    let (api, _steadfast) = api().await;
+    let (api, steadfast) = api().await;
+    let pay =
+        (ToolName::new("pay").unwrap(), Annotations { read_only: Some(false), ..Annotations::default() });
+    steadfast.engine().register_tools(Namespace::new("bank").unwrap(), vec![pay]);
+    settle().await;
     let (_, document) = get(&api, "/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();

@@ -242,7 +242,9 @@ fn seen(gateway: &Gateway) -> Vec<(String, String)> {
     lines.extend(looked_at.map(|(path, _)| {
         // What is asked for by its id is there under each of these.
         let id = if path.starts_with("/v1/traces") { TRACE } else { "r-1" };
-        path.replace("{id}", id).replace("{name}", "http%2Fpay")
+        // Only servers say what their tools do.
+        let name = if path.ends_with("/annotations") { "bank%2Flook" } else { "http%2Fpay" };
+        path.replace("{id}", id).replace("{name}", name)
     }));
     assert!(lines.len() > 20, "{lines:?}");
     let ask = |path: String| {

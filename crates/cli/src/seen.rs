@@ -115,7 +115,7 @@ fn why_open(breaker: &Value, now: u64) -> String {
     }
     match &*text(breaker, "/openedBy") {
         "consecutive" => match number(breaker, "/inARow") {
-            // It was opened by another process, or before a restart.
+            // What an open breaker had counted is not kept.
             0 => "it kept failing".to_owned(),
             1 => "1 failure".to_owned(),
             failures => format!("{failures} failures in a row"),

@@ -53,8 +53,6 @@ pub(crate) struct Parts {
     webhooks: BTreeMap<Namespace, Webhook>,
     pub(crate) rules: Rules,
     notes: Vec<String>,
-    /// The switches of the environment.
-    switches: Switches,
 }
 
 /// Everything that calls can go to.
@@ -288,7 +286,6 @@ impl<'s> Reader<'s> {
             webhooks,
             rules,
             notes: Vec::new(),
-            switches,
         };
         // What contradicts itself is looked for only where every single value is sound.
         if !has_bad_rules {

@@ -447,7 +447,7 @@ async fn rp_8_changes_by_hand_in_two_processes_at_once_are_both_made_and_told() 
     let (one, other) = (world.engine(rules.clone()).await, world.engine(rules).await);
     for name in ["pay", "draw"] {
         let failure =
-            json!({ "tool_name": name, "plugin_name": "bank", "error": "x", "severity": "server_error" });
+            json!({ "toolName": name, "pluginName": "bank", "error": "x", "severity": "server_error" });
         for _ in 0..3 {
             one.take_report(None, &reported(&failure, ReportKind::Failure));
         }
@@ -483,18 +483,18 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     let builder = Engine::builder().clock(world.clock.clone()).store(world.store.clone());
     let engine = builder.policies(Arc::new(rules.clone())).listener(heard.clone()).start().await;
     let failure =
-        json!({ "tool_name": "pay", "plugin_name": "bank", "error": "x", "severity": "server_error" });
+        json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "server_error" });
     for _ in 0..2 {
         assert_eq!(engine.take_report(None, &reported(&failure, ReportKind::Failure)), []);
     }
     let mistake =
-        json!({ "tool_name": "pay", "plugin_name": "bank", "error": "x", "severity": "invalid_input" });
+        json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "invalid_input" });
     assert_eq!(engine.take_report(None, &reported(&mistake, ReportKind::Failure)), [], "the model's mistake");
     let changes = engine.take_report(None, &reported(&failure, ReportKind::Failure));
     assert_eq!(changes.iter().map(|change| change.to).collect::<Vec<_>>(), [TrustState::Escalated]);
     assert_eq!(*heard.0.lock(), ["trust ESCALATED"]);
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired), "calls of that tool are asked about");
-    let success = json!({ "tool_name": "pay", "plugin_name": "bank", "duration_ms": 100 });
+    let success = json!({ "toolName": "pay", "pluginName": "bank", "durationMs": 100 });
     engine.take_report(None, &reported(&success, ReportKind::Success));
     let score = engine.score(None, &tool("pay")).unwrap();
     assert_eq!((score.score.samples, score.trust, score.breaker), (4, TrustState::Escalated, State::Closed));
@@ -512,7 +512,7 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
         assert_eq!(engine.trust(None)[0].standing.state, expected, "recoverable: {recoverable}");
     }
     // A security concern blocks at once, and other processes hear of it.
-    let concern = json!({ "tool_name": "pay", "plugin_name": "bank", "error": "x", "severity": "security" });
+    let concern = json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "security" });
     engine.take_report(None, &reported(&concern, ReportKind::Failure));
     assert_eq!(code(&pay(&engine).await), Some(Code::ToolBlocked));
     tokio::time::sleep(Duration::from_secs(1)).await;

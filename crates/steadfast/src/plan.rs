@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use steadfast_config::{Config, LogFormat, LogLevel, StoreKind, StoreSettings};
 use steadfast_core::redact::Redacted;
-use steadfast_executor::{Engine, EngineBuilder, TrustFile, TrustKept};
+use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
 use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
 use steadfast_store_redis::{Confirm, Options as RedisOptions, Prefix, RedisStore};
 use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};

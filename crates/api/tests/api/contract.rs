@@ -111,7 +111,8 @@ async fn an_unknown_id_is_refused_with_its_kind_and_name() {
             "heartbeat" => ("call", json!({ "attempt": 1 })),
             "cancelCall" => ("call", json!({})),
             "cancelTurn" => ("turn", json!({})),
-            "score" | "toolFailures" => ("tool", json!({})),
+            "score" | "toolFailures" | "toolAnnotations" => ("tool", json!({})),
+
             "story" => ("request id", json!({})),
             "trace" => ("turn", json!({})),
             "steerBreaker" => ("breaker", json!({ "to": "reset" })),

@@ -594,10 +594,7 @@ impl Breaker {
         self.epoch = self.epoch.saturating_add(1);
         self.phase = phase;
         self.changed = Some((at, reason));
-        // As long as it is open, people see what opened it.
-        if !matches!(phase, Phase::Open { .. }) {
-            self.window.clear();
-        }
+        self.window.clear();
         let change = Transition { from, to: phase.state(), reason, at };
         self.remember(change.clone());
         change

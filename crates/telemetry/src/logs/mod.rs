@@ -9,10 +9,8 @@ mod line;
 mod writer;
 
 use std::fmt;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::panic;
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

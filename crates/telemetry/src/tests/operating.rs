@@ -175,7 +175,7 @@ async fn lived() -> String {
     heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
     engine.steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"FORCED_OPEN\"} 1");
-    let report = br#"{"tool_name":"pay","plugin_name":"bank","error":"x","severity":"security"}"#;
+    let report = br#"{"toolName":"pay","pluginName":"bank","error":"x","severity":"security"}"#;
     engine.take_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
     heard.telemetry.metrics().show(&Census::take(&*store, 100).await.unwrap());
     engine.shutdown(Duration::ZERO).await;

@@ -534,8 +534,8 @@ fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
     }
     // Each finds its own again.
     drop((one, two));
-    let (said, _) = world.steadfast(&["status"]);
-    assert!(!said.contains("are called db"), "{said}");
+    let status = || world.steadfast(&["status"]).0;
+    wait(|| !status().contains("are called db"), || format!("none but one, in:\n{}", status()));
     let mut two = start(&ledgers[1]);
     assert_eq!(two.call("pay", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
 }

@@ -112,10 +112,10 @@ impl Api {
         let state = State(Arc::new(Inner { steadfast, access, around, seal: Seal::new(), document }));
         let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
         for endpoint in endpoints {
-            let doorway = Doorway::of(&endpoint, &state);
+            let guard = EndpointGuard::of(&endpoint, &state);
             let Endpoint { path, method, route, .. } = endpoint;
             let (routes, allow) = paths.entry(path).or_default();
-            *routes = std::mem::take(routes).merge(route.layer(from_fn_with_state(doorway, admit)));
+            *routes = std::mem::take(routes).merge(route.layer(from_fn_with_state(guard, admit)));
             allow.extend(if method == Method::GET { vec![Method::GET, Method::HEAD] } else { vec![method] });
         }
         let mut router = Router::new();
@@ -124,9 +124,9 @@ impl Api {
                 async move |method: Method, uri: Uri| Problem::wrong_method(&method, uri.path(), &allow);
             router = router.route(path, routes.fallback(wrong_method));
         }
-        let doorway = Doorway { state: state.clone(), who: Who::Anyone, name: "".into(), query: None };
+        let guard = EndpointGuard { state: state.clone(), who: Who::Anyone, name: "".into(), query: None };
         let router = router
-            .merge(page::routes().layer(from_fn_with_state(doorway, admit)))
+            .merge(page::routes().layer(from_fn_with_state(guard, admit)))
             .fallback(async |uri: Uri| Problem::no_such_path(uri.path()))
             .method_not_allowed_fallback(async |method: Method, uri: Uri| {
                 Problem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
@@ -150,9 +150,9 @@ impl Api {
     }
 }
 
-/// What is known of an endpoint before its handler is asked.
+/// The checks that are made before the handler of an endpoint runs.
 #[derive(Clone)]
-struct Doorway {
+struct EndpointGuard {
     state: State,
     who: Who,
     /// Its method and path.
@@ -161,7 +161,7 @@ struct Doorway {
     query: Option<Arc<[String]>>,
 }
 
-impl Doorway {
+impl EndpointGuard {
     fn of(endpoint: &Endpoint, state: &State) -> Self {
         Self {
             state: state.clone(),
@@ -189,14 +189,14 @@ impl Doorway {
 }
 
 /// Lets in who may come in, and notes who it is. Whoever sends something over a connection has what came over it before.
-async fn admit(Shared(doorway): Shared<Doorway>, mut request: Request, next: Next) -> Response {
+async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next: Next) -> Response {
     if let Some(link) = request.extensions().get::<Link>() {
         link.heard_something();
     }
-    let access = &doorway.state.0.access;
+    let access = &guard.state.0.access;
     let admitted = access
-        .admit(doorway.who, request.uri(), request.headers())
-        .and_then(|caller| doorway.check_query(request.uri()).map(|()| caller));
+        .admit(guard.who, request.uri(), request.headers())
+        .and_then(|caller| guard.check_query(request.uri()).map(|()| caller));
     match admitted {
         Ok(caller) => {
             request.extensions_mut().insert(caller);

@@ -144,7 +144,7 @@ impl Problem {
 
     /// The request has query parameters that its endpoint does not take.
     pub(crate) fn unknown_parameters(unknown: &[&str], endpoint: &str, known: &[String]) -> Self {
-        let names = listed(unknown.iter().map(|name| format!("`{}`", shown(name))));
+        let names = listed(unknown.iter().take(MOST_NAMED).map(|name| format!("`{}`", shown(name))));
         let parameters = if unknown.len() == 1 { "parameter" } else { "parameters" };
         let takes = match known {
             [] => "no query parameters".to_owned(),
@@ -177,6 +177,8 @@ fn shown(text: &str) -> String {
 /// The length of our longest ids.
 const OWN_ID: usize = 64;
 const LONGEST_SHOWN: usize = 256;
+/// The most parameters that are named in a refusal.
+const MOST_NAMED: usize = 10;
 
 fn listed(items: impl Iterator<Item = impl AsRef<str>>) -> String {
     let items: Vec<_> = items.collect();

@@ -62,6 +62,9 @@ async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_li
     let (_, two) = get(&api, "/v1/status?a=1&b=2").await;
     let message = two["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("unknown query parameters `a`, `b`: GET /v1/status takes"), "{message}");
+    let many: Vec<_> = (0..100).map(|number| format!("p{number}=1")).collect();
+    let refused = send(&api, "GET", &format!("/v1/status?{}", many.join("&")), "").await;
+    assert!(refused.message.contains("`p9`: ") && !refused.message.contains("`p10`"), "{}", refused.message);
 }
 
 #[tokio::test(start_paused = true)]

@@ -115,7 +115,7 @@ fn why_open(breaker: &Value, now: u64) -> String {
     }
     match &*text(breaker, "/openedBy") {
         "consecutive" => match number(breaker, "/inARow") {
-            // What an open breaker had counted is not kept.
+            // Another process opened it, or it was opened before a restart: counts are not stored.
             0 => "it kept failing".to_owned(),
             1 => "1 failure".to_owned(),
             failures => format!("{failures} failures in a row"),

@@ -1,21 +1,18 @@
 //! The names that servers have: two of one name that run something else are told apart.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::id::Namespace;
 use steadfast_core::server_name::{ServerClaim, ServerIdentity, ServersOfName};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, DocumentWrite, Neighbours, Sight as _, Store, StoreError, Written,
-    this_process,
+    Document, DocumentKind, DocumentName, Neighbours, Sight as _, Store, StoreError, this_process,
+    update_document,
 };
 
 use crate::engine::Engine;
 
 /// How long the servers of a name are remembered after one was started.
 const KEPT: Duration = Duration::from_secs(60 * 24 * 60 * 60);
-/// How often a claim is tried again because somebody else was faster.
-const TRIES: u32 = 8;
 
 impl Engine {
     /// A server of this name is started here: the name that its tools have. Where the store does not answer, it is the name
@@ -37,22 +34,15 @@ impl Engine {
     ) -> Result<Namespace, StoreError> {
         let inner = &self.inner;
         let document = DocumentName { kind: DocumentKind::Server, id: name.as_str().into() };
-        let neighbours = Neighbours::of(inner.process.clone());
-        let mut found = inner.store.read(&document).await?;
+        let (neighbours, now) = (Neighbours::of(inner.process.clone()), inner.store.now());
         let mut named = name.clone();
-        for _ in 0..TRIES {
-            let now = inner.store.now();
-            let body = found.as_ref().and_then(|document| serde_json::from_str(&document.body).ok());
+        update_document(&*inner.store, &document, now + KEPT, |found| {
+            let body = found.and_then(|document| serde_json::from_str(&document.body).ok());
             let mut names: ServersOfName = body.unwrap_or_default();
             named = names.claim(name, server, &inner.process, |process| neighbours.sight(process), now);
-            let body: Option<Arc<str>> = serde_json::to_string(&names).ok().map(Into::into);
-            let replaces = found.as_ref().map(|document| document.version);
-            let write = DocumentWrite { replaces, body, expires: Some(now + KEPT) };
-            match inner.store.write(&document, write).await? {
-                Written::As(_) => break,
-                Written::Stale(there) => found = there,
-            }
-        }
+            serde_json::to_string(&names).unwrap_or_default().into()
+        })
+        .await?;
         Ok(named)
     }
 }

@@ -4,6 +4,7 @@
 //! judged by what its server says at the time.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::policy::Annotations;
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Journal, Query, StoreError, Written};
+use steadfast_store::{DocumentKind, DocumentName, Journal, Query, StoreError, update_document};
 
 use crate::engine::Engine;
 use crate::history::CallFacts;
@@ -56,28 +57,12 @@ impl Engine {
             registered.insert(server.clone(), (digest, now));
         }
         let Ok(body) = serde_json::to_string(&ToolList { format: FORMAT, at: now, tools }) else { return };
-        if let Err(error) = self.write_listed(&name(server), body.into(), now).await {
+        let body: Arc<str> = body.into();
+        let written = update_document(&*inner.store, &name(server), now + KEPT, |_| body.clone()).await;
+        if let Err(error) = written {
             tracing::debug!(event = "tools.not_kept", server = %server, why = %error);
             inner.registered.0.lock().remove(server);
         }
-    }
-
-    async fn write_listed(
-        &self,
-        name: &DocumentName,
-        body: std::sync::Arc<str>,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let store = &self.inner.store;
-        let mut replaces = store.read(name).await?.map(|document| document.version);
-        for _ in 0..TRIES {
-            let write = DocumentWrite { replaces, body: Some(body.clone()), expires: Some(now + KEPT) };
-            match store.write(name, write).await? {
-                Written::As(_) => break,
-                Written::Stale(found) => replaces = found.map(|document| document.version),
-            }
-        }
-        Ok(())
     }
 
     /// The annotations of a tool that were seen last: when its server listed it, or with a call. Nothing if it was never seen.
@@ -148,8 +133,6 @@ const FORMAT: u32 = 1;
 const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// How soon a list that did not change is written again.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// How often a write is tried again because another process was faster.
-const TRIES: u32 = 4;
 /// The most tools of one server, and the most servers that this process knows to have written.
 const MOST_TOOLS: usize = 5000;
 const MOST_SERVERS: usize = 1000;

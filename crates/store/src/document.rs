@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 
+use crate::{Store, StoreError};
+
 /// What a document is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DocumentKind {
@@ -101,4 +103,27 @@ pub enum Written {
     As(u64),
     /// Somebody else was faster; this is what is there now.
     Stale(Option<Document>),
+}
+
+/// How often a change is tried again because another process was faster.
+const UPDATE_TRIES: u32 = 8;
+
+/// Reads a document and writes what `change` makes of it, again if another process was faster. After several tries it is left as
+/// it is.
+pub async fn update_document(
+    store: &dyn Store,
+    name: &DocumentName,
+    expires: Timestamp,
+    mut change: impl FnMut(Option<&Document>) -> Arc<str>,
+) -> Result<(), StoreError> {
+    let mut found = store.read(name).await?;
+    for _ in 0..UPDATE_TRIES {
+        let replaces = found.as_ref().map(|document| document.version);
+        let write = DocumentWrite { replaces, body: Some(change(found.as_ref())), expires: Some(expires) };
+        match store.write(name, write).await? {
+            Written::As(_) => break,
+            Written::Stale(there) => found = there,
+        }
+    }
+    Ok(())
 }

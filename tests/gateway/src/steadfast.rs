@@ -1,11 +1,10 @@
-//! The program under test. What is on its heap, in bytes, is written into the file that `TESTED_HEAP` names, again and again.
+//! The program under test. If `TESTED_HEAP` names a file, the port is written there on which it tells every caller how many bytes
+//! are on its heap.
 
-use std::env;
-use std::fs;
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
+use std::{env, fs, io, thread};
 
 use peak_alloc::PeakAlloc;
 
@@ -13,19 +12,21 @@ use peak_alloc::PeakAlloc;
 static HEAP: PeakAlloc = PeakAlloc;
 
 fn main() -> ExitCode {
-    if let Some(file) = env::var_os("TESTED_HEAP").map(PathBuf::from) {
-        thread::spawn(move || tell(&file.with_extension("new"), &file));
+    if let Some(file) = env::var_os("TESTED_HEAP")
+        && tell_heap(&file).is_err()
+    {
+        return ExitCode::FAILURE;
     }
     steadfast_cli::main()
 }
 
-/// Writes it beside and puts it in place, so that nobody reads a half.
-fn tell(new: &std::path::Path, file: &std::path::Path) {
-    loop {
-        let told = fs::write(new, HEAP.current_usage().to_string()).and_then(|()| fs::rename(new, file));
-        if told.is_err() {
-            return;
+fn tell_heap(file: &std::ffi::OsStr) -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    fs::write(file, listener.local_addr()?.port().to_string())?;
+    thread::spawn(move || {
+        for caller in listener.incoming().flatten() {
+            let _ = write!(&caller, "{}", HEAP.current_usage());
         }
-        thread::sleep(Duration::from_millis(20));
-    }
+    });
+    Ok(())
 }

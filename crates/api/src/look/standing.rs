@@ -107,11 +107,11 @@ pub struct TrustView {
     /// When it recovers by itself, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovers_at: Option<Timestamp>,
-    /// Whether it stays escalated until an operator approves its recovery.
+    /// `true` if it stays escalated until an operator approves its recovery.
     pub waits_for_approval: bool,
     /// The window in which failures are counted, in milliseconds.
     pub window_ms: u64,
-    /// How long after the last counted failure it stays escalated at least, in milliseconds.
+    /// The cooldown: the minimum time between the last counted failure and recovery, in milliseconds.
     pub cooldown_ms: u64,
 }
 
@@ -125,9 +125,9 @@ impl From<TrustStatus> for TrustView {
 view! {
     /// The state of one tool, signature or domain. In the trust file the same fields are in snake_case.
     TrustCounters of ToolReliabilityState {
-        /// Whether a tool, a signature or a domain is meant.
+        /// What the entry is about: a tool, a signature or a domain.
         scope: Scope,
-        /// How far it is trusted.
+        /// The trust state.
         state: TrustState,
         /// Failures counted since the trouble began.
         failures_in_window: u32,
@@ -139,7 +139,7 @@ view! {
         successes_needed: u32,
         /// Failures that bring a block nearer.
         failures_while_escalated: u32,
-        /// Whether time can heal it.
+        /// `true` if it can recover without a person.
         recoverable: bool,
     } {
         /// The tool.
@@ -271,15 +271,15 @@ view! {
         arguments: Digest,
         /// The part of the arguments that trust judges it by.
         signature: Signature,
-        /// Whether only an operator can answer.
+        /// `true` if the tool is blocked, so that only an operator can answer.
         blocked: bool,
         /// The text of the prompt.
         prompt: ApprovalPrompt,
-        /// How many calls asked for this.
+        /// The number of calls that made this request.
         askers: u32,
-        /// When the first one did.
+        /// When the first of them was made.
         asked_at: Timestamp,
-        /// When the last one did.
+        /// When the last of them was made.
         last_asked: Timestamp,
         /// When it is dropped unanswered.
         expires: Timestamp,
@@ -302,15 +302,15 @@ view! {
         failures: u32,
         /// In what window, in words.
         window: String,
-        /// How it ends, in words.
+        /// How trust can be restored, in words.
         recovery_hint: String,
-        /// Whether nothing ends it but a person who lets it recover.
+        /// `true` if recovery starts only after an operator approves it.
         waits_for_recovery: bool,
         /// One line for the head of the prompt.
         summary: String,
         /// Lines of warning.
         warnings: Vec<String>,
-        /// How loud the prompt should be.
+        /// The severity of the prompt.
         level: Level,
         /// How the lines are to be shown; hosts that can show diffs and code need to know that this is neither.
         format_hint: String,

@@ -594,7 +594,10 @@ impl Breaker {
         self.epoch = self.epoch.saturating_add(1);
         self.phase = phase;
         self.changed = Some((at, reason));
-        self.window.clear();
+        // While it is open, its counts show what opened it.
+        if !matches!(phase, Phase::Open { .. }) {
+            self.window.clear();
+        }
         let change = Transition { from, to: phase.state(), reason, at };
         self.remember(change.clone());
         change

@@ -195,6 +195,8 @@ impl Breaker {
         }
         let (at, reason) = snapshot.changed.unwrap_or((now, Reason::Reset));
         let change = self.change(snapshot.phase(now), reason, at.min(now));
+        // What was counted here did not lead to it.
+        self.window.clear();
         // As stored, not as our clock sees it: this is how a change that was taken over is known again.
         (self.epoch, self.changed) = (snapshot.epoch, snapshot.changed);
         // Whoever stored them has adopted all that came before. A version that keeps none leaves what is known here.

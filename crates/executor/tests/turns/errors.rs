@@ -305,7 +305,7 @@ async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
 
 // ---- 3: the breaker ----
 
-/// The state of the breaker of the tool, and the failures in a row that it counted while it was closed.
+/// The state of the breaker of the tool, and the failures in a row that it counted.
 async fn breaker(engine: &Engine) -> (State, u32) {
     let breakers = engine.breakers(None).await;
     let own = breakers.iter().find(|breaker| breaker.key == first_tool());
@@ -478,7 +478,7 @@ async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
             engine.call(search(number), tool.clone()).await;
         }
         assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
-        assert_eq!(breaker(&engine).await.0, State::Open);
+        assert_eq!(breaker(&engine).await, (State::Open, 5));
         is_refused_at_once(&engine, &tool, 9).await;
     }
 }

@@ -176,7 +176,10 @@ impl Reference {
         self.epoch += 1;
         (self.state, self.since, self.changed, self.until) = (to, now, Some((now, reason)), None);
         (self.turn, self.good, self.neutral, self.probe) = (0, 0, 0, None);
-        self.counted.clear();
+        // While it is open, its counts show what opened it.
+        if to != State::Open {
+            self.counted.clear();
+        }
         self.changes.push_back(change.clone());
         if self.changes.len() > 32 {
             self.changes.pop_front();

@@ -38,7 +38,7 @@ pub(crate) struct Options {
 /// The annotations that a tool is judged by.
 enum KnownAnnotations {
     /// Those that its server sent last.
-    SeenAt(Annotations, Timestamp),
+    Seen { annotations: Annotations, are_trusted: bool, at: Timestamp },
     /// Its server never listed it, as far as is known here.
     NeverSeen,
     /// Nobody could be asked.
@@ -48,15 +48,18 @@ enum KnownAnnotations {
 impl KnownAnnotations {
     fn annotations(&self) -> Annotations {
         match self {
-            Self::SeenAt(annotations, _) => *annotations,
+            Self::Seen { annotations, are_trusted: true, .. } => *annotations,
+            Self::Seen { annotations, .. } => annotations.distrusted(),
             Self::NeverSeen | Self::NotAsked(_) => Annotations::default(),
         }
     }
 
     fn in_words(&self) -> String {
         match self {
-            Self::SeenAt(annotations, at) => {
-                format!("annotations last seen at {at}: {}", hints(*annotations))
+            Self::Seen { annotations, are_trusted, at } => {
+                let distrust = "\nnot believed where they say that the tool is safe to repeat: `trust_annotations` is false";
+                let distrust = if *are_trusted { "" } else { distrust };
+                format!("annotations last seen at {at}: {}{distrust}", hints(*annotations))
             }
             Self::NeverSeen => "annotations never seen; its class is decided by its name alone".to_owned(),
             Self::NotAsked(why) => {
@@ -67,10 +70,11 @@ impl KnownAnnotations {
 
     fn to_json(&self) -> Value {
         match self {
-            Self::SeenAt(Annotations { read_only, destructive, idempotent }, at) => json!({
-                "readOnlyHint": read_only,
-                "destructiveHint": destructive,
-                "idempotentHint": idempotent,
+            Self::Seen { annotations, are_trusted, at } => json!({
+                "readOnlyHint": annotations.read_only,
+                "destructiveHint": annotations.destructive,
+                "idempotentHint": annotations.idempotent,
+                "trusted": are_trusted,
                 "seenAtMs": at.as_millis(),
             }),
             Self::NeverSeen | Self::NotAsked(_) => Value::Null,
@@ -87,8 +91,9 @@ fn hints(annotations: Annotations) -> String {
     if said.is_empty() { "none".to_owned() } else { said.join(", ") }
 }
 
-/// The annotations that were seen last: by a gateway that runs, or in the store.
-fn last_seen(ways: &Ways, tool: &ToolRef) -> KnownAnnotations {
+/// The annotations that were seen last: by a gateway that runs, or in the store. Whether they are believed is said by the
+/// configuration where it knows the server, else by whoever saw them: `wrap --url` knows a server that no file does.
+fn last_seen(ways: &Ways, config: &steadfast::Config, tool: &ToolRef) -> KnownAnnotations {
     let path = format!("/v1/tools/{}/annotations", reach::encoded(&tool.to_string()));
     let asked = reach::with(ways, Need::WhatIsThere, async |reach| {
         if reach.is_untouched {
@@ -111,7 +116,14 @@ fn last_seen(ways: &Ways, tool: &ToolRef) -> KnownAnnotations {
         destructive: hint("destructiveHint"),
         idempotent: hint("idempotentHint"),
     };
-    KnownAnnotations::SeenAt(annotations, Timestamp::from_millis(seen::number(&found, "/seenAtMs")))
+    let server = tool.namespace.configured();
+    let is_configured = config.servers().contains_key(&server);
+    let are_trusted = match is_configured {
+        true => config.trusts_annotations(&server),
+        false => found.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
+    };
+    let at = Timestamp::from_millis(seen::number(&found, "/seenAtMs"));
+    KnownAnnotations::Seen { annotations, are_trusted, at }
 }
 
 /// `steadfast config explain`.
@@ -120,7 +132,7 @@ pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
     let tool = tool(&options.tool, &config)?;
     // A server is a domain too, and needs no arguments to be known.
     let domain = domain(&tool, options.arguments.as_deref().unwrap_or("{}"))?;
-    let seen = last_seen(&options.ways, &tool);
+    let seen = last_seen(&options.ways, &config, &tool);
     let mut explanation = config.explain(&tool, seen.annotations(), Some(&domain));
     if let Some(wanted) = &options.setting {
         narrow(&mut explanation, wanted)?;

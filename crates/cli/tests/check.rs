@@ -477,8 +477,21 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
         "steadfast.toml",
         &format!("[servers.bank]\ncommand = [\"{us}\"]\ntrust_annotations = false\n"),
     );
-    assert!(!explain(&["bank/balance"]).contains("read_only"));
+    let distrusted = explain(&["bank/balance"]);
+    assert!(distrusted.contains("`trust_annotations` is false"), "{distrusted}");
+    assert!(!distrusted.contains("read_only"), "{distrusted}");
     assert!(explain(&["bank__pay"]).contains("bank/pay"), "as clients see it");
+
+    // So it is where only the gateway knew the server, and no configuration does any more.
+    let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
+    let mut wrap =
+        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    list_tools(&mut wrap);
+    home.write("steadfast.toml", "");
+    let out = explain(&["bank/balance"]);
+    assert!(out.contains("`trust_annotations` is false") && !out.contains("read_only"), "{out}");
+    let told: serde_json::Value = serde_json::from_str(&explain(&["bank/balance", "--json"])).unwrap();
+    assert_eq!(told["annotations"]["trusted"], false, "{told}");
 }
 
 #[test]

@@ -181,16 +181,19 @@ impl Config {
         }
     }
 
-    /// What the annotations of a tool make of its class. That it is safe to repeat is believed only of
-    /// servers that are trusted with it; that it is not, of everybody.
+    /// Whether a server's own word that a tool is safe to repeat is believed.
+    pub fn trusts_annotations(&self, server: &Namespace) -> bool {
+        self.servers().get(&server.configured()).is_none_or(|server| server.trust_annotations)
+    }
+
+    /// What the annotations of a tool make of its class.
     fn hinted(&self, tool: &ToolRef, annotations: Annotations) -> ToolClass {
-        let trusted = self.servers().get(&tool.namespace).is_none_or(|server| server.trust_annotations);
-        let Annotations { read_only, destructive, idempotent } = annotations;
+        let is_trusted = self.trusts_annotations(&tool.namespace);
+        let Annotations { read_only, destructive, idempotent } =
+            if is_trusted { annotations } else { annotations.distrusted() };
         match (read_only, idempotent) {
-            (Some(true), _) if trusted => ToolClass::ReadOnly,
-            (_, Some(true)) if trusted => ToolClass::Idempotent,
-            // A tool that is said to read only cannot destroy, whatever the other hint says.
-            (Some(true), _) => ToolClass::Unknown,
+            (Some(true), _) => ToolClass::ReadOnly,
+            (_, Some(true)) => ToolClass::Idempotent,
             (Some(false), _) => ToolClass::Mutating,
             (None, _) if destructive == Some(true) => ToolClass::Mutating,
             (None, _) => ToolClass::Unknown,

@@ -69,6 +69,8 @@ pub(crate) struct Drive {
     /// Its run, if what it answers could not be saved.
     unsaved: Option<Owner>,
     pub(crate) stopped: bool,
+    /// Its outcome is unknown, of which people are told only if a verification does not settle it.
+    pub(crate) unnotified: Option<Notice>,
     /// Its place in the order of things.
     pub(crate) received: u64,
     /// The runs of unknown outcome that this call looks into, should it be a read that succeeds.
@@ -136,6 +138,7 @@ impl Drive {
             renewal,
             unsaved: None,
             stopped: false,
+            unnotified: None,
             received: 0,
             looks_into: Vec::new(),
             shelf: None,
@@ -657,6 +660,10 @@ impl Drive {
     /// Tells those who hear of it before the caller does.
     async fn ended(&mut self, result: &CallResult) {
         self.tell();
+        if let Some(unknown) = self.unnotified.take() {
+            let about = self.inner.about(&self.envelope, &self.call);
+            self.inner.telling.notify_of_unknown(&about, &unknown);
+        }
         if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
             && result.is_refused_for_all()
         {
@@ -697,6 +704,10 @@ impl Drive {
     }
 
     fn tell(&mut self) {
+        if self.call.policy().verifies() {
+            let unknown = self.notices.iter().find(|notice| matches!(notice, Notice::OutcomeUnknown { .. }));
+            self.unnotified = unknown.cloned().or(self.unnotified.take());
+        }
         self.inner.tell(&self.envelope, &self.call, self.listener.as_deref(), &mut self.notices);
     }
 }

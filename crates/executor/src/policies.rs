@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::Namespace;
 use steadfast_core::json::Value;
 use steadfast_core::policy::{Annotations, Policy};
 
@@ -10,6 +11,11 @@ use steadfast_core::policy::{Annotations, Policy};
 pub trait Policies: Send + Sync + 'static {
     /// The policy of this call, whose parameters are these and whose tool is said to be like this.
     fn policy(&self, call: &CallEnvelope, params: Value<'_>, annotations: Annotations) -> Arc<Policy>;
+
+    /// Whether a server's own word that a tool is safe to repeat is believed.
+    fn trusts_annotations(&self, _server: &Namespace) -> bool {
+        true
+    }
 }
 
 /// The same policy for every call.

@@ -236,6 +236,15 @@ impl Telling {
                 ..of_call
             });
         }
+        // Where it is verified first, its driver tells of it.
+        if !about.policy.verifies() {
+            self.notify_of_unknown(about, notice);
+        }
+    }
+
+    /// Tells people that the outcome of a call is unknown, if this says so.
+    pub(crate) fn notify_of_unknown(&self, about: &About<'_>, notice: &Notice) {
+        let request = about.request;
         if let Notice::OutcomeUnknown { of_earlier } = notice {
             // Whoever made the earlier call told of it, unless its process died.
             let is_told = of_earlier

@@ -22,6 +22,8 @@ use crate::history::CallFacts;
 pub struct LastAnnotations {
     /// The annotations.
     pub annotations: Annotations,
+    /// Whether the server's own word that a tool is safe to repeat was believed.
+    pub are_trusted: bool,
     /// When they were seen.
     pub at: Timestamp,
 }
@@ -43,7 +45,8 @@ impl Engine {
         let now = inner.clock.now();
         let tools: BTreeMap<ToolName, ToolHints> =
             tools.into_iter().take(MOST_TOOLS).map(|(name, of)| (name, ToolHints::of(of))).collect();
-        let Ok(text) = serde_json::to_string(&tools) else { return };
+        let are_trusted = inner.policies.trusts_annotations(server);
+        let Ok(text) = serde_json::to_string(&(are_trusted, &tools)) else { return };
         let digest = Digest::of(text.as_bytes());
         {
             let mut registered = inner.registered.0.lock();
@@ -56,7 +59,10 @@ impl Engine {
             }
             registered.insert(server.clone(), (digest, now));
         }
-        let Ok(body) = serde_json::to_string(&ToolList { format: FORMAT, at: now, tools }) else { return };
+        let Ok(body) = serde_json::to_string(&ToolList { format: FORMAT, at: now, are_trusted, tools })
+        else {
+            return;
+        };
         let body: Arc<str> = body.into();
         let written = update_document(&*inner.store, &name(server), now + KEPT, |_| body.clone()).await;
         if let Err(error) = written {
@@ -70,9 +76,11 @@ impl Engine {
         let store = &self.inner.store;
         let document = store.read(&name(&tool.namespace)).await?;
         let listed = document.and_then(|document| serde_json::from_str::<ToolList>(&document.body).ok());
-        let listed = listed.filter(|listed| listed.format == FORMAT).and_then(|listed| {
+        let listed = listed.filter(|listed| listed.format == FORMAT);
+        let are_trusted = listed.as_ref().is_none_or(|listed| listed.are_trusted);
+        let listed = listed.and_then(|listed| {
             let annotations = listed.tools.get(&tool.tool)?.read();
-            Some(LastAnnotations { annotations, at: listed.at })
+            Some(LastAnnotations { annotations, are_trusted, at: listed.at })
         });
         let history = store.entries(&Query::newest(Journal::History, LOOKED_THROUGH)).await?;
         let called = history.iter().find_map(|(_, entry)| {
@@ -85,7 +93,7 @@ impl Engine {
             };
             // A call that came before its server had listed the tool says nothing about it.
             let is_said = annotations != Annotations::default();
-            is_said.then_some(LastAnnotations { annotations, at: facts.arrived })
+            is_said.then_some(LastAnnotations { annotations, are_trusted, at: facts.arrived })
         });
         Ok([listed, called].into_iter().flatten().max_by_key(|seen| seen.at))
     }
@@ -97,6 +105,8 @@ struct ToolList {
     format: u32,
     #[serde(rename = "atMs")]
     at: Timestamp,
+    #[serde(rename = "trusted")]
+    are_trusted: bool,
     tools: BTreeMap<ToolName, ToolHints>,
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use steadfast_config::{ConfigErrors, Live, Reload, Switches};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::Namespace;
 use steadfast_core::json::Value;
 use steadfast_core::policy::{Annotations, Policy};
 use steadfast_executor::Policies;
@@ -19,6 +20,10 @@ pub(crate) struct Configured(pub(crate) Arc<Live>);
 impl Policies for Configured {
     fn policy(&self, call: &CallEnvelope, params: Value<'_>, annotations: Annotations) -> Arc<Policy> {
         self.0.current().resolve_call(call, params, annotations).policy
+    }
+
+    fn trusts_annotations(&self, server: &Namespace) -> bool {
+        self.0.current().trusts_annotations(server)
     }
 }
 

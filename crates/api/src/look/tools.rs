@@ -46,6 +46,8 @@ pub struct ToolAnnotations {
     /// Whether calling it again changes nothing more; nothing if the server did not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent_hint: Option<bool>,
+    /// Whether the server's own word that a tool is safe to repeat is believed (`trust_annotations`).
+    pub trusted: bool,
     /// When they were seen.
     #[serde(rename = "seenAtMs")]
     pub seen_at: Timestamp,
@@ -59,6 +61,7 @@ pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<ToolAn
         read_only_hint: seen.annotations.read_only,
         destructive_hint: seen.annotations.destructive,
         idempotent_hint: seen.annotations.idempotent,
+        trusted: seen.are_trusted,
         seen_at: seen.at,
     }))
 }

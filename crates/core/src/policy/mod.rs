@@ -44,6 +44,19 @@ pub struct Annotations {
     pub idempotent: Option<bool>,
 }
 
+impl Annotations {
+    /// Without the claims that a tool is safe to repeat, for servers whose word is not enough for that. That a tool is not
+    /// safe to repeat is believed of everybody.
+    #[must_use]
+    pub fn distrusted(self) -> Self {
+        match self.read_only {
+            // A tool that is said to read only cannot destroy, whatever the other hint says.
+            Some(true) => Self::default(),
+            Some(false) | None => Self { idempotent: None, ..self },
+        }
+    }
+}
+
 /// How far a mechanism may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -754,6 +767,11 @@ impl Policy {
             Some(Verify::Call(call)) => Some(call),
             Some(Verify::Hint(_)) | None => None,
         }
+    }
+
+    /// Whether an unknown outcome is verified before anybody is told of it.
+    pub fn verifies(&self) -> bool {
+        self.verify_call().is_some() && self.modes.dedupe == Mode::Enforce
     }
 
     /// The same for a call of a turn that may be submitted again: all that it came to is kept, so that nothing of it runs

@@ -239,6 +239,9 @@ fn sf_10_where_a_verification_is_set_unknown_outcomes_settle_themselves_and_nobo
                 drop(client);
                 let (unknown, _) = shop.world.steadfast(&["unknown"]);
                 assert!(!unknown.contains("orders_add"), "{front:?} {fault} {key:?}: {unknown}");
+                let told = shop.world.logged("notification");
+                let mut told = told.iter().filter(|told| told["notification"] == "outcome_unknown");
+                assert_eq!(told.next(), None, "{front:?} {fault} {key:?}");
             });
         }
     });
@@ -262,6 +265,8 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
         let logged = shop.world.logged_times("tool_call_verified", 1);
         assert!(logged[0]["reason"].as_str().is_some_and(|said| said.contains(why)), "{verify}: {logged:?}");
         assert_eq!(logged[0]["outcome"], "unknown", "{verify}");
+        let told = shop.world.logged_times("notification", 1);
+        assert_eq!(told[0]["notification"], "outcome_unknown", "{verify}: {told:?}");
     }
 }
 

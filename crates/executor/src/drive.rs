@@ -69,8 +69,8 @@ pub(crate) struct Drive {
     /// Its run, if what it answers could not be saved.
     unsaved: Option<Owner>,
     pub(crate) stopped: bool,
-    /// Its outcome is unknown, of which people are told only if a verification does not settle it.
-    pub(crate) unnotified: Option<Notice>,
+    /// Its outcome was unknown at some time. People are told of that if it still is when the call is over.
+    unnotified: Option<Notice>,
     /// Its place in the order of things.
     pub(crate) received: u64,
     /// The runs of unknown outcome that this call looks into, should it be a read that succeeds.
@@ -660,7 +660,9 @@ impl Drive {
     /// Tells those who hear of it before the caller does.
     async fn ended(&mut self, result: &CallResult) {
         self.tell();
-        if let Some(unknown) = self.unnotified.take() {
+        if let Some(unknown) = self.unnotified.take()
+            && result.is_unknown_outcome()
+        {
             let about = self.inner.about(&self.envelope, &self.call);
             self.inner.telling.notify_of_unknown(&about, &unknown);
         }
@@ -704,9 +706,9 @@ impl Drive {
     }
 
     fn tell(&mut self) {
-        if self.call.policy().verifies() {
-            let unknown = self.notices.iter().find(|notice| matches!(notice, Notice::OutcomeUnknown { .. }));
-            self.unnotified = unknown.cloned().or(self.unnotified.take());
+        let unknown = self.notices.iter().find(|notice| matches!(notice, Notice::OutcomeUnknown { .. }));
+        if let Some(unknown) = unknown {
+            self.unnotified = Some(unknown.clone());
         }
         self.inner.tell(&self.envelope, &self.call, self.listener.as_deref(), &mut self.notices);
     }

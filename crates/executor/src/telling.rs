@@ -236,10 +236,6 @@ impl Telling {
                 ..of_call
             });
         }
-        // Where it is verified first, its driver tells of it.
-        if !about.policy.verifies() {
-            self.notify_of_unknown(about, notice);
-        }
     }
 
     /// Tells people that the outcome of a call is unknown, if this says so.

@@ -13,7 +13,7 @@ use steadfast_core::dedupe::{Receipt, RecordState, Resolution, Resolve, ResolveV
 use steadfast_core::envelope::{CallEnvelope, CallHints, Control, Payload, PayloadVersion, Target, Unknown};
 use steadfast_core::id::{RequestId, SessionKey};
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::ToolClass;
+use steadfast_core::policy::{Mode, ToolClass};
 use steadfast_core::redact;
 use steadfast_core::verify::{Finding, VerifyCall};
 use steadfast_store::Store;
@@ -36,7 +36,7 @@ impl Drive {
         else {
             return result;
         };
-        if self.stopped || !policy.verifies() {
+        if self.stopped || policy.modes.dedupe != Mode::Enforce {
             return result;
         }
         let Some(shelf) = self.shelf.take() else { return result };
@@ -68,10 +68,7 @@ impl Drive {
         };
         self.notices.push(Notice::Verified { resolution, words: words.into() });
         match settled {
-            Some((resolution, receipt)) => {
-                self.unnotified = None;
-                Box::new(result.verified(call.tool(), resolution, receipt))
-            }
+            Some((resolution, receipt)) => Box::new(result.verified(call.tool(), resolution, receipt)),
             None => result,
         }
     }

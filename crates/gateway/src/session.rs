@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use self::missed::Missed;
 pub(crate) use self::missed::Returned;
-use self::notifying::{Loudness, OfCall};
+use self::notifying::{Logging, OfCall};
 use self::wishes::Wishes;
 use crate::approval::{self, Brought, Conversation, Elicitation, Questions};
 use crate::call::{Upstream, envelope, named_so_far, next_request, target};
@@ -70,7 +70,7 @@ pub(crate) struct Session {
     /// Whether the client has said that it is ready.
     is_ready: AtomicBool,
     /// How much the client wants to hear of what is logged.
-    loudness: Mutex<Option<Loudness>>,
+    logging: Mutex<Option<Logging>>,
     /// What the client wants of servers that others use too.
     wishes: Wishes,
     next: AtomicU64,
@@ -169,7 +169,7 @@ impl Session {
             asked: Mutex::default(),
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
-            loudness: Mutex::default(),
+            logging: Mutex::default(),
             wishes: Wishes::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
@@ -552,8 +552,9 @@ impl Session {
                     calling.await
                 }
             };
-            if let Some(of_call) = of_call {
-                of_call.tell(&request_id, &voice);
+            match of_call {
+                Some(of_call) => of_call.tell(&request_id, &voice),
+                None => session.notify_all().await,
             }
             // Noted first: a cancel finds it here when it does not find it there.
             let is_cancelled = Arc::new(AtomicBool::new(false));
@@ -668,6 +669,7 @@ impl Session {
                     return;
                 }
             };
+            session.notify_all().await;
             if session.end(number) {
                 let answer = Message::result_response(&id, &made::of_era(turn::answer(&turned), era));
                 reply.answer(&answer).await;

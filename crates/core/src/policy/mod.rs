@@ -769,11 +769,6 @@ impl Policy {
         }
     }
 
-    /// Whether an unknown outcome is verified before anybody is told of it.
-    pub fn verifies(&self) -> bool {
-        self.verify_call().is_some() && self.modes.dedupe == Mode::Enforce
-    }
-
     /// The same for a call of a turn that may be submitted again: all that it came to is kept, so that nothing of it runs
     /// twice, and a key stands for one call only. What nobody can look up is not run on a guess.
     pub fn in_turn(&self) -> Self {

@@ -11,8 +11,8 @@ use steadfast_core::trust::Level;
 use steadfast_mcp::http::Era;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::{self, RawJson};
-use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
 use super::{Session, empty};
 use crate::client::{Client, Voice};
@@ -24,7 +24,15 @@ const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "criti
 
 /// How much a client wants to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Loudness(usize);
+struct Loudness(usize);
+
+/// A client of the older era wants to hear of what is logged.
+#[derive(Debug)]
+pub(super) struct Logging {
+    level: Loudness,
+    /// The notifications that it was not told of yet.
+    untold: Arc<AsyncMutex<broadcast::Receiver<Arc<Notification>>>>,
+}
 
 impl Loudness {
     /// What this JSON text names.
@@ -75,29 +83,48 @@ impl Session {
 
     /// The client wants to hear of what is as bad as this.
     fn hear_from(self: &Arc<Self>, level: Loudness) {
-        if self.loudness.lock().replace(level).is_some() {
-            return;
+        let mut wake = self.engine.notifications();
+        {
+            let mut logging = self.logging.lock();
+            if let Some(logging) = logging.as_mut() {
+                logging.level = level;
+                return;
+            }
+            let untold = Arc::new(AsyncMutex::new(self.engine.notifications()));
+            *logging = Some(Logging { level, untold });
         }
-        let mut heard = self.engine.notifications();
         let (session, left) = (Arc::downgrade(self), self.left.clone());
         tokio::spawn(async move {
             loop {
-                let notification = tokio::select! {
+                let came = tokio::select! {
                     () = left.cancelled() => return,
-                    notification = heard.recv() => notification,
+                    came = wake.recv() => came,
                 };
                 let Some(session) = session.upgrade() else { return };
-                match notification {
-                    Ok(notification) => session.notify(&notification).await,
-                    Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return,
+                session.notify_all().await;
+                if came == Err(RecvError::Closed) {
+                    return;
                 }
             }
         });
     }
 
-    async fn notify(&self, notification: &Notification) {
-        let level = *self.loudness.lock();
+    /// Tells the client what there is to be told, in order. A call does so before its answer: what is told of it then comes
+    /// before that, on the stream where its client waits.
+    pub(super) async fn notify_all(&self) {
+        let logging = self.logging.lock().as_ref().map(|logging| (logging.level, logging.untold.clone()));
+        let Some((level, untold)) = logging else { return };
+        let mut untold = untold.lock().await;
+        loop {
+            match untold.try_recv() {
+                Ok(notification) => self.notify(&notification, level).await,
+                Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return,
+            }
+        }
+    }
+
+    async fn notify(&self, notification: &Notification, level: Loudness) {
         let is_mine = match notification.event {
             // What has lost trust has lost it for all who share it.
             NotificationEvent::TrustChanged => true,
@@ -142,7 +169,7 @@ impl OfCall {
         loop {
             match self.heard.try_recv() {
                 Ok(notification) if notification.request_id.as_ref() == Some(call) => {
-                    if let Some(message) = message(&notification, Some(self.level)) {
+                    if let Some(message) = message(&notification, self.level) {
                         voice.mention(message);
                     }
                 }
@@ -154,9 +181,9 @@ impl OfCall {
 }
 
 /// As MCP has it; nothing if it is not loud enough, or not for clients.
-fn message(notification: &Notification, least: Option<Loudness>) -> Option<Message> {
+fn message(notification: &Notification, least: Loudness) -> Option<Message> {
     let level = Loudness::from(notification.level);
-    if !notification.for_client || least.is_none_or(|least| level < least) {
+    if !notification.for_client || level < least {
         return None;
     }
     let data = serde_json::to_string(notification).ok()?;

@@ -108,7 +108,7 @@ impl Tables {
             (Due::NotYet(owner) | Due::Final(owner), _)
                 if matches!(row, "in flight, lapsed, started" | "unknown, its owner is gone") =>
             {
-                let marked = after.iter().find(|record| record.owner == *owner);
+                let marked = picked.and_then(|(old, _)| after.get(&old.key));
                 let due = picked.map(|(old, _)| marked_unknown(old, sight(owner), &claim.rules, now));
                 self.check(marked == due.as_ref() && changed.len() == 1, || {
                     format!("{row}: it should be marked as {due:?}, and nothing else written: {marked:?}")

@@ -182,7 +182,7 @@ impl Engine {
                 };
                 let name = hold::name(turn, &options);
                 let taking = Hold::take(&mut held.hold, inner.store.clone(), name, wish);
-                match tokio::time::timeout(plan.deadline(), taking).await {
+                match tokio::time::timeout(plan.deadline().max(LEAST_FOR_STORE), taking).await {
                     Ok(Ok(Taken::Ours(submitted))) => submitted,
                     Ok(Ok(Taken::Busy(until))) => {
                         return Err(TurnRefused::InFlight(until.since(inner.store.now())));
@@ -774,6 +774,10 @@ fn unkept(error: &StoreError) -> Failure {
 
 /// A tool that asks has done nothing.
 const ASKS: &str = "the tool asks for input first, which a turn cannot give: call it by itself";
+
+/// So long the store may take to say what of a turn has run, also where the turn itself has less time: it then ends with what is
+/// known, and that no time was left for the rest.
+const LEAST_FOR_STORE: Duration = Duration::from_secs(10);
 
 /// The store did not say anything for as long as the turn may take.
 fn silent() -> StoreError {

@@ -232,8 +232,8 @@ async fn take(inner: &Inner, caller: &Caller, whose: Whose, content: Body, kind:
     Ok(json(StatusCode::OK, &Taken { changes }))
 }
 
-/// Refuses to hear from a client how a tool does that is run here, or a server that is here: it could take the trust from what
-/// others use, or give it back to what it broke. What depends on a host elsewhere is for everybody to say.
+/// Refuses to hear from a client how a tool does that is run here, or a server that is here, or a host that either is at: it could
+/// take the trust from what others use, or give it back to what it broke. Every other host is for everybody to say.
 pub(crate) fn is_for_a_host_to_say(
     inner: &Inner,
     caller: &Caller,
@@ -241,14 +241,19 @@ pub(crate) fn is_for_a_host_to_say(
     depends_on: [&Option<Domain>; 2],
 ) -> Result<(), Problem> {
     let is_ours = |namespace: &Namespace| inner.around.tools.runs(namespace);
-    let named = |domain: &Domain| Namespace::new(domain.as_str()).is_ok_and(|server| is_ours(&server));
+    let config = inner.steadfast.config();
+    let named = |domain: &Domain| {
+        Namespace::new(domain.as_str()).is_ok_and(|server| is_ours(&server)) || config.is_own_host(domain)
+    };
     let why = match caller {
         Caller::Admin => return Ok(()),
         Caller::Client(_) | Caller::Viewer(_) | Caller::Local | Caller::Stranger => {
             if is_ours(&tool.namespace) {
                 format!("{tool} is run here, where it is seen how it does: call it with POST /v1/calls")
             } else if let Some(server) = depends_on.into_iter().flatten().find(|domain| named(domain)) {
-                format!("the server {server} is run here, where it is seen how it does: leave it out")
+                format!(
+                    "a tool or server at {server} is run here, where it is seen how it does: leave it out"
+                )
             } else {
                 return Ok(());
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use steadfast_core::id::{ActorId, Namespace, ToolName};
+use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use steadfast_core::policy::ToolClass;
 
 use crate::diagnostics::{ConfigErrors, Problem, nearest};
@@ -124,6 +124,13 @@ impl Config {
     /// The tools that are one request over HTTP, by name. Their namespace is [`HTTP_NAMESPACE`].
     pub fn http_tools(&self) -> &BTreeMap<ToolName, HttpToolSettings> {
         &self.parts.behind.http_tools
+    }
+
+    /// Whether a tool or server of this configuration is at this host.
+    pub fn is_own_host(&self, domain: &Domain) -> bool {
+        let tools = self.http_tools().values().map(|tool| tool.url.host());
+        let servers = self.servers().values().filter_map(Server::host);
+        tools.chain(servers).any(|host| host.eq_ignore_ascii_case(domain.as_str()))
     }
 
     /// The tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].

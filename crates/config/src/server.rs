@@ -129,14 +129,29 @@ impl ServerDraft {
     }
 }
 
-fn is_on_this_machine(url: &str) -> bool {
+impl Server {
+    /// The host that it is at; nothing for a command.
+    pub fn host(&self) -> Option<&str> {
+        match &self.reach {
+            Reached::Url { url, .. } => Some(host_of(url.expose())),
+            Reached::Command { .. } => None,
+        }
+    }
+}
+
+/// The host of a URL, without the brackets of an address.
+fn host_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
-    let host = match host.strip_prefix('[') {
+    match host.strip_prefix('[') {
         Some(inner) => inner.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
-    };
+    }
+}
+
+fn is_on_this_machine(url: &str) -> bool {
+    let host = host_of(url);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 

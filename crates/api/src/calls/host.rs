@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use steadfast::{
     Answer, Begun, Called, Engine, HostError, NotDone, Order, Pulse, Ticket, Timestamp, ToolFault,
 };
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
-use steadfast_core::envelope::ResultEnvelope;
+use steadfast_core::classify::{Aims, Fault, RetryAfter, Source, Transport, signature};
+use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
+use steadfast_core::id::Domain;
+use steadfast_core::json::{Document, Limits};
 use steadfast_core::output::Output;
 use steadfast_mcp::delivery::Link;
 use tokio::sync::oneshot;
@@ -152,12 +154,28 @@ pub struct Withdrawn {
 /// `POST /v1/calls/begin`.
 pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
     let engine = inner.steadfast.engine().clone();
-    let (wanted, envelope) = read::call(&engine, request).await?;
+    let (wanted, mut envelope) = read::call(&engine, request).await?;
     is_for_a_host_to_say(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
+    leaves_our_hosts_alone(&inner, &wanted.caller, &mut envelope);
     let asking = engine.clone();
     let begin = async move { Ok::<_, Infallible>(asking.begin(envelope, patient()).await) };
     let Ok(begun) = waited_for(&engine, begin).await?;
     next(&inner, begun, wanted)
+}
+
+/// What a client reports of a call does not count for a host that a tool or server of ours is at, also where only the arguments
+/// of the call name it. It counts for the server that the client says the tool belongs to.
+fn leaves_our_hosts_alone(inner: &Inner, caller: &Caller, envelope: &mut CallEnvelope) {
+    if matches!(caller, Caller::Admin) || envelope.target.domain.is_some() {
+        return;
+    }
+    let tool = envelope.tool();
+    let Ok(params) = Document::parse(envelope.payload.params.as_str().as_bytes(), Limits::ENVELOPE) else {
+        return;
+    };
+    if inner.steadfast.config().is_own_host(&signature::domain(&tool, &Aims::of(params.root()))) {
+        envelope.target.domain = Some(Domain::from(&tool.namespace));
+    }
 }
 
 /// `POST /v1/calls/{id}/report`.

@@ -263,8 +263,20 @@ fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
 
 #[test]
 fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
-    let shared = Shared::new("sf_7_reports", "[command_tools.date]\ncommand = [\"date\"]\n");
-    for (tool, domain) in [("bank", None), ("command", None), ("host", Some("bank"))] {
+    let shared = Shared::new(
+        "sf_7_reports",
+        "[command_tools.date]\ncommand = [\"date\"]\n\
+         [http_tools.rates]\nmethod = \"GET\"\nurl = \"https://api.example.com/rates\"\n\
+         [servers.far]\nurl = \"https://mcp.example.org:8443/mcp\"\n",
+    );
+    for (tool, domain) in [
+        ("bank", None),
+        ("command", None),
+        ("host", Some("bank")),
+        ("host", Some("api.example.com")),
+        ("host", Some("API.example.com")),
+        ("host", Some("mcp.example.org")),
+    ] {
         let failure = json!({ "toolName": "pay", "pluginName": tool, "domain": domain, "error": "no" });
         let success = json!({ "toolName": "pay", "pluginName": tool, "domain": domain });
         let mut begin = call(&format!("{tool}/pay"), json!({}), None);
@@ -278,8 +290,23 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
         }
         assert_eq!(shared.post(&shared.admin(), "/v1/failures", &failure).0, 200);
     }
-    // Nobody here has HTTP tools, and what a host calls so is its own.
-    for own in ["host", "http"] {
+    // The same host in the arguments.
+    let arguments = json!({ "url": "https://api.example.com/rates" });
+    let failure = json!({ "toolName": "fetch", "error": "no", "arguments": arguments });
+    assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 403);
+    // A call of a tool of its own goes on; it does not count for that host.
+    let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/fetch", arguments, None));
+    assert_eq!(status, 200, "{begun}");
+    let source = json!({ "kind": "exit", "code": 127 });
+    let report = json!({ "attempt": 1, "failure": { "message": "no", "source": source } });
+    let path = format!("/v1/calls/{}/report", begun["id"].as_str().unwrap());
+    let (_, said) = shared.post(ANN, &path, &report);
+    assert_eq!(said["result"]["error"]["code"], "upstream_unavailable", "{said}");
+    let seen = shared.get(&shared.admin(), "/v1/domains?tenant=acme").1;
+    let of = |domain: &str| seen["domains"].as_array().unwrap().iter().any(|one| one["domain"] == domain);
+    assert!(of("host") && !of("api.example.com"), "{seen}");
+    // What a host calls by another name is its own.
+    for own in ["host", "web"] {
         let failure = json!({ "toolName": "pay", "pluginName": own, "error": "no" });
         assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 200, "{own}");
     }

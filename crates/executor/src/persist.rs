@@ -57,6 +57,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long a change by hand waits for the store.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a store that is lost is tried, so that its return is noticed.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// How often a write is tried again because somebody else was faster.
 const TRIES: u32 = 8;
 /// A guard is not looked at again after this long.
@@ -148,8 +150,7 @@ impl Inner {
 
     /// Takes over everything that is stored.
     pub(crate) async fn load(&self) {
-        let is_adopted = |kind: &DocumentKind| !matches!(kind, DocumentKind::Turn | DocumentKind::Tools);
-        for kind in DocumentKind::ALL.into_iter().filter(is_adopted) {
+        for kind in DocumentKind::ALL.into_iter().filter(|kind| is_of_machines(*kind)) {
             self.load_kind(kind).await;
         }
     }
@@ -178,9 +179,23 @@ impl Inner {
     /// Hears what happens to the store, for as long as the engine lives.
     pub(crate) async fn listen_to_store(&self) {
         let mut news = self.store.news();
+        let mut is_lost = false;
         loop {
-            match news.recv().await {
+            let told = tokio::select! {
+                told = news.recv() => told,
+                // Nobody else may write, and then nobody would learn that it can be written again.
+                () = tokio::time::sleep(PROBE_EVERY), if is_lost => {
+                    _ = steadfast_store::probe(&*self.store).await;
+                    continue;
+                }
+            };
+            match told {
                 Ok(told) => {
+                    match &told {
+                        News::Lost(_) => is_lost = true,
+                        News::Back => is_lost = false,
+                        News::DocumentChanged(_) | News::Emptied => {}
+                    }
                     self.telling.store_news(self.store.kind(), &told);
                     match told {
                         News::DocumentChanged(name) => self.reload(&name).await,
@@ -189,7 +204,7 @@ impl Inner {
                             self.load().await;
                         }
                         News::Emptied => self.mark_everything(),
-                        News::Lost => {}
+                        News::Lost(_) => {}
                     }
                 }
                 Err(RecvError::Lagged(_)) => self.load().await,
@@ -363,8 +378,7 @@ impl Inner {
     fn try_adopt(&self, name: &DocumentName, body: &str) -> Result<(), String> {
         let text = |error: serde_json::Error| error.to_string();
         let now = self.clock.now();
-        // Of a surface, a turn or the registry of tools, which read it when they need it.
-        if matches!(name.kind, DocumentKind::Agreement | DocumentKind::Turn | DocumentKind::Tools) {
+        if !is_of_machines(name.kind) {
             return Ok(());
         }
         if name.kind == DocumentKind::Approvals {
@@ -465,4 +479,16 @@ impl Marked {
 
 fn unreadable(error: &serde_json::Error) -> StoreError {
     StoreError::not_done(Trouble::Unreadable, error.to_string())
+}
+
+/// Whether documents of this kind are states of machines. Others are read by whoever needs them.
+const fn is_of_machines(kind: DocumentKind) -> bool {
+    match kind {
+        DocumentKind::Breaker | DocumentKind::Trust | DocumentKind::Approvals | DocumentKind::Session => true,
+        DocumentKind::Agreement
+        | DocumentKind::Turn
+        | DocumentKind::Server
+        | DocumentKind::Tools
+        | DocumentKind::Probe => false,
+    }
 }

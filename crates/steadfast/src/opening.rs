@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use steadfast_config::{Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switched, Switches};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::Digest;
+use steadfast_core::key::Key;
 use steadfast_executor::{Calling, Drained, Engine, Hooks, Listener, Recent, Tool};
 use steadfast_store::{Clock, Store, StoreError, SystemClock};
 use steadfast_store_sqlite::OnDamage;
@@ -36,8 +38,17 @@ pub struct Steadfast {
     set_aside: Option<PathBuf>,
     /// When the records of the store were last counted.
     counted: Arc<Mutex<Option<Instant>>>,
+    /// What came of it when the store was last checked.
+    checked: Arc<tokio::sync::Mutex<Option<StoreCheck>>>,
+    only_looks: bool,
     /// Ends the following of files with the last clone.
     _life: Arc<DropGuard>,
+}
+
+/// What came of a check of the store.
+struct StoreCheck {
+    at: Instant,
+    outcome: Result<(), StoreError>,
 }
 
 /// How it is opened.
@@ -97,6 +108,23 @@ impl Steadfast {
     /// Where calls are remembered.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Whether the store answers and takes writes: something is written, at most once a second. One that was opened
+    /// [only to look](Opening::only_looks) is only read.
+    pub async fn check_store(&self) -> Result<(), StoreError> {
+        let mut checked = self.checked.lock().await;
+        if let Some(last) = &*checked
+            && last.at.elapsed() < CHECK_EVERY
+        {
+            return last.outcome.clone();
+        }
+        let outcome = match self.only_looks {
+            true => self.store.record(Key(Digest::of(b"is anybody there"))).await.map(drop),
+            false => steadfast_store::probe(&*self.store).await,
+        };
+        *checked = Some(StoreCheck { at: Instant::now(), outcome: outcome.clone() });
+        outcome
     }
 
     /// Where the file went that was found in place of the store's and could not be used.
@@ -170,6 +198,8 @@ impl Steadfast {
     }
 }
 
+/// How often the store is checked at most.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often the records of the store are counted at most, and how many of them: they are read for it.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 const MOST_COUNTED: usize = 25_000;
@@ -291,6 +321,8 @@ impl Opening {
             webhooks,
             set_aside,
             counted,
+            checked: Arc::default(),
+            only_looks: self.only_looks,
             _life: life,
         })
     }

@@ -75,13 +75,15 @@ pub(crate) fn is_outage(error: &RedisError) -> bool {
         | ErrorKind::ClusterConnectionNotFound => true,
         ErrorKind::Server(kind) => matches!(
             kind,
-            ServerErrorKind::ReadOnly
-                | ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
+            ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ClusterDown
         ),
         _ => false,
     }
+}
+
+/// Whether the server answers, and takes no writes: it is a replica now, out of memory, or cannot write to its disk.
+pub(crate) fn refuses_writes(error: &RedisError) -> bool {
+    matches!(error.code(), Some("READONLY" | "OOM" | "MISCONF" | "NOREPLICAS"))
 }
 
 /// Whether the connection that gave this error is of no use any more.

@@ -1,5 +1,6 @@
 //! Whether the server answers, as everybody is told.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use steadfast_store::News;
@@ -13,6 +14,8 @@ pub(crate) enum Part {
     Commands = 1,
     /// The subscription: while it is broken, news of other processes are missed.
     Ears = 2,
+    /// That it takes writes: one that refuses them is read as before.
+    Writes = 4,
 }
 
 /// Tells once when something breaks, and once when all is well again.
@@ -32,11 +35,11 @@ impl Health {
     }
 
     /// Says whether it was whole until now.
-    pub(crate) fn broke(&self, part: Part) -> bool {
+    pub(crate) fn broke(&self, part: Part, why: impl Display) -> bool {
         let before = self.broken.fetch_or(part as u8, Ordering::SeqCst);
         if before == 0 {
             // Nobody has to listen.
-            let _ = self.news.send(News::Lost);
+            let _ = self.news.send(News::Lost(why.to_string().into()));
         }
         before & part as u8 == 0
     }
@@ -58,10 +61,10 @@ mod tests {
         let (news, mut heard) = broadcast::channel(8);
         let health = Health::new(news);
         health.works(Part::Commands);
-        assert!(health.broke(Part::Commands));
-        assert!(!health.broke(Part::Commands));
-        assert!(health.broke(Part::Ears));
-        assert_eq!(heard.try_recv(), Ok(News::Lost));
+        assert!(health.broke(Part::Commands, "a test"));
+        assert!(!health.broke(Part::Commands, "a test"));
+        assert!(health.broke(Part::Ears, "a test"));
+        assert_eq!(heard.try_recv(), Ok(News::Lost("a test".into())));
         health.works(Part::Commands);
         assert!(heard.try_recv().is_err(), "the subscription is still broken");
         health.works(Part::Ears);

@@ -77,7 +77,7 @@ use tokio::sync::broadcast;
 
 use clock::ServerClock;
 use confirm::Confirmations;
-use health::Health;
+use health::{Health, Part};
 use held::Held;
 use link::{Line, Link, Reply, Way};
 use markers::Markers;
@@ -208,8 +208,10 @@ impl Inner {
         if self.clocks.len() > 1 {
             self.latest_clock.store(district.0, Ordering::Relaxed);
         }
-        if matches!(answer.body, Body::OtherMarker) {
-            Box::pin(self.meet(district)).await?;
+        match answer.body {
+            Body::Done => self.link.health().works(Part::Writes),
+            Body::OtherMarker => Box::pin(self.meet(district)).await?,
+            Body::Found(_) => {}
         }
         Ok(Ran { micros: answer.micros, body: answer.body, line: reply.line })
     }

@@ -272,7 +272,11 @@ impl Link {
     }
 
     fn noticed(self: &Arc<Self>, error: &RedisError) {
-        if fault::is_outage(error) && self.health.broke(Part::Commands) {
+        let why = || fault::store_error(error, Stage::Sent, &self.shown);
+        if fault::refuses_writes(error) {
+            self.health.broke(Part::Writes, why());
+        }
+        if fault::is_outage(error) && self.health.broke(Part::Commands, why()) {
             let link = Arc::downgrade(self);
             tokio::spawn(async move {
                 loop {

@@ -199,9 +199,10 @@ impl Listener {
                     if self.listen(sink, stream).await == Ended::Over {
                         return;
                     }
-                    self.link.health().broke(Part::Ears);
+                    self.link.health().broke(Part::Ears, "the subscription to redis broke");
                 }
                 Err(error) => {
+                    let why = error.to_string();
                     announce.send_if_modified(|known| {
                         let first = known.is_none();
                         if first {
@@ -209,7 +210,7 @@ impl Listener {
                         }
                         first
                     });
-                    self.link.health().broke(Part::Ears);
+                    self.link.health().broke(Part::Ears, why);
                 }
             }
             if self.rest().await == Ended::Over {

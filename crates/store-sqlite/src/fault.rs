@@ -1,5 +1,7 @@
 //! What can go wrong with the file while we work, and what callers are told about it.
 
+use std::path::Path;
+
 use rusqlite::ErrorCode;
 use steadfast_core::key::Key;
 use steadfast_store::{StoreError, Trouble, Unreadable};
@@ -54,36 +56,57 @@ impl Fault {
         }
     }
 
-    /// For a caller whose operation certainly did not happen.
-    pub(crate) fn not_done(&self) -> StoreError {
-        StoreError::not_done(self.trouble(), self.message())
+    /// For a caller whose operation in this file certainly did not happen.
+    pub(crate) fn not_done(&self, file: &Path) -> StoreError {
+        StoreError::not_done(self.trouble(), self.message(file))
     }
 
-    /// For a caller whose operation may have happened.
-    pub(crate) fn unanswered(&self) -> StoreError {
-        StoreError::unanswered(self.trouble(), self.message())
+    /// For a caller whose operation in this file may have happened.
+    pub(crate) fn unanswered(&self, file: &Path) -> StoreError {
+        StoreError::unanswered(self.trouble(), self.message(file))
     }
 
-    fn message(&self) -> String {
+    fn message(&self, file: &Path) -> String {
         match self {
-            Self::Sql(error) => sql_message(error),
+            Self::Sql(error) => sql_message(error, file),
             Self::Record(key, why) => format!("record {}: {why}", key.fingerprint()),
             Self::Told(_, message) => message.clone(),
         }
     }
 }
 
-fn sql_message(error: &rusqlite::Error) -> String {
+fn sql_message(error: &rusqlite::Error, file: &Path) -> String {
     let (what, advice) = match trouble(error) {
-        Trouble::Full => ("cannot grow", "make room on its disk"),
-        Trouble::Refused => ("cannot be written", "check that its folder and the file belong to this user"),
+        Trouble::Full => {
+            let free = free_bytes(file).map(|free| format!(", {free} bytes free")).unwrap_or_default();
+            return format!(
+                "the state file {} cannot grow: no space left (ENOSPC{free}); make room on its disk",
+                file.display()
+            );
+        }
+        Trouble::Refused => (
+            "cannot be written",
+            "check the quota of its disk, and that its folder and the file belong to this user",
+        ),
         Trouble::Unreadable => ("is damaged", "start again with a copy of it, or let it be set aside"),
         Trouble::Unreachable | Trouble::Closed | _ if is_busy(error) => {
             ("is held by another process for too long", "look for one that hangs")
         }
         Trouble::Unreachable | Trouble::Closed | _ => ("does not answer", "look at its disk"),
     };
-    format!("the state file {what}: {error}; {advice}")
+    format!("the state file {} {what}: {error}; {advice}", file.display())
+}
+
+/// How much an ordinary user can still write beside this file.
+#[cfg(unix)]
+pub(crate) fn free_bytes(file: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(file).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn free_bytes(_file: &Path) -> Option<u64> {
+    None
 }
 
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
@@ -93,6 +116,8 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
 fn trouble(error: &rusqlite::Error) -> Trouble {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull | ErrorCode::TooBig) => Trouble::Full,
+        // A quota is told as a write that failed; reading goes on.
+        Some(ErrorCode::SystemIoFailure) if is_write(error) => Trouble::Refused,
         Some(
             ErrorCode::ReadOnly
             | ErrorCode::PermissionDenied
@@ -106,4 +131,18 @@ fn trouble(error: &rusqlite::Error) -> Trouble {
         // A column that does not hold what we wrote there, or a table that is not ours.
         None => Trouble::Unreadable,
     }
+}
+
+/// Whether the system refused a write.
+fn is_write(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    matches!(
+        code,
+        Some(
+            rusqlite::ffi::SQLITE_IOERR_WRITE
+                | rusqlite::ffi::SQLITE_IOERR_FSYNC
+                | rusqlite::ffi::SQLITE_IOERR_TRUNCATE
+                | rusqlite::ffi::SQLITE_IOERR_SHMSIZE
+        )
+    )
 }

@@ -241,7 +241,7 @@ impl SqliteStore {
         match tokio::time::timeout(limit, answer).await {
             Ok(answer) => answer.map_err(|_| Silent::Gone),
             Err(_) => {
-                self.shared.answers(Err(Trouble::Unreachable));
+                self.shared.failed(&StoreError::not_done(Trouble::Unreachable, HANGS));
                 Err(Silent::Hangs)
             }
         }

@@ -46,7 +46,7 @@ where
             Ok(view) => match work(view) {
                 Ok(found) => (Ok(()), Ok(found)),
                 Err(fault) => {
-                    let error = fault.not_done();
+                    let error = fault.not_done(&view.shared.place.path);
                     (Err(fault), Err(error))
                 }
             },
@@ -79,7 +79,7 @@ impl Reader {
                         self.link.forget();
                     }
                 }
-                Err(fault) => refuse_all(&fault, &mut batch),
+                Err(fault) => refuse_all(&fault, &self.shared, &mut batch),
             }
         }
     }
@@ -88,13 +88,13 @@ impl Reader {
 fn answer_all(sql: &Connection, shared: &Shared, batch: &mut Vec<Box<dyn Question>>) -> Result<(), Trouble> {
     let begun = sql.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([]));
     if let Err(error) = begun {
-        refuse_all(&Fault::from(error), batch);
+        refuse_all(&Fault::from(error), shared, batch);
         return Err(Trouble::Unreachable);
     }
     let view = View { sql, shared };
     let mut broken = None;
     if let Err(fault) = view.is_of_today() {
-        refuse_all(&fault, batch);
+        refuse_all(&fault, shared, batch);
         broken = fault.breaks_connection().then(|| fault.trouble());
     }
     for question in batch.drain(..) {
@@ -112,9 +112,9 @@ fn answer_all(sql: &Connection, shared: &Shared, batch: &mut Vec<Box<dyn Questio
     }
 }
 
-fn refuse_all(fault: &Fault, batch: &mut Vec<Box<dyn Question>>) {
+fn refuse_all(fault: &Fault, shared: &Shared, batch: &mut Vec<Box<dyn Question>>) {
     for question in batch.drain(..) {
         // It was told, and there is nothing to add.
-        let _ = question.answer(Err(fault.not_done()));
+        let _ = question.answer(Err(fault.not_done(&shared.place.path)));
     }
 }

@@ -111,14 +111,18 @@ impl Shared {
         self.marker.lock().absence(now)
     }
 
-    /// Tells whoever listens when the store stops answering, and when it answers again.
-    pub(crate) fn answers(&self, how: Result<(), Trouble>) {
-        let lost = match how {
-            Ok(()) | Err(Trouble::Closed) => false,
-            Err(_) => true,
-        };
-        if self.lost.load(Ordering::Relaxed) != lost && self.lost.swap(lost, Ordering::Relaxed) != lost {
-            self.tell(if lost { News::Lost } else { News::Back });
+    /// Something was written. Whoever listens is told if that was not possible before.
+    pub(crate) fn wrote(&self) {
+        if self.lost.load(Ordering::Relaxed) && self.lost.swap(false, Ordering::Relaxed) {
+            self.tell(News::Back);
+        }
+    }
+
+    /// Something failed. Whoever listens is told once, until something is written again: that the file can be read says
+    /// nothing about its disk.
+    pub(crate) fn failed(&self, error: &StoreError) {
+        if error.trouble() != Trouble::Closed && !self.lost.swap(true, Ordering::Relaxed) {
+            self.tell(News::Lost(error.to_string().into()));
         }
     }
 

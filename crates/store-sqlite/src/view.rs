@@ -205,7 +205,7 @@ impl<'c> View<'c> {
         match unreadable.into_iter().next() {
             Some(fault) if records.is_empty() && page.after.is_none() => Err(fault),
             Some(fault) => {
-                let why = fault.not_done();
+                let why = fault.not_done(&self.shared.place.path);
                 tracing::warn!(event = "store.unreadable", records = passed_over, %why, "they are left out of a list");
                 Ok(records)
             }

@@ -19,7 +19,7 @@ use rusqlite::Connection;
 use steadfast_store::{StoreError, Trouble};
 use tokio::sync::oneshot;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, free_bytes};
 use crate::open;
 use crate::queue::{Lane, Queue};
 use crate::recent::Recent;
@@ -39,8 +39,12 @@ const LOG_PAGES: i32 = 1000;
 /// How long it is when it is worth its full size: most processes write less, and a disk that gives each a share of its time
 /// stalls when hundreds start at once and each writes megabytes of nothing.
 const FEW_PAGES: i32 = 50;
+/// A page of the file.
+const PAGE_BYTES: u64 = 4096;
 /// So much log, and the largest batches on top of it.
 const LOG_BYTES: u64 = 6 << 20;
+/// So much must be free for that.
+const ROOM: u64 = 64 << 20;
 
 /// An operation that waits for the writer.
 pub(crate) trait Operation: Send {
@@ -125,7 +129,7 @@ impl Writer {
         let queue = self.queue.clone();
         let _taker = queue.taker();
         let mut batch = Vec::new();
-        let mut enlarged = false;
+        let (mut enlarged, mut longest) = (false, self.longest_log());
         while let Some(lane) = self.queue.take(&mut batch, BATCH) {
             match lane {
                 Lane::Soon => {
@@ -138,8 +142,9 @@ impl Writer {
                 self.enlarge_log();
                 enlarged = true;
             }
-            if self.link.log() >= LOG_PAGES {
+            if self.link.log() >= longest {
                 self.checkpoint();
+                longest = self.longest_log();
             }
         }
     }
@@ -158,6 +163,14 @@ impl Writer {
     fn synchronous(&mut self, how: &str) -> bool {
         let connection = self.link.connection(&self.shared).ok();
         connection.is_some_and(|sql| sql.pragma_update(None, "synchronous", how).is_ok())
+    }
+
+    /// How long the log may grow, in pages. It takes no more than a quarter of what is free: what is in it has to fit into the
+    /// file too.
+    fn longest_log(&self) -> i32 {
+        let quarter = free_bytes(&self.shared.place.path).map(|free| free / 4 / PAGE_BYTES);
+        let pages = quarter.and_then(|pages| i32::try_from(pages).ok()).unwrap_or(LOG_PAGES);
+        pages.clamp(FEW_PAGES, LOG_PAGES)
     }
 
     /// Brings what is in the log into the file, so that the log can begin anew. SQLite would do it within a commit, while
@@ -204,12 +217,15 @@ impl Writer {
                     ended = self.attempt(batch, Begin::Writing);
                 }
                 Ended::Spoilt(fault) => {
+                    let path = &self.shared.place.path;
                     if batch.len() > 1 {
                         for operation in std::mem::take(batch) {
                             self.work(&mut vec![operation], lane);
                         }
+                    } else if fault.is_about_one_record() {
+                        batch.drain(..).for_each(|operation| operation.answer(Err(fault.not_done(path))));
                     } else {
-                        answer_all(batch, &Err(fault.not_done()), &self.shared);
+                        answer_all(batch, &Err(fault.not_done(path)), &self.shared);
                     }
                     return;
                 }
@@ -222,7 +238,7 @@ impl Writer {
         let ended = match self.link.connection(&self.shared) {
             Ok(sql) => transact(View { sql, shared: &self.shared }, &mut self.recent, batch, begin),
             Err(fault) => {
-                answer_all(batch, &Err(fault.not_done()), &self.shared);
+                answer_all(batch, &Err(fault.not_done(&self.shared.place.path)), &self.shared);
                 return Ended::Answered;
             }
         };
@@ -263,7 +279,7 @@ fn transact(
             Ok(()) if tx.writes() == 0 => operation.answer(Ok(())),
             Ok(()) => ran.push(operation),
             Err(fault) if fault.is_about_one_record() && tx.writes() == before => {
-                operation.answer(Err(fault.not_done()));
+                operation.answer(Err(fault.not_done(&shared.place.path)));
             }
             Err(fault) => {
                 // In the order in which they came.
@@ -276,7 +292,6 @@ fn transact(
     }
     if ran.is_empty() {
         drop(open);
-        shared.answers(Ok(()));
         return Ok(Ended::Answered);
     }
     let settled = match tx.finish() {
@@ -295,7 +310,7 @@ fn transact(
         }
         // Whether it is in the file, only the file knows.
         Err(fault) => {
-            answer_all(&mut ran, &Err(fault.unanswered()), shared);
+            answer_all(&mut ran, &Err(fault.unanswered(&shared.place.path)), shared);
             return Ok(Ended::InDoubt);
         }
     }
@@ -303,7 +318,10 @@ fn transact(
 }
 
 fn answer_all(batch: &mut Vec<Box<dyn Operation>>, how: &Result<(), StoreError>, shared: &Shared) {
-    shared.answers(how.as_ref().copied().map_err(StoreError::trouble));
+    match how {
+        Ok(()) => shared.wrote(),
+        Err(error) => shared.failed(error),
+    }
     for operation in batch.drain(..) {
         operation.answer(how.clone());
     }
@@ -316,11 +334,15 @@ fn give_up_the_late(batch: &mut Vec<Box<dyn Operation>>, fault: &Fault, shared: 
         batch.drain(..).partition(|operation| operation.until() <= now);
     *batch = waiting;
     if !late.is_empty() {
-        answer_all(&mut late, &Err(fault.not_done()), shared);
+        answer_all(&mut late, &Err(fault.not_done(&shared.place.path)), shared);
     }
 }
 
 fn enlarge(log: &Path) -> io::Result<()> {
+    // On a small disk the room is worth more than the speed.
+    if free_bytes(log).is_some_and(|free| free < ROOM) {
+        return Ok(());
+    }
     let mut file = OpenOptions::new().append(true).open(log)?;
     let length = file.metadata()?.len();
     let nothing = io::repeat(0).take(LOG_BYTES.saturating_sub(length));

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use steadfast_core::Timestamp;
+use steadfast_core::id::Digest;
 
 use crate::{Store, StoreError};
 
@@ -26,11 +28,13 @@ pub enum DocumentKind {
     Server,
     /// The tools that a server listed last.
     Tools,
+    /// What is only written to see whether the store takes writes.
+    Probe,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Breaker,
         Self::Trust,
         Self::Approvals,
@@ -39,6 +43,7 @@ impl DocumentKind {
         Self::Turn,
         Self::Server,
         Self::Tools,
+        Self::Probe,
     ];
 
     /// The word that is stored for it.
@@ -52,6 +57,7 @@ impl DocumentKind {
             Self::Turn => "turn",
             Self::Server => "server",
             Self::Tools => "tools",
+            Self::Probe => "probe",
         }
     }
 
@@ -104,6 +110,21 @@ pub enum Written {
     /// Somebody else was faster; this is what is there now.
     Stale(Option<Document>),
 }
+
+/// Writes as much as an ordinary call does, and says why that is not possible: a store whose disk is full is read as before.
+pub async fn probe(store: &dyn Store) -> Result<(), StoreError> {
+    let name = DocumentName { kind: DocumentKind::Probe, id: "probe".into() };
+    let now = store.now();
+    // Text that is about as long stored as it is here.
+    let blocks = (0..PROBE_BYTES / 64).map(|block| Digest::of(format!("{block} {now}").as_bytes()).to_hex());
+    let body: Arc<str> = blocks.collect::<String>().into();
+    update_document(store, &name, now + PROBE_KEPT, |_| body.clone()).await
+}
+
+/// The length of what is written to see whether a store takes writes.
+const PROBE_BYTES: usize = 8192;
+/// How long that is kept.
+const PROBE_KEPT: Duration = Duration::from_secs(3600);
 
 /// How often a change is tried again because another process was faster.
 const UPDATE_TRIES: u32 = 8;

@@ -35,7 +35,7 @@ use tokio::sync::broadcast;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use codec::{Codec, InvalidSecret, Unreadable};
-pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, Written, update_document};
+pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, Written, probe, update_document};
 pub use error::{StoreError, Trouble};
 pub use journal::{Entry, InvalidPosition, Journal, Keep, Part, Position, Query, look_through};
 pub use memory::{MemoryOptions, MemoryStore};

@@ -1,5 +1,7 @@
 //! What a store tells on its own.
 
+use std::sync::Arc;
+
 use crate::document::DocumentName;
 
 /// Something that happened to a store.
@@ -9,8 +11,8 @@ pub enum News {
     DocumentChanged(DocumentName),
     /// The store has lost everything: what was finished is forgotten, and holders are writing their claims again.
     Emptied,
-    /// It stopped answering.
-    Lost,
-    /// It answers again.
+    /// It does not answer, or takes no writes; this says why.
+    Lost(Arc<str>),
+    /// It answers again, and takes writes.
     Back,
 }

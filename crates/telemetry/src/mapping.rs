@@ -108,11 +108,15 @@ impl Listener for Telemetry {
             // Others write documents all the time.
             News::DocumentChanged(_) => return,
             News::Emptied => (Level::Error, "store_emptied", "emptied"),
-            News::Lost => (Level::Error, "store_lost", "lost"),
+            News::Lost(_) => (Level::Error, "store_lost", "lost"),
             News::Back => (Level::Warn, "store_back", "back"),
         };
         self.metrics.on.store_events.add([self.metrics.store(store), word.into()]);
-        self.write(level, event, logs::now(), &[&[("store", Field::Text(store))]]);
+        let why = match news {
+            News::Lost(why) => Field::Text(why),
+            News::DocumentChanged(_) | News::Emptied | News::Back => Field::Absent,
+        };
+        self.write(level, event, logs::now(), &[&[("store", Field::Text(store)), ("error", why)]]);
     }
 }
 

@@ -383,6 +383,6 @@ async fn healthz() -> Response {
 }
 
 async fn readyz(Shared(State(inner)): Shared<State>) -> Answered {
-    look::reach(&**inner.steadfast.store()).await?;
+    inner.steadfast.check_store().await?;
     Ok(json(StatusCode::OK, &look::Health { ok: true }))
 }

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Engine, Steadfast, Store, StoreError, Switches};
+use steadfast::{Engine, Steadfast, Store, Switches};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::dedupe::RecordState;
-use steadfast_core::id::{Digest, TenantId};
-use steadfast_core::key::Key;
+use steadfast_core::id::TenantId;
 use steadfast_core::policy::Mode;
 use steadfast_core::server_name::ServerClaim;
 use steadfast_core::trust::TrustState;
@@ -155,7 +154,7 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     findings.extend(same_names(store).await);
     let seen = StoreSeen {
         kind: store.kind().to_owned(),
-        trouble: reach(store).await.err().map(|error| error.to_string()),
+        trouble: steadfast.check_store().await.err().map(|error| error.to_string()),
     };
     let switches = steadfast.config().switches();
     findings.extend(store_and_switches(&seen, &switches));
@@ -176,11 +175,6 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
         domains,
         tenants: tenants.into_iter().flatten().collect(),
     }
-}
-
-/// Whether the store answers at all.
-pub async fn reach(store: &dyn Store) -> Result<(), StoreError> {
-    store.record(Key(Digest::of(b"is anybody there"))).await.map(drop)
 }
 
 impl Counts {

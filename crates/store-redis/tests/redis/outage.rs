@@ -12,8 +12,8 @@ use steadfast_store_redis::{Confirm, Options, RedisStore};
 use steadfast_testkit::redis::{Cluster, Sentinel, Server};
 
 use crate::world::{
-    LONG, PATIENCE, claim, eventually, heard, keyless, options, release, run, save, take, unknown, verdict,
-    with_lease, within,
+    LONG, PATIENCE, claim, eventually, heard, heard_lost, keyless, options, release, run, save, take,
+    unknown, verdict, with_lease, within,
 };
 
 /// Two processes with the same data.
@@ -28,7 +28,7 @@ async fn sf_3_a_server_that_is_killed_is_told_and_heals_by_itself() {
     let mut news = store.news();
     let record = take(&store, &claim("a")).await;
     server.kill();
-    heard(&mut news, News::Lost).await;
+    heard_lost(&mut news).await;
     for _ in 0..20 {
         let error = store.claim(&claim("b"), &Known::default()).await.unwrap_err();
         assert_eq!(error.trouble(), Trouble::Unreachable, "{error}");
@@ -55,7 +55,7 @@ async fn sf_3_a_server_that_is_paused_is_told_and_heals_by_itself() {
     let error = store.save(&save(&record, "paid")).await.unwrap_err();
     tokio::time::resume();
     assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
-    heard(&mut news, News::Lost).await;
+    heard_lost(&mut news).await;
     server.resume();
     heard(&mut news, News::Back).await;
     eventually(|| async { store.save(&save(&record, "paid")).await }).await;

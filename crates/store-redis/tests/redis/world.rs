@@ -163,6 +163,18 @@ pub(crate) async fn heard(news: &mut broadcast::Receiver<News>, expected: News) 
     within(&format!("{expected:?}"), listening).await;
 }
 
+/// Waits until it is told that the store is lost; says why.
+pub(crate) async fn heard_lost(news: &mut broadcast::Receiver<News>) -> Arc<str> {
+    let listening = async {
+        loop {
+            if let News::Lost(why) = news.recv().await.unwrap() {
+                return why;
+            }
+        }
+    };
+    within("lost", listening).await
+}
+
 /// Tries until the store does it: after an outage it may fail a few times more.
 pub(crate) async fn eventually<T, F: Future<Output = Result<T, StoreError>>>(
     mut attempt: impl FnMut() -> F,

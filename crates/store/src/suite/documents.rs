@@ -129,7 +129,7 @@ async fn heard(news: &mut tokio::sync::broadcast::Receiver<News>, name: &Documen
     loop {
         match news.recv().await.unwrap() {
             News::DocumentChanged(changed) if changed == *name => return,
-            News::DocumentChanged(_) | News::Emptied | News::Lost | News::Back => {}
+            News::DocumentChanged(_) | News::Emptied | News::Lost(_) | News::Back => {}
         }
     }
 }

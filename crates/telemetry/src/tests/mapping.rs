@@ -303,7 +303,7 @@ fn a_store_that_fails_is_counted_every_time_and_told_once() {
 #[test]
 fn what_happens_to_the_store_is_counted_and_told() {
     let heard = Heard::new();
-    for news in [News::Lost, News::Back, News::Emptied] {
+    for news in [News::Lost("the disk is full".into()), News::Back, News::Emptied] {
         heard.telemetry.store_news("redis", &news);
     }
     for event in ["lost", "back", "emptied"] {

@@ -397,6 +397,7 @@ pub(crate) fn start_gateway(command: &mut Command) -> (Process, SocketAddr) {
     let home = command.get_current_dir().expect("each gateway has a folder of its own");
     let announced = home.join(".local/state/steadfast/gateways");
     let mut gateway = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+    let announced = as_seen_by(gateway.id(), &announced);
     let own = format!("{}-", gateway.id());
     let find = || -> Option<SocketAddr> {
         let names =
@@ -417,6 +418,12 @@ pub(crate) fn start_gateway(command: &mut Command) -> (Process, SocketAddr) {
         || format!("the address of the gateway in {}", announced.display()),
     );
     (gateway, address.unwrap())
+}
+
+/// A file or folder as a process sees it that may have disks of its own.
+pub(crate) fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
+    let root = Path::new("/proc").join(pid.to_string()).join("root");
+    root.join(path.strip_prefix("/").expect("folders of tests are named from the root on"))
 }
 
 /// A port for a program that has to be told where to listen. Until this is dropped nobody is given it who does not ask for it

@@ -15,6 +15,7 @@ mod retries;
 mod secrets;
 mod service;
 mod spelling;
+mod store_health;
 mod trust;
 
 use std::fs;

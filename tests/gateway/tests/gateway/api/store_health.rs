@@ -1,0 +1,169 @@
+//! A store that can be read and takes no writes: a full disk, a lock that somebody holds, a Redis that refuses. Nothing that must
+//! not run twice runs then, and readiness, status and the log say why, until something was written again.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+use steadfast_testkit::redis::Server;
+
+use super::{Gateway, PLAIN, envelope, keyed};
+use crate::world::{as_seen_by, wait};
+
+/// Not ready for this reason, wherever somebody looks.
+fn is_not_ready(gateway: &Gateway, why: &[&str]) {
+    let ready = || gateway.asked("GET /readyz", &json!(null));
+    wait(|| ready().status == 503, || format!("{:?}", ready()));
+    let (ready, status) = (ready(), gateway.get("/v1/status"));
+    let address = format!("http://{}", gateway.address);
+    let shown = String::from_utf8(gateway.run(&["status", "--gateway", &address]).stdout).unwrap();
+    assert_eq!(status["verdict"], "trouble", "{status}");
+    assert!(!shown.contains("all is well"), "{shown}");
+    for part in why {
+        assert!(ready.message().contains(part), "{part} in {ready:?}");
+        assert!(status["store"]["trouble"].as_str().unwrap().contains(part), "{part} in {status}");
+        assert!(shown.replace('\n', " ").contains(part), "{part} in {shown}");
+    }
+}
+
+/// Ready again, without a call having been made.
+fn is_ready(gateway: &Gateway) {
+    let ready = || gateway.asked("GET /readyz", &json!(null));
+    wait(|| ready().status == 200, || format!("{:?}", ready()));
+    assert_eq!(gateway.get("/v1/status")["store"]["trouble"], json!(null));
+}
+
+/// A payment that must not run twice is refused while the store takes no writes, and reading from it changes nothing: neither
+/// records that are listed, nor the answer of an earlier call, where it can be had.
+fn refuses_payments(gateway: &Gateway) {
+    for number in 0..3 {
+        let said = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
+        assert_eq!(said.code(), "store_unavailable", "{said:?}");
+        // Both only read.
+        assert_eq!(gateway.asked("GET /v1/records", &json!(null)).status, 200);
+        gateway.call(&keyed("http/pay", &json!({ "id": "before" }), "before"));
+    }
+    assert!(!gateway.ledger("http").contains("refused"), "{}", gateway.ledger("http"));
+    assert_eq!(gateway.count("http", "pay before"), 1);
+}
+
+/// The whole story. `breaks` makes the store refuse writes, and `heals` ends that.
+fn story<T>(gateway: &Gateway, why: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
+    let before = keyed("http/pay", &json!({ "id": "before" }), "before");
+    assert_eq!(gateway.call(&before).text(), "pay before, run 1");
+    is_ready(gateway);
+    let broken = breaks();
+    is_not_ready(gateway, why);
+    refuses_payments(gateway);
+    is_not_ready(gateway, why);
+    heals(broken);
+    is_ready(gateway);
+    let after = gateway.call(&keyed("http/pay", &json!({ "id": "after" }), "k"));
+    assert_eq!(after.text(), "pay after, run 1", "{after:?}");
+    let lost = gateway.logged_times("store_lost", 1);
+    let told = lost[0]["error"].as_str().unwrap();
+    assert!(why.iter().all(|part| told.contains(part)), "{lost:?}");
+    gateway.logged_times("store_back", 1);
+}
+
+/// The program in a namespace of its own, with a small disk in this folder.
+fn on_a_small_disk(command: &mut Command, disk: &Path) {
+    let mounts = "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"";
+    let mut inside = Command::new("unshare");
+    inside.args(["--map-root-user", "--mount", "sh", "-c", mounts]).arg(disk);
+    inside.arg(command.get_program()).args(command.get_args());
+    inside.env_clear().current_dir(command.get_current_dir().unwrap());
+    for (name, value) in command.get_envs() {
+        inside.env(name, value.unwrap());
+    }
+    *command = inside;
+}
+
+/// A gateway whose state is on a disk of 2 MiB.
+fn gateway_on_a_small_disk(test: &str) -> Gateway {
+    Gateway::with(test, PLAIN, "", |command| {
+        let disk = command.get_current_dir().unwrap().join(STATE);
+        fs::create_dir_all(&disk).unwrap();
+        on_a_small_disk(command, &disk);
+    })
+}
+
+const STATE: &str = ".local/state/steadfast";
+
+#[test]
+fn a_full_disk_is_told_by_readiness_status_and_log_until_something_can_be_written() {
+    let gateway = gateway_on_a_small_disk("full_disk");
+    let state = gateway.folder.join(STATE);
+    let disk = as_seen_by(gateway.pid(), &state);
+    assert!(disk.join("state.db").exists(), "the state file is on the small disk");
+    let ballast = disk.join("ballast");
+    let fill = || {
+        let mut file = File::create(&ballast).unwrap();
+        for block in [4096, 1] {
+            while file.write_all(&vec![7; block]).is_ok() {}
+        }
+    };
+    let file = state.join("state.db");
+    let why = ["ENOSPC", file.to_str().unwrap(), "0 bytes free", "make room"];
+    story(&gateway, &why, fill, |()| fs::remove_file(&ballast).unwrap());
+}
+
+/// The disk fills with what we write ourselves.
+#[test]
+fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
+    let gateway = gateway_on_a_small_disk("small_disk");
+    let pay = |number: usize| {
+        let name = number.to_string();
+        gateway.call(&keyed("http/pay", &json!({ "id": name, "note": "x".repeat(2000) }), &name))
+    };
+    let done = (0..10_000).take_while(|number| pay(*number).status == 200).count();
+    // Far more than the first commits take.
+    assert!(done >= 100, "{done}");
+    is_not_ready(&gateway, &["ENOSPC"]);
+    // Of the last one the answer may have found no room.
+    for number in 0..done - 1 {
+        let said = pay(number);
+        assert_eq!(said.text(), format!("pay {number}, run 1"), "{}", said.body);
+    }
+    let runs = gateway.ledger("http");
+    assert!((0..done).all(|number| runs.lines().filter(|run| **run == format!("pay {number}")).count() == 1));
+}
+
+#[test]
+fn a_state_file_that_another_program_holds_is_told_until_it_lets_go() {
+    let gateway = Gateway::new("held_file", PLAIN);
+    let file = gateway.folder.join(".local/state/steadfast/state.db");
+    assert!(file.exists());
+    let hold = || {
+        let other = rusqlite::Connection::open(&file).unwrap();
+        other.execute_batch("PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE").unwrap();
+        other
+    };
+    let why = ["held by another process", file.to_str().unwrap()];
+    story(&gateway, &why, hold, drop);
+}
+
+#[test]
+fn a_redis_that_refuses_writes_is_told_until_it_takes_them() {
+    let redis = Server::start();
+    let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let gateway = Gateway::new("redis_oom", &config);
+    let full = || redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    story(&gateway, &["out of memory"], full, |_| {
+        redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    });
+
+    let redis = Server::start();
+    let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let gateway = Gateway::new("redis_replica", &config);
+    // Of a primary that nobody is.
+    let replica = || redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let envelope = envelope("http/look", &json!({ "id": "read" }));
+    assert_eq!(gateway.call(&envelope).text(), "look read, run 1");
+    redis.command(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
+    story(&gateway, &["takes no writes"], replica, |_| {
+        redis.command(&["REPLICAOF", "NO", "ONE"]);
+    });
+}

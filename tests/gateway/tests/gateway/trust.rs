@@ -447,15 +447,16 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
             command.env("HOME", &home);
         })
     };
-    let codes = || {
+    // Arguments of their own: an equal call would be told the answer of the first, if that was not known to have arrived.
+    let codes = |id: &str| {
         let mut client = client();
-        ["draw", "pay", "sort"].map(|tool| client.call(tool, json!({ "id": "a" })).code)
+        ["draw", "pay", "sort"].map(|tool| client.call(tool, json!({ "id": id })).code)
     };
     let asked = || Some("approval_required".to_owned());
-    assert_eq!(codes(), [asked(), None, None], "that of the user");
+    assert_eq!(codes("user"), [asked(), None, None], "that of the user");
     let file = project.join("reliability.json");
     fs::write(&file, of_jaato("pay")).unwrap();
-    assert_eq!(codes(), [None, asked(), None], "that of the project goes first");
+    assert_eq!(codes("project"), [None, asked(), None], "that of the project goes first");
     // What is lost here is written there, beside what was there, with dates as they were.
     let mut failing = client();
     for id in ["x", "y", "z"] {

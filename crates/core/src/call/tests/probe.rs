@@ -109,6 +109,21 @@ fn a_call_can_be_the_probe_of_both_its_breakers() {
 }
 
 #[test]
+fn a_probe_that_the_coarser_breaker_refuses_leaves_its_place_to_the_next_call() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    world.dependency = Some(Breaker::default());
+    open_until_now(&mut world, &policy);
+    let (mut call, step) = world.begin_only(request(&policy), &policy);
+    let Step::Claim(claim) = step else { panic!("{step:?}") };
+    let verdict = world.store.claim(&claim, world.now);
+    // Somebody stops calls to the dependency while the claim is made.
+    world.dependency.as_mut().unwrap().force_open(None, world.now);
+    let result = finished(world.on(&mut call, Event::Claimed(verdict)));
+    assert_eq!(code(&result), Some(Code::CircuitOpen));
+    assert!(world.breaker.admit(&policy.breaker, world.now).unwrap().0.is_probe(), "the place is free");
+}
+
+#[test]
 fn a_breaker_in_shadow_asks_nobody() {
     let (mut world, mut policy) = (World::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);

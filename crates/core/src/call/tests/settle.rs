@@ -315,6 +315,20 @@ fn an_attempt_that_was_cut_before_it_could_be_sent_gives_its_places_back() {
 }
 
 #[test]
+fn an_attempt_whose_end_is_seen_after_the_cut_gives_its_places_back() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    policy.limits.concurrency = Some(NonZeroU32::MIN);
+    policy.dependency_limits.concurrency = Some(NonZeroU32::MIN);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    assert_eq!((world.limiter.inside(), world.dependency_limiter.inside()), (1, 1), "it still runs");
+    world.on(&mut call, Event::Settled);
+    assert_eq!((world.limiter.inside(), world.dependency_limiter.inside()), (0, 0));
+}
+
+#[test]
 fn a_driver_that_ends_leaves_the_rest_to_others() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;

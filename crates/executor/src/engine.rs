@@ -709,11 +709,11 @@ impl Inner {
 
     /// Removes from the stores what is past its lifetime, counts what is left of requests, and finds calls whose process is
     /// gone, for as long as the engine lives.
-    async fn sweep(self: &Arc<Self>) {
+    async fn sweep(self: &Arc<Self>, judges: bool) {
         let mut pause = SWEEP;
         let mut judge_at = self.clock.now();
         loop {
-            if judge_at <= self.clock.now() {
+            if judges && judge_at <= self.clock.now() {
                 judge_at = self.clock.now() + JUDGE_EVERY;
                 // A shutdown waits for it: who records that an outcome is unknown also has to notify people.
                 let judging = self.clone();
@@ -777,6 +777,7 @@ pub struct EngineBuilder {
     records_in_memory: Option<usize>,
     history: Option<Keep>,
     traces: Option<Keep>,
+    only_looks: bool,
 }
 
 impl EngineBuilder {
@@ -819,6 +820,12 @@ impl EngineBuilder {
     /// The most calls at once; more are refused at once. Each takes a few KiB.
     pub fn most_calls(mut self, most: usize) -> Self {
         self.most_calls = Some(most);
+        self
+    }
+
+    /// This one makes no calls and lasts for a moment: it does not search for calls whose process is gone.
+    pub fn only_looks(mut self) -> Self {
+        self.only_looks = true;
         self
     }
 
@@ -943,7 +950,7 @@ impl EngineBuilder {
         let telling = inner.clone();
         task(Box::pin(async move { telling.write_stories().await }));
         let sweeping = inner.clone();
-        task(Box::pin(async move { sweeping.sweep().await }));
+        task(Box::pin(async move { sweeping.sweep(!self.only_looks).await }));
         let keeping = inner.clone();
         task(Box::pin(async move { keeping.keeper.run(&keeping).await }));
         let delivering = inner.clone();

@@ -131,9 +131,9 @@ impl Called<'_> {
         };
         let refused = |why: String| Err(NotReset::Refused(why));
         match self.engine.ask_person(wish).await {
-            Ok(Granted::Yes(Grantor::Client)) if self.is_blocked(name) => {
-                refused(format!("{name} was blocked meanwhile; only an operator can reset it. Call {RESET} again"))
-            }
+            Ok(Granted::Yes(Grantor::Client)) if self.is_blocked(name) => refused(format!(
+                "{name} was blocked meanwhile; only an operator can reset it. Call {RESET} again"
+            )),
             Ok(Granted::Yes(Grantor::Client)) => Ok(By::new("client", Surface::Mcp)),
             Ok(Granted::Yes(Grantor::Operator)) => Ok(By::new("operator", Surface::Mcp)),
             Ok(Granted::No) => {

@@ -10,8 +10,8 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Decided, Found, IndexMove, Intent, Known, LeaseSight, Owner, Receipt, Record,
     RecordState, Release, RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict,
-    StartVerdict, Write, decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
-    decide_save, decide_start,
+    StartVerdict, Write, decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew,
+    decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;

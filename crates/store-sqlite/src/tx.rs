@@ -9,8 +9,8 @@ use rusqlite::{OptionalExtension, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Decided, IndexMove, Known, Owner, Receipt, Record, RecordState, Release,
-    RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write, decide_delivered,
-    decide_abandoned, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write, decide_abandoned,
+    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::claim::{Claim, ClaimVerdict, Found, Known, Role, Rules, decide_claim};
 use super::owner::{
     Absence, Release, RenewVerdict, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
-    decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save,
+    decide_start,
 };
 use super::record::{IndexMove, LeaseSight, Owner, Receipt, Record, Write};
 use crate::Timestamp;

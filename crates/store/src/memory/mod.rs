@@ -23,8 +23,9 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Absence, Claim, ClaimVerdict, Found, Known, LeaseSight, Owner, Process, Receipt, Record, Release,
-    RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write, decide_claim,
-    decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write,
+    decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
+    decide_save, decide_start,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;

@@ -419,7 +419,8 @@ pub(super) async fn an_abandoned_run_is_recorded_as_unknown_once(world: World) {
         assert_eq!(world.found(held.key).await, held);
 
         let gone = world.take_and_lapse(world.leader(column, "gone")).await;
-        let marked = world.second().mark_abandoned(gone.key, &rules()).await.unwrap().expect("it is abandoned");
+        let marked =
+            world.second().mark_abandoned(gone.key, &rules()).await.unwrap().expect("it is abandoned");
         assert_eq!(world.found(gone.key).await, marked);
         let RecordState::Unknown(unknown) = &marked.state else { panic!("{column:?}: {:?}", marked.state) };
         assert!(!unknown.is_settled(world.now()), "its time begins now: {column:?}");

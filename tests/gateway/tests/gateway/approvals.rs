@@ -346,7 +346,7 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_of_as_unknown() {
             (&json!("pay"), &json!("process_died")),
             "{listed}"
         );
-        let key = record["key"].as_str().unwrap().get(..16).unwrap();
+        let key = record["key"].as_str().unwrap().get(..12).unwrap();
         assert!(told["message"].as_str().unwrap().contains(&format!("steadfast resolve {key}")), "{told}");
         // The same call, made again, is told so, and people are not told twice.
         if world.front == By::Stdio && !world.is_elsewhere() {
@@ -363,7 +363,10 @@ fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_ru
     let world = World::new("gr_9_killed_alone");
     killed_in_a_call(&world);
     let (listed, good) = world.steadfast(&["unknown"]);
-    assert!(good && listed.contains("bank/pay") && listed.contains("steadfast resolve CALL --ran"), "{listed}");
+    assert!(
+        good && listed.contains("bank/pay") && listed.contains("steadfast resolve CALL --ran"),
+        "{listed}"
+    );
     let name = listed.lines().find(|line| line.contains("bank/pay")).unwrap().split(' ').next().unwrap();
     let (said, good) = world.steadfast(&["resolve", name, "--ran"]);
     assert!(good, "{said}");
@@ -465,14 +468,16 @@ fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_
             }
         };
         let data = &heard["params"]["data"];
-        assert_eq!((&data["tool"]["tool"], &data["approval"]["id"].to_string()), (&json!("reliability_reset"), &number));
-        let asked = |times: usize| {
-            let logged = world.logged("notification");
-            let asked: Vec<_> =
-                logged.iter().filter(|line| line["notification"] == "approval_requested").collect();
-            assert_eq!(asked.len(), times, "{asked:?}");
+        assert_eq!(
+            (&data["tool"]["tool"], &data["approval"]["id"].to_string()),
+            (&json!("reliability_reset"), &number)
+        );
+        let asked = || {
+            let logged = world.logged("notification").into_iter();
+            logged.filter(|line| line["notification"] == "approval_requested").collect::<Vec<_>>()
         };
-        asked(1);
+        wait(|| !asked().is_empty(), || "the line of the log".to_owned());
+        assert_eq!(asked().len(), 1, "{:?}", asked());
         let (said, good) = world.steadfast(&["approve", &number]);
         assert!(good, "{said}");
         assert_eq!(client.call("reliability_reset", reset.clone()).text, "forgiven: bank/look");
@@ -480,7 +485,7 @@ fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_
         lose_trust(&mut client, "b");
         let said = client.call("reliability_reset", reset);
         assert!(said.is_error && said.text.contains("steadfast approve"), "it was approved once: {said:?}");
-        asked(2);
+        wait(|| asked().len() == 2, || format!("another request: {:?}", asked()));
     });
 }
 
@@ -493,7 +498,8 @@ fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
         let reset = json!({ "tool_name": "bank/look" });
         let said = client.call("reliability_reset", reset.clone());
         assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
-        let asked = |client: &Client| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
+        let asked =
+            |client: &Client| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
         assert!(!asked(&client), "{:?}", client.heard);
         assert_eq!(client.call("look", json!({ "id": "y" })).code.as_deref(), Some("tool_blocked"));
         let number = request_ids(&world, 2).into_iter().min().unwrap();

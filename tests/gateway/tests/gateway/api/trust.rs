@@ -356,7 +356,11 @@ fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_where_trust_is_no
 fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_kept() {
     let gateway = Gateway::new("rp_1_bounded", STRICT);
     for number in 0..105 {
-        report(&gateway, "often", json!({ "error": format!("failure {number}"), "severity": "informational" }));
+        report(
+            &gateway,
+            "often",
+            json!({ "error": format!("failure {number}"), "severity": "informational" }),
+        );
     }
     report(&gateway, "once", json!({ "severity": "informational" }));
     let of = |tool: &str| {

@@ -296,7 +296,7 @@ fn rp_7_what_was_approved_for_a_session_ends_when_its_client_says_that_it_is_don
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "session" } }));
     assert_eq!(crate::client::Said::of(&client.answer(id)).text, "pay a, run 1");
     // Under the name of its session anybody may call, as far as they may call at all.
-    let session = gateway.logged("tool_call_end").pop().unwrap()["sessionKey"].clone();
+    let session = gateway.logged_times("tool_call_end", 1).remove(0)["sessionKey"].clone();
     let call = |id: &str| {
         let mut call = envelope("bank/pay", &json!({ "id": id }));
         call["target"]["sessionKey"] = session.clone();

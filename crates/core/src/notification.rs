@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::Timestamp;
 use crate::approval::{Parked, ParkedId};
 use crate::call::Request;
+use crate::dedupe::Record;
 use crate::id::{RequestId, SessionKey, TenantId, ToolRef};
 use crate::redact;
 use crate::trust::{Level, TrustChange, TrustState};
@@ -52,6 +53,9 @@ pub struct Notification {
     /// Whether clients are told too.
     #[serde(skip)]
     pub for_client: bool,
+    /// Whether it happened in another process that shares the store. That process sends the webhooks.
+    #[serde(skip)]
+    pub is_from_elsewhere: bool,
 }
 
 /// What happened.
@@ -156,7 +160,7 @@ impl Notification {
     }
 
     /// Of a request that waits for an answer.
-    pub fn approval(of: &Request, id: ParkedId, parked: &Parked) -> Self {
+    pub fn approval(tenant: Option<&TenantId>, id: ParkedId, parked: &Parked) -> Self {
         let number = id.0;
         let message = format!(
             "{}: {}; answer with `steadfast approve {number}` or `steadfast deny {number}` until {}",
@@ -169,38 +173,47 @@ impl Notification {
             operator_only: parked.blocked,
         };
         Self {
+            tool: Some(parked.tool.clone()),
+            tenant: tenant.cloned(),
+            session: parked.session.clone(),
             approval: Some(approval),
-            ..Self::of(
-                of,
-                NotificationEvent::ApprovalRequested,
-                parked.prompt.level,
-                &message,
-                parked.asked_at,
-            )
+            ..Self::new(NotificationEvent::ApprovalRequested, parked.prompt.level, &message, parked.asked_at)
         }
     }
 
     /// Of a call whose outcome is unknown.
     pub fn outcome_unknown(of: &Request, at: Timestamp) -> Self {
         let key = of.address().map(|address| address.own().fingerprint());
+        Self {
+            tenant: of.tenant.clone(),
+            session: of.session.clone(),
+            request_id: Some(of.id.clone()),
+            ..Self::unknown(&of.tool, key, at)
+        }
+    }
+
+    /// Of a call whose outcome is unknown because the process that made it is gone.
+    pub fn abandoned(record: &Record, at: Timestamp) -> Self {
+        Self {
+            tenant: record.tenant.clone(),
+            session: record.session.clone(),
+            request_id: Some(record.request.clone()),
+            ..Self::unknown(&record.tool, Some(record.key.fingerprint()), at)
+        }
+    }
+
+    fn unknown(tool: &ToolRef, key: Option<String>, at: Timestamp) -> Self {
         let what_to_do = match &key {
             Some(key) => format!(
                 "; find out whether it ran, and say so with `steadfast resolve {key} --ran` or `--did-not-run`"
             ),
             None => String::new(),
         };
-        let message = format!("the outcome of a call of {} is unknown{what_to_do}", of.tool);
-        Self { key, ..Self::of(of, NotificationEvent::OutcomeUnknown, Level::Warning, &message, at) }
-    }
-
-    /// What a call brought.
-    fn of(call: &Request, event: NotificationEvent, level: Level, message: &str, at: Timestamp) -> Self {
+        let message = format!("the outcome of a call of {tool} is unknown{what_to_do}");
         Self {
-            tool: Some(call.tool.clone()),
-            tenant: call.tenant.clone(),
-            session: call.session.clone(),
-            request_id: Some(call.id.clone()),
-            ..Self::new(event, level, message, at)
+            tool: Some(tool.clone()),
+            key,
+            ..Self::new(NotificationEvent::OutcomeUnknown, Level::Warning, &message, at)
         }
     }
 
@@ -218,6 +231,7 @@ impl Notification {
             approval: None,
             key: None,
             for_client: true,
+            is_from_elsewhere: false,
         }
     }
 }

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use steadfast_core::approval::{
     Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId, Spend, Wanted,
 };
-use steadfast_core::call::Request;
-use steadfast_core::id::{Digest, SessionKey, TenantId, ToolRef};
+use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::notification::Notification;
 use steadfast_core::output::Output;
 use steadfast_core::policy::Annotations;
 use steadfast_core::trust::{Escalation, Signature, Target};
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::audit::{By, Deed, Done};
 use crate::cells::Tenant;
@@ -76,6 +76,8 @@ pub struct Wish<'a> {
     pub shown: &'a str,
     /// What the person reads.
     pub prompt: Escalation,
+    /// Whether only an operator may say yes.
+    pub operator_only: bool,
     /// Who asks the person at the client, where one can be asked.
     pub asker: Option<Arc<dyn Asker>>,
 }
@@ -156,7 +158,7 @@ impl Engine {
             arguments: Digest::of(wish.shown.as_bytes()),
             signature: &signature,
             session: wish.session,
-            blocked: false,
+            blocked: wish.operator_only,
         };
         let spender = Digest::of(format!("{} {}", inner.tag, inner.next_told()).as_bytes());
         let policy = inner.policy_of_blank(&tenant, Some(wish.tool), None, Annotations::default());
@@ -178,8 +180,9 @@ impl Engine {
             Ok(by) => return Ok(Granted::Yes(by)),
             Err(id) => id,
         };
+        inner.tell_asked(&tenant, id, None, policy.trust.notify);
         let parked = self.approvals(wish.tenant).into_iter().find(|(parked, _)| *parked == id);
-        let decision = match (&wish.asker, parked) {
+        let decision = match (&wish.asker.filter(|_| !wish.operator_only), parked) {
             (Some(asker), Some((_, parked))) => match asker.ask(id, parked).await {
                 Asked::Decided(Decision::Deny) => Decision::Deny,
                 Asked::Decided(_) => Decision::Once,
@@ -217,14 +220,16 @@ impl Inner {
         mut change: impl FnMut(&mut Approvals) -> R,
     ) -> Result<R, StoreError> {
         let name = document(tenant);
+        let _changing = self.machines.tenants.get(tenant).changing_approvals.clone().lock_owned().await;
         let mut found = self.store.read(&name).await?;
         for _ in 0..TRIES {
             let mut approvals =
                 found.as_ref().map_or_else(|| Ok(Approvals::default()), |document| read(&document.body))?;
+            self.tell_asked_elsewhere(tenant, &approvals);
             let before = approvals.clone();
             let result = change(&mut approvals);
             if approvals == before {
-                self.adopt_approvals(tenant, approvals);
+                self.take_approvals(tenant, approvals);
                 return Ok(result);
             }
             let body = serde_json::to_string(&approvals)
@@ -236,7 +241,7 @@ impl Inner {
             };
             match self.store.write(&name, write).await? {
                 Written::As(_) => {
-                    self.adopt_approvals(tenant, approvals);
+                    self.take_approvals(tenant, approvals);
                     return Ok(result);
                 }
                 Written::Stale(now) => found = now,
@@ -266,31 +271,65 @@ impl Inner {
         }
     }
 
-    /// Tells people of a request, the first time that it is asked for.
-    pub(crate) fn tell_asked(&self, of: &Request, id: ParkedId, for_client: bool) {
-        let cell = self.machines.tenants.get(&of.tenant);
+    /// Tells people of a request, the first time that it is asked for; with the call that asks, where it is one.
+    pub(crate) fn tell_asked(
+        &self,
+        tenant: &Option<TenantId>,
+        id: ParkedId,
+        request_id: Option<&RequestId>,
+        for_client: bool,
+    ) {
+        let cell = self.machines.tenants.get(tenant);
         let now = self.clock.now();
         let asked = {
             let judged = cell.judged.lock();
             let mut open = judged.approvals.parked(now);
             let is_first = |(open, parked): &(ParkedId, &Parked)| *open == id && parked.askers == 1;
-            open.find(is_first).map(|(_, parked)| Notification::approval(of, id, parked))
+            open.find(is_first).map(|(_, parked)| Notification::approval(tenant.as_ref(), id, parked))
         };
         if let Some(asked) = asked {
-            self.telling.notify(Notification { for_client, ..asked });
+            self.telling.notify(Notification { request_id: request_id.cloned(), for_client, ..asked });
         }
     }
 
-    /// Takes what the store says about the approvals of a tenant.
+    /// Takes what the store says about the approvals of a tenant, under the lock of changes.
     pub(crate) fn adopt_stored_approvals(&self, name: &DocumentName, body: &str) -> Result<(), StoreError> {
-        self.adopt_approvals(&TenantId::new(&name.id).ok(), read(body)?);
+        let (tenant, approvals) = (TenantId::new(&name.id).ok(), read(body)?);
+        self.tell_asked_elsewhere(&tenant, &approvals);
+        self.take_approvals(&tenant, approvals);
         Ok(())
     }
 
-    fn adopt_approvals(&self, tenant: &Option<TenantId>, approvals: Approvals) {
+    /// Notifies people here of requests that other processes parked. Numbers only grow, so the greatest one that was seen says
+    /// which are new. Whoever calls this holds the lock of changes: a request of our own has been taken by then.
+    fn tell_asked_elsewhere(&self, tenant: &Option<TenantId>, approvals: &Approvals) {
+        let now = self.clock.now();
+        let seen = self.machines.tenants.get(tenant).see_asked(approvals);
+        if !self.is_loaded.load(Ordering::Acquire) {
+            return;
+        }
+        for (id, parked) in approvals.parked(now).filter(|(id, _)| id.0 >= seen) {
+            let for_client = self.policy_of_tool(tenant, &parked.tool).trust.notify;
+            let asked = Notification::approval(tenant.as_ref(), id, parked);
+            self.telling.notify(Notification { for_client, is_from_elsewhere: true, ..asked });
+        }
+    }
+
+    /// Takes these approvals as the ones that hold.
+    fn take_approvals(&self, tenant: &Option<TenantId>, approvals: Approvals) {
         let cell = self.machines.tenants.get(tenant);
+        cell.see_asked(&approvals);
         cell.judged.lock().approvals = approvals;
         self.approvals_changed(&cell);
+    }
+
+    /// Keeps others from changing what a document says about approvals, in this process; nothing where it is no such document.
+    pub(crate) async fn lock_approvals(&self, name: &DocumentName) -> Option<OwnedMutexGuard<()>> {
+        if name.kind != DocumentKind::Approvals {
+            return None;
+        }
+        let cell = self.machines.tenants.get(&TenantId::new(&name.id).ok());
+        Some(cell.changing_approvals.clone().lock_owned().await)
     }
 
     /// Tells those who wait for an answer, and those who count them.

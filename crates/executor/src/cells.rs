@@ -127,8 +127,20 @@ pub(crate) struct Tenant {
     pub(crate) approvals_changed: Notify,
     /// How many requests were last said to wait.
     pub(crate) waiting: AtomicUsize,
+    /// Held while its approvals are being changed in the store, or taken from there.
+    pub(crate) changing_approvals: Arc<tokio::sync::Mutex<()>>,
+    /// The least number of a request that was not seen yet.
+    unseen_from: AtomicU64,
     /// How well its tools and models do.
     pub(crate) scores: Mutex<Statistics>,
+}
+
+impl Tenant {
+    /// Sees these requests; returns the least number that was not seen before.
+    pub(crate) fn see_asked(&self, approvals: &Approvals) -> u64 {
+        let next = approvals.parked(Timestamp::ZERO).last().map_or(0, |(last, _)| last.0 + 1);
+        self.unseen_from.fetch_max(next, Ordering::Relaxed)
+    }
 }
 
 /// What a tenant's tools are trusted with, and what people allowed them beside.
@@ -251,6 +263,8 @@ impl Machines {
                 judged: Mutex::new(Judged::new(trust)),
                 approvals_changed: Notify::new(),
                 waiting: AtomicUsize::new(0),
+                changing_approvals: Arc::default(),
+                unseen_from: AtomicU64::new(0),
                 scores: Mutex::default(),
             }),
         }

@@ -574,7 +574,8 @@ impl Drive {
             approvals.ask(wanted(&self.call, Answers::of(&ask)), &ask.escalation, Some(&shown), policy, now)
         });
         let id = asked.await.id;
-        self.inner.tell_asked(self.call.request(), id, self.call.policy().trust.notify);
+        let request = self.call.request();
+        self.inner.tell_asked(&request.tenant, id, Some(&request.id), self.call.policy().trust.notify);
         // What only an operator may allow, nobody else is asked for.
         let caller = match (&self.asker, self.parked(id)) {
             (Some(asker), Some(parked)) if !ask.operator_only => Some(asker.ask(id, parked)),

@@ -83,7 +83,8 @@ pub(crate) struct Inner {
     pub(crate) verifications: Verifications,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
-    /// Turns that nobody runs any more and that are being given back, and lists of tools that are being written.
+    /// Turns that nobody runs any more and that are being given back, lists of tools that are being written, and open records
+    /// that are being judged.
     pub(crate) giving_back: TaskTracker,
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
@@ -99,6 +100,8 @@ pub(crate) struct Inner {
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
+    /// Whether what was stored before this process has been taken over.
+    pub(crate) is_loaded: AtomicBool,
     pub(crate) process: Process,
     /// Names this engine, in the ids of its runs and in its history.
     pub(crate) tag: Arc<str>,
@@ -704,11 +707,19 @@ impl Inner {
         }
     }
 
-    /// Removes from the stores what is past its lifetime, and counts what is left of requests, for as long as the engine
-    /// lives.
-    async fn sweep(&self) {
+    /// Removes from the stores what is past its lifetime, counts what is left of requests, and finds calls whose process is
+    /// gone, for as long as the engine lives.
+    async fn sweep(self: &Arc<Self>, judges: bool) {
         let mut pause = SWEEP;
+        let mut judge_at = self.clock.now();
         loop {
+            if judges && judge_at <= self.clock.now() {
+                judge_at = self.clock.now() + JUDGE_EVERY;
+                // A shutdown waits for it: who records that an outcome is unknown also has to notify people.
+                let judging = self.clone();
+                let judged = self.giving_back.spawn(async move { judging.judge_open_records().await });
+                _ = judged.await;
+            }
             tokio::time::sleep(pause).await;
             pause = SWEEP;
             for store in [&self.store, &self.local] {
@@ -766,6 +777,7 @@ pub struct EngineBuilder {
     records_in_memory: Option<usize>,
     history: Option<Keep>,
     traces: Option<Keep>,
+    only_looks: bool,
 }
 
 impl EngineBuilder {
@@ -808,6 +820,12 @@ impl EngineBuilder {
     /// The most calls at once; more are refused at once. Each takes a few KiB.
     pub fn most_calls(mut self, most: usize) -> Self {
         self.most_calls = Some(most);
+        self
+    }
+
+    /// This one makes no calls and lasts for a moment: it does not search for calls whose process is gone.
+    pub fn only_looks(mut self) -> Self {
+        self.only_looks = true;
         self
     }
 
@@ -897,6 +915,7 @@ impl EngineBuilder {
             traces_kept: self.traces.unwrap_or(turns::TRACES_KEPT),
             trust_kept: self.trust_kept,
             trust_bounds,
+            is_loaded: AtomicBool::new(false),
             gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
             tag: me.fingerprint().into(),
             told: AtomicU64::new(1),
@@ -921,6 +940,7 @@ impl EngineBuilder {
         if let TrustKept::InFile(file) = &inner.trust_kept {
             inner.load_trust_file(file);
         }
+        inner.is_loaded.store(true, Ordering::Release);
         let persisting = inner.clone();
         task(Box::pin(async move { persisting.persist().await }));
         let remembering = inner.clone();
@@ -930,7 +950,7 @@ impl EngineBuilder {
         let telling = inner.clone();
         task(Box::pin(async move { telling.write_stories().await }));
         let sweeping = inner.clone();
-        task(Box::pin(async move { sweeping.sweep().await }));
+        task(Box::pin(async move { sweeping.sweep(!self.only_looks).await }));
         let keeping = inner.clone();
         task(Box::pin(async move { keeping.keeper.run(&keeping).await }));
         let delivering = inner.clone();
@@ -954,6 +974,8 @@ const MOST_CALLS: usize = 10_000;
 /// How often the stores are swept, and how soon again if there was more than one sweep does.
 const SWEEP: Duration = Duration::from_secs(30);
 const SWEEP_MORE: Duration = Duration::from_millis(100);
+/// How often all open records are read for calls whose process is gone.
+const JUDGE_EVERY: Duration = Duration::from_secs(5 * 60);
 /// What calls that were told to end have for that.
 const LAST_STEPS: Duration = Duration::from_secs(5);
 

@@ -269,7 +269,7 @@ impl What {
                 let now = inner.clock.now();
                 let ask = |approvals: &mut Approvals| parking.ask(approvals, now);
                 let id = inner.change_approvals(&parking.tenant, ask).await?;
-                inner.tell_asked(&parking.request, id, parking.for_client);
+                inner.tell_asked(&parking.tenant, id, Some(&parking.request.id), parking.for_client);
                 Ok(())
             }
             Self::GiveBack { tenant, grant, spender } => {

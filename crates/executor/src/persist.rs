@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::breaker::{self, Breaker, Transition};
 use steadfast_core::call::{BreakerScope, Notice, Request};
 use steadfast_core::guard::{self, LoopGuard, UnsupportedSnapshot};
-use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{Bounds, Snapshot, TrustLedger};
+use steadfast_core::id::{Domain, Namespace, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::notification::Notification;
+use steadfast_core::trust::{Bounds, Snapshot, TrustLedger, changes_between};
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, News, StoreError, Trouble, Written};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
@@ -160,6 +162,7 @@ impl Inner {
         match self.store.documents(kind).await {
             Ok(documents) => {
                 for (name, document) in documents {
+                    let _changing = self.lock_approvals(&name).await;
                     self.adopt(&name, &document.body);
                 }
             }
@@ -214,6 +217,7 @@ impl Inner {
     }
 
     async fn reload(&self, name: &DocumentName) {
+        let _changing = self.lock_approvals(name).await;
         match self.store.read(name).await {
             Ok(Some(document)) => self.adopt(name, &document.body),
             Ok(None) => {}
@@ -403,8 +407,7 @@ impl Inner {
                 };
                 if !elsewhere {
                     let snapshot = Snapshot::read(body).map_err(|error| error.to_string())?;
-                    let tenant = self.machines.tenants.get(&tenant);
-                    adopt_trust(&mut tenant.judged.lock().trust, snapshot, self.trust_bounds)?;
+                    self.adopt_trust(&tenant, snapshot)?;
                 }
             }
             Name::Session(tenant, session) => {
@@ -432,8 +435,30 @@ fn breaker_lasts(snapshot: &breaker::Snapshot) -> Option<Duration> {
     }
 }
 
+impl Inner {
+    /// Takes over the trust that was stored, and notifies people here of what another process changed.
+    pub(crate) fn adopt_trust(&self, tenant: &Option<TenantId>, snapshot: Snapshot) -> Result<(), String> {
+        let cell = self.machines.tenants.get(tenant);
+        let now = self.clock.now();
+        let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| self.trust_rule(tenant, tool, domain);
+        let changes = {
+            let trust = &mut cell.judged.lock().trust;
+            let before = trust.status(rule_of, now);
+            adopt_trust(trust, snapshot, self.trust_bounds)?;
+            changes_between(&before, &trust.status(rule_of, now), rule_of, now)
+        };
+        if self.is_loaded.load(Ordering::Acquire) {
+            for change in &changes {
+                let changed = Notification::trust(tenant.as_ref(), change);
+                self.telling.notify(Notification { is_from_elsewhere: true, ..changed });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A ledger that knows nothing takes everything over, single failures too.
-pub(crate) fn adopt_trust(trust: &mut TrustLedger, snapshot: Snapshot, bounds: Bounds) -> Result<(), String> {
+fn adopt_trust(trust: &mut TrustLedger, snapshot: Snapshot, bounds: Bounds) -> Result<(), String> {
     let fresh =
         trust.history(None).next().is_none() && trust.snapshot(snapshot.last_updated).tool_states.is_empty();
     if fresh {

@@ -1,7 +1,12 @@
 //! Records for people: to look at, to forget, to settle.
+//!
+//! A record says that a call is in flight until somebody writes otherwise, also where the process that made the call is gone.
+//! So whoever looks at records has each of those judged first, and the outcome recorded as unknown: every surface shows the
+//! same, and the one process that recorded it notifies people.
 
 use steadfast_core::dedupe::{Record, Resolution, Resolve, ResolveVerdict, Rules};
 use steadfast_core::key::Key;
+use steadfast_core::notification::Notification;
 use steadfast_store::{Flush, Page, Selection, StoreError};
 
 use crate::audit::{By, Deed, Done};
@@ -11,6 +16,9 @@ impl Engine {
     /// Records in the order of their keys, those of calls that change nothing among them: they are in this process only.
     pub async fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, StoreError> {
         let mut records = self.inner.store.records(selection, page).await?;
+        for record in &mut records {
+            self.inner.judge(record).await;
+        }
         records.extend(self.inner.local.records(selection, page).await?);
         records.sort_by_key(|record| record.key);
         records.dedup_by_key(|record| record.key);
@@ -21,7 +29,10 @@ impl Engine {
     /// The record under this key.
     pub async fn record(&self, key: Key) -> Result<Option<Record>, StoreError> {
         match self.inner.store.record(key).await? {
-            Some(record) => Ok(Some(record)),
+            Some(mut record) => {
+                self.inner.judge(&mut record).await;
+                Ok(Some(record))
+            }
             None => self.inner.local.record(key).await,
         }
     }
@@ -50,6 +61,44 @@ impl Engine {
 }
 
 impl Inner {
+    /// Judges all open records in the store, for calls whose process is gone.
+    pub(crate) async fn judge_open_records(&self) {
+        let open = Selection { open: true, ..Selection::default() };
+        let mut page = Page { after: None, limit: JUDGED_AT_ONCE };
+        loop {
+            let mut records = match self.store.records(&open, page).await {
+                Ok(records) => records,
+                Err(error) => return self.store_trouble(&*self.store, &error),
+            };
+            for record in &mut records {
+                self.judge(record).await;
+            }
+            match records.last().filter(|_| records.len() == page.limit) {
+                Some(last) => page.after = Some(last.key),
+                None => return,
+            }
+        }
+    }
+
+    /// Replaces a record of a call whose process is gone by one that says that its outcome is unknown, here and in the store. A
+    /// store that fails leaves it as it is.
+    async fn judge(&self, record: &mut Record) {
+        if record.owner.process == self.process || !record.may_be_abandoned() {
+            return;
+        }
+        let policy = self.policy_of_tool(&record.tenant, &record.tool);
+        match self.store.mark_abandoned(record.key, &Rules::from(&*policy)).await {
+            Ok(Some(unknown)) => {
+                let notification = Notification::abandoned(&unknown, self.clock.now());
+                let notification = Notification { for_client: policy.trust.notify, ..notification };
+                self.telling.notify_of_abandoned(&unknown.owner, notification);
+                *record = unknown;
+            }
+            Ok(None) => {}
+            Err(error) => self.store_trouble(&*self.store, &error),
+        }
+    }
+
     /// Resolves an outcome that is unknown, and keeps who did.
     pub(crate) async fn resolve(&self, resolve: &Resolve, by: &By) -> Result<ResolveVerdict, StoreError> {
         let Some(record) = self.store.record(resolve.key).await? else {
@@ -75,6 +124,9 @@ impl Inner {
         Ok(verdict)
     }
 }
+
+/// How many open records are read at a time.
+const JUDGED_AT_ONCE: usize = 1000;
 
 fn described(selection: &Selection) -> String {
     let mut words = vec!["finished records".to_owned()];

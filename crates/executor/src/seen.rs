@@ -13,9 +13,9 @@ use steadfast_core::call::{Call, CallResult, Request};
 use steadfast_core::classify::Severity;
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::policy::{Annotations, Policy, Profile, ToolClass};
+use steadfast_core::policy::{Annotations, Policy, Profile, ToolClass, TrustRule};
 use steadfast_core::stats::{Outcome, Place, Score};
-use steadfast_core::trust::{Scope, TrustState, TrustStatus};
+use steadfast_core::trust::{Scope, TrustLedger, TrustState, TrustStatus};
 use steadfast_store::{Journal, Query};
 
 use crate::cells::{Cells, ToolKey};
@@ -137,19 +137,31 @@ impl Engine {
             .into_iter()
             .filter(|one| one.standing.scope == Scope::Domain)
             .filter_map(|one| Some((one.standing.domain?, one.standing.state)))
+            // Each session may have its own; the worst comes first, and the last one that is collected counts.
+            .rev()
             .collect();
         let Some(cell) = self.inner.machines.tenants.find(&tenant) else { return Vec::new() };
         let judged = cell.judged.lock();
-        let all = judged.trust.all_domain_stats().map(|(domain, stats)| DomainView {
-            domain: domain.clone(),
-            successes: stats.total_successes,
-            failures: stats.total_failures,
-            failures_by_severity: stats.failures_by_severity.clone(),
-            last_success_at: stats.last_success,
-            last_failure_at: stats.last_failure,
-            trust: states.get(domain).copied().unwrap_or(TrustState::Trusted),
-        });
-        all.collect()
+        let mut views: BTreeMap<&Domain, DomainView> = BTreeMap::new();
+        for (domain, stats) in judged.ledgers().flat_map(TrustLedger::all_domain_stats) {
+            let view = views.entry(domain).or_insert_with(|| DomainView {
+                domain: domain.clone(),
+                successes: 0,
+                failures: 0,
+                failures_by_severity: BTreeMap::new(),
+                last_success_at: None,
+                last_failure_at: None,
+                trust: states.get(domain).copied().unwrap_or(TrustState::Trusted),
+            });
+            view.successes += stats.total_successes;
+            view.failures += stats.total_failures;
+            for (severity, times) in &stats.failures_by_severity {
+                *view.failures_by_severity.entry(*severity).or_default() += times;
+            }
+            view.last_success_at = view.last_success_at.max(stats.last_success);
+            view.last_failure_at = view.last_failure_at.max(stats.last_failure);
+        }
+        views.into_values().collect()
     }
 
     /// Returns how well models do with tools, in the order of their names.
@@ -376,17 +388,25 @@ impl Inner {
     /// What is not simply trusted, each under the rule that judges its calls.
     pub(crate) fn trust_status(&self, tenant: &Option<TenantId>) -> Vec<TrustStatus> {
         let Some(cell) = self.machines.tenants.find(tenant) else { return Vec::new() };
-        let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| {
-            let policy = self.policy_of_blank(tenant, tool, domain, Annotations::default());
-            match (tool, &policy.domain_trust) {
-                (None, Some(of_domain)) => of_domain.clone(),
-                (None, None) | (Some(_), _) => policy.trust.clone(),
-            }
-        };
+        let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| self.trust_rule(tenant, tool, domain);
         let (judged, now) = (cell.judged.lock(), self.clock.now());
         let mut all: Vec<_> = judged.ledgers().flat_map(|trust| trust.status(rule_of, now)).collect();
         all.sort_by_key(|one| Reverse(one.standing.state));
         all
+    }
+
+    /// The rule that judges a tool, or a domain alone.
+    pub(crate) fn trust_rule(
+        &self,
+        tenant: &Option<TenantId>,
+        tool: Option<&ToolRef>,
+        domain: Option<&Domain>,
+    ) -> TrustRule {
+        let policy = self.policy_of_blank(tenant, tool, domain, Annotations::default());
+        match (tool, &policy.domain_trust) {
+            (None, Some(of_domain)) => of_domain.clone(),
+            (None, None) | (Some(_), _) => policy.trust.clone(),
+        }
     }
 
     /// The calls that ended last, in this process or another one. A store that fails has none.

@@ -14,6 +14,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::breaker::Transition;
 use steadfast_core::call::{CallResult, Notice, Request};
 use steadfast_core::code::Code;
+use steadfast_core::dedupe::Owner;
 use steadfast_core::envelope::{CallEnvelope, ErrorBody, Target};
 use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::notification::Notification;
@@ -250,6 +251,13 @@ impl Telling {
                 let unknown = Notification::outcome_unknown(request, about.at);
                 self.notify(Notification { for_client: about.policy.trust.notify, ..unknown });
             }
+        }
+    }
+
+    /// Notifies people of a call of another process that is gone, once.
+    pub(crate) fn notify_of_abandoned(&self, owner: &Owner, notification: Notification) {
+        if self.is_first(owner.digest()) {
+            self.notify(notification);
         }
     }
 

@@ -20,7 +20,6 @@ use steadfast_core::trust::{Bounds, Snapshot, TrustLedger};
 use steadfast_store::{StoreError, Trouble};
 
 use crate::engine::Inner;
-use crate::persist::adopt_trust;
 
 /// The name of the file within its folder.
 const FILE: &str = "reliability.json";
@@ -278,9 +277,7 @@ impl Inner {
 
     fn adopt_trust_file(&self, contents: Option<&Contents>) -> Result<(), String> {
         let Some(contents) = contents else { return Ok(()) };
-        let tenant = self.machines.tenants.get(&None);
-        let mut judged = tenant.judged.lock();
-        adopt_trust(&mut judged.trust, contents.snapshot.clone(), self.trust_bounds)
+        self.adopt_trust(&None, contents.snapshot.clone())
     }
 
     pub(crate) async fn write_trust_file(&self, file: &TrustFile) -> Result<(), StoreError> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use steadfast_core::approval::{Grantor, ParkedId};
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{Escalation, Target, ToolReliabilityState, TrustStatus};
+use steadfast_core::trust::{Escalation, Scope, Target, ToolReliabilityState, TrustState, TrustStatus};
 use steadfast_executor::{
     Asker, By, DomainView, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named,
 };
@@ -126,10 +126,14 @@ impl Called<'_> {
             tool: &own,
             shown: name,
             prompt,
+            operator_only: self.is_blocked(name),
             asker: self.asker.clone(),
         };
         let refused = |why: String| Err(NotReset::Refused(why));
         match self.engine.ask_person(wish).await {
+            Ok(Granted::Yes(Grantor::Client)) if self.is_blocked(name) => refused(format!(
+                "{name} was blocked meanwhile; only an operator can reset it. Call {RESET} again"
+            )),
             Ok(Granted::Yes(Grantor::Client)) => Ok(By::new("client", Surface::Mcp)),
             Ok(Granted::Yes(Grantor::Operator)) => Ok(By::new("operator", Surface::Mcp)),
             Ok(Granted::No) => {
@@ -144,6 +148,16 @@ impl Called<'_> {
             }
             Err(error) => refused(format!("nobody could be asked: {error}")),
         }
+    }
+}
+
+impl Called<'_> {
+    /// Whether only an operator may let the tool run again.
+    fn is_blocked(&self, name: &str) -> bool {
+        let states = self.engine.trust(self.tenant);
+        // A reset of the tool leaves its domain as it is.
+        let mut own = states.iter().map(|one| &one.standing).filter(|one| one.scope != Scope::Domain);
+        own.any(|one| one.state == TrustState::Blocked && is_about(one, name))
     }
 }
 

@@ -299,6 +299,9 @@ impl Opening {
         {
             engine = engine.listener(Arc::new(malformed));
         }
+        if self.only_looks {
+            engine = engine.only_looks();
+        }
         for listener in self.listeners {
             engine = engine.listener(listener);
         }

@@ -93,6 +93,10 @@ impl Webhooks {
 
 impl Listener for Webhooks {
     fn notification(&self, notification: &Arc<Notification>) {
+        // The process where it happened sends it.
+        if notification.is_from_elsewhere {
+            return;
+        }
         let mut receivers = self.receivers.lock();
         self.follow(&mut receivers);
         for (name, Receiver { webhook, queue, .. }) in &*receivers {

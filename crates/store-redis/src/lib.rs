@@ -351,6 +351,10 @@ impl Store for RedisStore {
         Box::pin(self.inner.resolve(resolve, rules))
     }
 
+    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+        Box::pin(async move { Ok(self.inner.mark_abandoned(key, rules).await?.map(Arc::unwrap_or_clone)) })
+    }
+
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(self.inner.settled(key))
     }

@@ -10,8 +10,8 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Decided, Found, IndexMove, Intent, Known, LeaseSight, Owner, Receipt, Record,
     RecordState, Release, RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict,
-    StartVerdict, Write, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
-    decide_save, decide_start,
+    StartVerdict, Write, decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew,
+    decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -141,6 +141,17 @@ impl Inner {
         self.transact(&Places::only(resolve.key), None, Shape::Whole, |sight, now| {
             let found = sight.own().map(|record| (record, LeaseSight::Time));
             decide_resolve(resolve, found, rules, now)
+        })
+        .await
+    }
+
+    pub(crate) async fn mark_abandoned(
+        self: &Arc<Self>,
+        key: Key,
+        rules: &Rules,
+    ) -> Result<Option<Arc<Record>>, StoreError> {
+        self.transact(&Places::only(key), None, Shape::Whole, |sight, now| {
+            decide_abandoned(sight.own().map(|record| (record, LeaseSight::Time)), rules, now)
         })
         .await
     }

@@ -353,6 +353,14 @@ impl Store for SqliteStore {
         Box::pin(self.operate(move |tx| tx.resolve(&resolve, &rules)))
     }
 
+    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+        let rules = *rules;
+        Box::pin(async move {
+            let marked = self.operate(move |tx| tx.mark_abandoned(key, &rules)).await?;
+            Ok(marked.map(Arc::unwrap_or_clone))
+        })
+    }
+
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
             let look = async || self.look_up(move |view| view.holder(key)).await.unwrap_or(None);

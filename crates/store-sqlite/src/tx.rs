@@ -9,8 +9,8 @@ use rusqlite::{OptionalExtension, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Decided, IndexMove, Known, Owner, Receipt, Record, RecordState, Release,
-    RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write, decide_delivered,
-    decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write, decide_abandoned,
+    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -134,6 +134,13 @@ impl<'c> Tx<'c> {
         let own = self.load(resolve.key)?;
         let found = record(&own).map(|record| (record, self.shared.sight.sight(&record.owner.process)));
         let decided = decide_resolve(resolve, found, rules, self.shared.clock.now());
+        self.decided(decided, own.iter())
+    }
+
+    pub(crate) fn mark_abandoned(&mut self, key: Key, rules: &Rules) -> Result<Option<Arc<Record>>, Fault> {
+        let own = self.load(key)?;
+        let found = record(&own).map(|record| (record, self.shared.sight.sight(&record.owner.process)));
+        let decided = decide_abandoned(found, rules, self.shared.clock.now());
         self.decided(decided, own.iter())
     }
 

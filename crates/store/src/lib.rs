@@ -79,6 +79,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Resolves an unknown outcome.
     fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict>;
 
+    /// Records that the outcome of the run under this key is unknown, if its holder is gone and nobody has recorded it yet: then
+    /// it returns the record as it is now. Of several that look at once, one gets it.
+    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>>;
+
     /// Waits until the record under this key is no longer in flight under a living holder: it is finished, gone, or
     /// its lease has ended. Looks for itself after it has begun to listen, so nothing is missed; may come back
     /// early. A store that fails meanwhile comes back too, for the claim that follows to say so.

@@ -14,6 +14,7 @@
 //! | release: it never ran, or may run again | [`decide_release`] |
 //! | the answer has reached its caller | [`decide_delivered`] |
 //! | an operator settles an unknown outcome | [`decide_resolve`] |
+//! | somebody looks at a run whose holder is gone | [`decide_abandoned`] |
 //!
 //! Six ideas carry the tables:
 //!
@@ -45,7 +46,8 @@ pub use format::{FORMAT, UnreadableRecord};
 pub use marker::{Marker, MarkerWatch, Seen};
 pub use owner::{
     Absence, Release, RenewVerdict, Resolution, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
-    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save,
+    decide_start,
 };
 pub use record::{
     AttemptFact, Ending, Failure, IndexMove, Lease, LeaseSight, Observed, Origin, Owner, Process, Receipt,

@@ -310,6 +310,26 @@ pub fn decide_resolve(
     Decided { verdict: ResolveVerdict::NotSettled(left), write }
 }
 
+/// Records that the outcome of a run is unknown whose holder is gone, where nobody has asked for it since. The verdict is the
+/// record as it is then; nothing if there is nothing to record.
+pub fn decide_abandoned(
+    found: Option<(&Record, LeaseSight)>,
+    rules: &Rules,
+    now: Timestamp,
+) -> Decided<Option<Arc<Record>>> {
+    let marked = found.filter(|(record, _)| !record.is_expired(now)).and_then(|(record, sight)| {
+        let (unknown, is_new) = unknown_outcome(record, sight, rules, now)?;
+        is_new.then(|| Arc::new(record.now_unknown(unknown, rules, now)))
+    });
+    match marked {
+        Some(record) => Decided {
+            verdict: Some(record.clone()),
+            write: Write::Put { record, index: IndexMove::Keep, remove: Vec::new() },
+        },
+        None => Decided::only(None),
+    }
+}
+
 /// A version that this key has not had: what was there before is unknown, and a mark for it must miss.
 fn fresh_version(claimed: &Record, now: Timestamp) -> u64 {
     now.as_millis().max(claimed.version.saturating_add(1))

@@ -418,6 +418,15 @@ impl Record {
         self.expires.is_some_and(|expires| expires <= now)
     }
 
+    /// Whether its outcome is unknown as soon as its holder is gone, and nobody has recorded that yet.
+    pub fn may_be_abandoned(&self) -> bool {
+        match &self.state {
+            RecordState::Inflight => !self.may_be_taken_over(),
+            RecordState::Unknown(unknown) => unknown.settles == Settles::WhenOwnerSays,
+            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
+        }
+    }
+
     /// Whether somebody else may run it once its holder is gone: nothing was sent, or it does no harm twice.
     pub fn may_be_taken_over(&self) -> bool {
         !self.started || self.retry_safe

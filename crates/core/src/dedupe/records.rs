@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::claim::{Claim, ClaimVerdict, Found, Known, Role, Rules, decide_claim};
 use super::owner::{
     Absence, Release, RenewVerdict, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
-    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save,
+    decide_start,
 };
 use super::record::{IndexMove, LeaseSight, Owner, Receipt, Record, Write};
 use crate::Timestamp;
@@ -101,6 +102,20 @@ impl Records {
     ) -> ResolveVerdict {
         let found = self.get(&resolve.key).map(|record| (record, sight(&record.owner)));
         let decided = decide_resolve(resolve, found, rules, now);
+        self.apply(decided.write);
+        decided.verdict
+    }
+
+    /// Records that an outcome is unknown whose run was abandoned.
+    pub fn mark_abandoned(
+        &mut self,
+        key: &Key,
+        rules: &Rules,
+        sight: impl Fn(&Owner) -> LeaseSight,
+        now: Timestamp,
+    ) -> Option<Arc<Record>> {
+        let found = self.get(key).map(|record| (record, sight(&record.owner)));
+        let decided = decide_abandoned(found, rules, now);
         self.apply(decided.write);
         decided.verdict
     }

@@ -7,6 +7,7 @@ use super::account::{Account, Blocked, Failure, State, Step};
 use super::prompt::Facts;
 use super::shelf::Shelf;
 use super::snapshot::{DomainStats, HistoryEntry, ToolReliabilityState};
+use super::status::subject;
 use super::{
     Escalation, Finished, Report, ReportedFailure, Rules, Scope, Signature, Standing, Subject, Target,
     TrustChange, TrustState,
@@ -564,14 +565,8 @@ impl Told<'_> {
 
     fn change(self, step: Step, now: Timestamp) -> TrustChange {
         let Step { from, to, reason, failures, until, successes_needed } = step;
-        let subject = match (self.scope, self.tool, self.signature, self.domain) {
-            (Scope::Domain, _, _, Some(domain)) => domain.as_str().into(),
-            (Scope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
-            (Scope::Tool | Scope::Signature | Scope::Domain, Some(tool), _, _) => tool.to_string().into(),
-            (Scope::Tool | Scope::Signature | Scope::Domain, None, _, _) => "everything".into(),
-        };
         TrustChange {
-            subject,
+            subject: subject(self.scope, self.tool, self.signature, self.domain),
             scope: self.scope,
             tool: self.tool.cloned(),
             signature: self.signature.cloned(),

@@ -43,7 +43,7 @@ use crate::policy::TrustRule;
 
 pub use ledger::{Bounds, Notify, TrustLedger};
 pub use snapshot::{DomainStats, HistoryEntry, Snapshot, SnapshotError, ToolReliabilityState};
-pub use status::TrustStatus;
+pub use status::{TrustStatus, changes_between};
 
 /// What failures are counted by: the tool and the part of its arguments that matters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -119,6 +119,10 @@ impl Store for Faulty {
         self.if_up(Box::pin(async move { self.inner.resolve(resolve, rules).await }))
     }
 
+    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+        self.if_up(Box::pin(async move { self.inner.mark_abandoned(key, rules).await }))
+    }
+
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         self.inner.settled(key)
     }

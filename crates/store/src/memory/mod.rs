@@ -23,8 +23,9 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Absence, Claim, ClaimVerdict, Found, Known, LeaseSight, Owner, Process, Receipt, Record, Release,
-    RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write, decide_claim,
-    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write,
+    decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
+    decide_save, decide_start,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -260,6 +261,16 @@ impl Store for MemoryStore {
             let decided = decide_resolve(resolve, found, rules, now);
             (decided.verdict, decided.write)
         }))
+    }
+
+    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+        let now = self.clock.now();
+        let marked = self.change(key, |found| {
+            let decided =
+                decide_abandoned(found.map(|record| (record, self.sight(&record.owner))), rules, now);
+            (decided.verdict, decided.write)
+        });
+        done(marked.map(Arc::unwrap_or_clone))
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

@@ -251,7 +251,8 @@ cases! { $
         a_delivery_marks_the_answer_it_names_and_no_other,
         an_answer_before_the_end_is_never_marked,
         an_operator_resolves_an_unknown_outcome,
-        that_a_call_did_not_run_is_not_believed_before_its_end;
+        that_a_call_did_not_run_is_not_believed_before_its_end,
+        an_abandoned_run_is_recorded_as_unknown_once;
     waiting:
         what_is_settled_is_not_waited_for,
         a_follower_is_woken_by_every_end,

@@ -411,3 +411,26 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
     assert_eq!(verdict, ResolveVerdict::Resolved);
     assert!(world.is_absent(record.key).await);
 }
+
+pub(super) async fn an_abandoned_run_is_recorded_as_unknown_once(world: World) {
+    for column in COLUMNS {
+        let held = world.take(&world.leader(column, "held")).await;
+        assert_eq!(world.mark_abandoned(held.key, &rules()).await.unwrap(), None, "{column:?}");
+        assert_eq!(world.found(held.key).await, held);
+
+        let gone = world.take_and_lapse(world.leader(column, "gone")).await;
+        let marked =
+            world.second().mark_abandoned(gone.key, &rules()).await.unwrap().expect("it is abandoned");
+        assert_eq!(world.found(gone.key).await, marked);
+        let RecordState::Unknown(unknown) = &marked.state else { panic!("{column:?}: {:?}", marked.state) };
+        assert!(!unknown.is_settled(world.now()), "its time begins now: {column:?}");
+        assert_eq!(world.mark_abandoned(gone.key, &rules()).await.unwrap(), None, "once: {column:?}");
+        let second = world.duplicate(column, "gone", &gone);
+        assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
+    }
+    // What was not sent, or does no harm twice, is for the next one to run.
+    let safe = world.take_and_lapse(Claim { retry_safe: true, ..world.explicit("safe") }).await;
+    assert_eq!(world.mark_abandoned(safe.key, &rules()).await.unwrap(), None);
+    let nowhere = world.explicit("nowhere").address.own();
+    assert_eq!(world.mark_abandoned(nowhere, &rules()).await.unwrap(), None);
+}

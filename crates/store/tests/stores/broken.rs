@@ -113,6 +113,7 @@ const BROKEN: &[(Fault, &[&str])] = &[
             "a_lapsed_run_that_is_safe_to_repeat_is_taken_over",
             "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
             "an_attempt_whose_holder_is_gone_is_over_after_a_time",
+            "an_abandoned_run_is_recorded_as_unknown_once",
             "a_follower_is_woken_when_the_lease_ends",
             "random_histories_go_as_in_the_reference",
         ],
@@ -682,6 +683,10 @@ impl Store for Broken {
                 verdict => Ok(verdict),
             }
         })
+    }
+
+    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+        self.inner.mark_abandoned(key, rules)
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

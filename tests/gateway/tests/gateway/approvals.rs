@@ -1,10 +1,12 @@
 //! Questions before a call runs: whether it may, asked of the person at the client or of an operator, and what a server
 //! itself wants to know first.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::world::{By, Era, World, wait};
+use crate::world::{By, Era, World, kill, wait};
 
 /// Every payment needs a person. Calls that are made again and again until an answer is heard of are no loop, and no call
 /// is dispatched twice by mistake. Nobody gives up before the test does.
@@ -310,6 +312,67 @@ fn gr_9_an_outcome_that_nobody_knew_is_settled_by_an_operator() {
     }
 }
 
+/// A gateway that is killed while it waits for the answer to a payment.
+fn killed_in_a_call(world: &World) {
+    let gate = world.makes_it("gate");
+    let mut client = world.client();
+    client.send_call("pay", json!({ "id": "a", "fault": "gate" }));
+    world.until("pay a", 1);
+    kill(client.pid());
+    client.ended();
+    fs::remove_file(gate).unwrap();
+}
+
+#[test]
+fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_of_as_unknown() {
+    World::each("gr_9_killed", concat!("guard.mode = \"off\"\n", soon_settled!()), |world| {
+        killed_in_a_call(&world);
+        // Nobody makes the call again: the next gateway finds it when it starts.
+        let mut client = world.client();
+        let told = world.logged_times("notification", 1).remove(0);
+        assert_eq!(
+            (&told["notification"], &told["toolName"], &told["toolNamespace"]),
+            (&json!("outcome_unknown"), &json!("pay"), &json!("bank")),
+            "{told}"
+        );
+        let (status, _) = world.steadfast(&["status"]);
+        assert!(status.contains("1 call has an unknown outcome"), "{status}");
+        let (listed, good) = world.steadfast(&["unknown", "--json"]);
+        assert!(good, "{listed}");
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let record = &listed["unknown"][0];
+        assert_eq!(
+            (&record["tool"]["tool"], &record["observed"]),
+            (&json!("pay"), &json!("process_died")),
+            "{listed}"
+        );
+        let key = record["key"].as_str().unwrap().get(..12).unwrap();
+        assert!(told["message"].as_str().unwrap().contains(&format!("steadfast resolve {key}")), "{told}");
+        // The same call, made again, is told so, and people are not told twice.
+        if world.front == By::Stdio && !world.is_elsewhere() {
+            let said = client.call("pay", json!({ "id": "a", "fault": "gate" }));
+            assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+            world.logged_times("notification", 1);
+        }
+        assert_eq!(world.count("pay a"), 1);
+    });
+}
+
+#[test]
+fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_runs() {
+    let world = World::new("gr_9_killed_alone");
+    killed_in_a_call(&world);
+    let (listed, good) = world.steadfast(&["unknown"]);
+    assert!(
+        good && listed.contains("bank/pay") && listed.contains("steadfast resolve CALL --ran"),
+        "{listed}"
+    );
+    let name = listed.lines().find(|line| line.contains("bank/pay")).unwrap().split(' ').next().unwrap();
+    let (said, good) = world.steadfast(&["resolve", name, "--ran"]);
+    assert!(good, "{said}");
+    assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
+}
+
 // ---- trust, and the person at the client ----
 
 /// One crash costs a tool its trust. Two tools of ours say so, and forgive it.
@@ -385,6 +448,10 @@ fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
 fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_nothing() {
     World::each("rp_13_operator", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
         let mut client = world.client();
+        client.request("logging/setLevel", json!({ "level": "info" }));
+        if world.front == By::Http {
+            client.listen();
+        }
         lose_trust(&mut client, "a");
         let reset = json!({ "tool_name": "bank/look" });
         for _ in 0..2 {
@@ -393,6 +460,24 @@ fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_
             assert!(!is_trusted(&mut client));
         }
         let number = request_ids(&world, 1).remove(0);
+        // People are notified of it once, also the one at the client, who cannot be asked.
+        let heard = loop {
+            let heard = client.told("notifications/message");
+            if heard["params"]["data"]["event"] == "approval_requested" {
+                break heard;
+            }
+        };
+        let data = &heard["params"]["data"];
+        assert_eq!(
+            (&data["tool"]["tool"], &data["approval"]["id"].to_string()),
+            (&json!("reliability_reset"), &number)
+        );
+        let asked = || {
+            let logged = world.logged("notification").into_iter();
+            logged.filter(|line| line["notification"] == "approval_requested").collect::<Vec<_>>()
+        };
+        wait(|| !asked().is_empty(), || "the line of the log".to_owned());
+        assert_eq!(asked().len(), 1, "{:?}", asked());
         let (said, good) = world.steadfast(&["approve", &number]);
         assert!(good, "{said}");
         assert_eq!(client.call("reliability_reset", reset.clone()).text, "forgiven: bank/look");
@@ -400,6 +485,34 @@ fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_
         lose_trust(&mut client, "b");
         let said = client.call("reliability_reset", reset);
         assert!(said.is_error && said.text.contains("steadfast approve"), "it was approved once: {said:?}");
+        wait(|| asked().len() == 2, || format!("another request: {:?}", asked()));
+    });
+}
+
+#[test]
+fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
+    let config = "[gateway]\nreliability_tools = true\n[tools.\"bank/*\"]\nguard.mode = \"off\"\n";
+    World::each("rp_13_blocked", config, |world| {
+        let mut client = world.client_that_can(form());
+        client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
+        let reset = json!({ "tool_name": "bank/look" });
+        let said = client.call("reliability_reset", reset.clone());
+        assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
+        let asked =
+            |client: &Client| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
+        assert!(!asked(&client), "{:?}", client.heard);
+        assert_eq!(client.call("look", json!({ "id": "y" })).code.as_deref(), Some("tool_blocked"));
+        let number = request_ids(&world, 2).into_iter().min().unwrap();
+        let (listed, _) = world.steadfast(&["approvals", "--json"]);
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let of_reset = |one: &&Value| one["tool"]["tool"] == "reliability_reset";
+        let request = listed["approvals"].as_array().unwrap().iter().find(of_reset).expect("it is parked");
+        assert_eq!((&request["blocked"], &request["id"].to_string()), (&json!(true), &number), "{listed}");
+        let (said, good) = world.steadfast(&["approve", &number]);
+        assert!(good, "{said}");
+        assert_eq!(client.call("reliability_reset", reset).text, "forgiven: bank/look");
+        assert_eq!(client.call("look", json!({ "id": "z" })).text, "look z, run 1");
+        assert!(!asked(&client), "{:?}", client.heard);
     });
 }
 

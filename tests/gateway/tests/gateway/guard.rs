@@ -68,6 +68,33 @@ fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
 }
 
 #[test]
+fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() {
+    World::each("tg_1_brought_back", "trust.mode = \"off\"\n", |world| {
+        let names = world.makes_it("names");
+        let list = |client: &mut Client| client.request("tools/list", json!({}));
+        let is_listed = |listed: &Value| {
+            listed["result"]["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "extra")
+        };
+        fs::write(&names, "extra\n").unwrap();
+        let mut client = world.client();
+        for _ in 0..2 {
+            assert!(client.call("extra", json!({})).is_error);
+        }
+        assert_eq!(client.call("extra", json!({})).code.as_deref(), Some("loop_detected"));
+        // Listed once more, it is what it was.
+        assert!(is_listed(&list(&mut client)));
+        assert_eq!(client.call("extra", json!({})).code.as_deref(), Some("loop_detected"));
+        fs::write(&names, "").unwrap();
+        assert!(!is_listed(&list(&mut client)));
+        fs::write(&names, "extra\n").unwrap();
+        assert!(is_listed(&list(&mut client)));
+        let said = client.call("extra", json!({}));
+        assert!(said.is_error && said.code.as_deref() != Some("loop_detected"), "{said:?}");
+        assert_eq!(world.count("refused extra"), 3, "{:?}", world.ledger());
+    });
+}
+
+#[test]
 fn tg_2_the_fifth_failure_of_a_turn_stops_its_tools() {
     World::each("tg_2_cap", "trust.mode = \"off\"\n", |world| {
         let mut client = world.client();

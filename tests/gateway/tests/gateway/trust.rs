@@ -230,6 +230,35 @@ fn rp_8_a_client_that_wants_to_hear_of_it_is_told_of_an_outcome_that_is_unknown(
     });
 }
 
+#[test]
+fn rp_8_a_client_that_is_not_to_be_notified_hears_nothing_of_its_requests_and_outcomes() {
+    let config = "guard.mode = \"off\"\n\
+        [tools.\"bank/pay\".trust]\nnotify = false\n\
+        [tools.\"bank/send\"]\napproval = \"always\"\ntrust.notify = false\n\
+        [tools.\"bank/fold\"]\napproval = \"always\"\n";
+    for back in [By::Stdio, By::Http] {
+        // On one line, where messages keep their order.
+        let world = World::of("rp_8_silent", config, By::Stdio, back);
+        let mut client = world.client();
+        client.request("logging/setLevel", json!({ "level": "info" }));
+        for (tool, arguments, code) in [
+            ("pay", json!({ "id": "a", "fault": "die_after" }), "outcome_unknown"),
+            ("send", json!({ "id": "a" }), "approval_required"),
+            ("fold", json!({ "id": "a" }), "approval_required"),
+            ("draw", json!({ "id": "a", "fault": "die_after" }), "outcome_unknown"),
+        ] {
+            assert_eq!(client.call(tool, arguments).code.as_deref(), Some(code), "{tool}");
+        }
+        // All are in the log; the client hears of those that are not silenced.
+        wait(|| world.logged("notification").len() == 4, || format!("{:?}", world.logged("notification")));
+        for (tool, event) in [("fold", "approval_requested"), ("draw", "outcome_unknown")] {
+            let heard = client.told("notifications/message");
+            let data = &heard["params"]["data"];
+            assert_eq!((&data["tool"]["tool"], &data["event"]), (&json!(tool), &json!(event)), "{heard}");
+        }
+    }
+}
+
 /// Nothing but trust acts, by these rules.
 fn only_trust(rules: &str) -> String {
     format!("guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n{rules}")

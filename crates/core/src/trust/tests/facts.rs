@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::trust::account::{Account, State};
-use crate::trust::{Bounds, HistoryEntry, Notify, Report, ReportedFailure, Snapshot, SnapshotError, Target};
+use crate::trust::{
+    Bounds, HistoryEntry, Notify, Report, ReportedFailure, Snapshot, SnapshotError, Target, changes_between,
+};
 
 const BAD: Finished = Finished::Failure { severity: Severity::Crash, recoverable: true };
 
@@ -336,6 +338,41 @@ fn of_two_that_do_not_trust_a_tool_the_one_that_heard_of_it_last_counts() {
     forgiven.ledger.reset(Target::All, at(10));
     forgiven.ledger.adopt(escalated().ledger.snapshot(at(10))).unwrap();
     assert_eq!(forgiven.state(11), TrustState::Trusted);
+}
+
+#[test]
+fn what_another_process_changed_is_told_with_what_is_known_of_it() {
+    let rule = TrustRule { block_after: n(1), ..TrustRule::default() };
+    for notify in [true, false] {
+        let rule_of = |_: Option<&ToolRef>, _: Option<&Domain>| TrustRule { notify, ..rule.clone() };
+        let between = |before: &TrustLedger, after: &TrustLedger, now: u64| {
+            let (before, after) = (before.status(rule_of, at(now)), after.status(rule_of, at(now)));
+            changes_between(&before, &after, rule_of, at(now))
+        };
+        let (nobody, one) = (TrustLedger::default(), One::escalated(rule.clone(), 10));
+        let lost = between(&nobody, &one.ledger, 10).remove(0);
+        // The same as where it happened.
+        let mut there = One::new(TrustRule { notify, ..rule.clone() });
+        there.records(&[failure(Severity::ServerError); 2], 10);
+        assert_eq!(lost, there.record(failure(Severity::ServerError), 10).remove(0));
+        assert_eq!(between(&one.ledger, &one.ledger, 10), []);
+        // The time of escalation is over for whoever looks: nothing changed.
+        assert_eq!(between(&one.ledger, &one.ledger, 4000), []);
+        let mut blocked = one.ledger.clone();
+        let subject = Subject { tool: &one.tool, signature: &one.signature, domain: None };
+        blocked.record(Rules { signature: &rule, domain: None }, subject, BAD, at(20));
+        let change = between(&one.ledger, &blocked, 20).remove(0);
+        assert_eq!(
+            (change.from, change.to, change.until),
+            (TrustState::Escalated, TrustState::Blocked, None)
+        );
+        let won = between(&blocked, &nobody, 30).remove(0);
+        assert_eq!(
+            (won.to, won.reason.as_str(), won.failures),
+            (TrustState::Trusted, "another process says so", 0)
+        );
+        assert_eq!((won.notify, won.tool, won.at), (notify, Some(one.tool.clone()), at(30)));
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Notifications (RP-8): trust that changed, requests that wait, outcomes that are unknown. Webhooks, the log, whoever follows
 //! events and clients are told the same.
 
+use std::fs;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -11,8 +13,10 @@ use super::service::Heard;
 use super::trust::{STRICT, lose_trust};
 use super::{Gateway, Said, envelope};
 use crate::client::Client;
-use crate::world::wait;
+use crate::world::{LISTEN, start_gateway, wait};
 
+/// A secret by its looks.
+const TOKEN: &str = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
 const SECRET: &str = "whsec_c3RlYWRmYXN0LXN0ZWFkZmFzdC1zdGVhZGZhc3Q=";
 
 /// Three receivers: one that fails at first, one for messages in Slack, and one that never answers.
@@ -132,7 +136,19 @@ fn rp_8_a_change_of_trust_is_told_to_webhooks_the_log_events_and_clients() {
 #[test]
 fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
     let gateway = Gateway::new("notify_unknown", &with_receivers(STRICT));
+    // A host is in what people read, and may have a secret in its name.
+    let url = json!(format!("https://{TOKEN}.example.com/data"));
+    for id in ["1", "2"] {
+        gateway.call(&envelope("bank/look", &json!({ "id": id, "url": url, "fault": "503" })));
+    }
+    let lost = taken(&gateway, "trust_changed", 1).remove(0);
+    let subject = lost["trust"]["subject"].as_str().unwrap();
+    assert!(
+        subject.starts_with("bank/look|url=") && lost["message"].as_str().unwrap().contains(" at "),
+        "{lost}"
+    );
     lose_trust(&gateway, "http");
+    let mut events = gateway.listen("?event=notification");
     let refused = gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
     assert_eq!(refused.code(), "approval_required");
     let asked = taken(&gateway, "approval_requested", 1).remove(0);
@@ -141,6 +157,12 @@ fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
     assert!(
         message.contains("http/look") && message.contains(&format!("steadfast approve {number}")),
         "{asked}"
+    );
+    let event = events.any();
+    assert_eq!(
+        (&event["notification"], &event["message"]),
+        (&json!("approval_requested"), &json!(message)),
+        "{event}"
     );
     assert!(asked["approval"]["expiresMs"].is_u64() && asked["requestId"].is_string(), "{asked}");
     // Whoever asks the same again is not told of as another.
@@ -162,5 +184,56 @@ fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(taken(&gateway, "approval_requested", 1).len(), 1);
     let all: String = sent(&gateway, "ops").iter().map(|heard| heard.body.as_str()).collect();
-    assert!(!all.contains("s3cr3t"), "{all}");
+    let logged = format!("{:?}", gateway.logged("notification"));
+    for told in [all, logged] {
+        assert!(!told.contains("s3cr3t") && !told.contains(TOKEN), "{told}");
+    }
+}
+
+#[test]
+fn rp_8_what_another_process_changed_is_told_here_and_its_webhooks_are_sent_there() {
+    let mut gateway = Gateway::new("notify_elsewhere", &with_receivers(STRICT));
+    let own = format!("[notify.second]\nurl = \"http://{}/second\"\n", gateway.service.address);
+    fs::write(gateway.folder.join("second.toml"), own).unwrap();
+    let mut command = gateway.command(&["serve", "--config", "steadfast.toml", "--config", "second.toml"]);
+    let log = fs::File::create(gateway.folder.join("second log")).unwrap();
+    let (_second, address) = start_gateway(command.args(LISTEN).stderr(log));
+    let first = std::mem::replace(&mut gateway.address, address);
+    let mut client = Client::at(address);
+    client.initialize();
+    client.request("logging/setLevel", json!({ "level": "warning" }));
+    client.listen();
+    let mut events = gateway.listen("?event=notification");
+
+    gateway.address = first;
+    lose_trust(&gateway, "http");
+    let lost = events.any();
+    assert_eq!(
+        (&lost["notification"], &lost["toolNamespace"], &lost["trustState"], &lost["reason"]),
+        (&json!("trust_changed"), &json!("http"), &json!("ESCALATED"), &json!("2 failures in 1 h")),
+        "{lost}"
+    );
+    let heard = client.told("notifications/message");
+    let trust = &heard["params"]["data"]["trust"];
+    assert_eq!((&trust["from"], &trust["to"]), (&json!("trusted"), &json!("escalated")), "{heard}");
+    assert!(trust["untilMs"].is_u64(), "{heard}");
+    let refused = gateway.call(&envelope("http/look", &json!({ "id": "asked" })));
+    assert_eq!(refused.code(), "approval_required");
+    let asked = events.any();
+    assert_eq!(asked["notification"], "approval_requested", "{asked}");
+    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    let forgiven = events.any();
+    assert_eq!(
+        (&forgiven["notification"], &forgiven["trustState"]),
+        (&json!("trust_changed"), &json!("TRUSTED"))
+    );
+
+    // The second process sends what happens in it, and nothing else.
+    gateway.address = address;
+    lose_trust(&gateway, "command");
+    assert_eq!(events.any()["toolNamespace"], "command");
+    // In the order in which they were told.
+    wait(|| !sent(&gateway, "second").is_empty(), || "the webhook of the second".to_owned());
+    let first = body(&sent(&gateway, "second")[0]);
+    assert_eq!((&first["event"], &first["tool"]["namespace"]), (&json!("trust_changed"), &json!("command")));
 }

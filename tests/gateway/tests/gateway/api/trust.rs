@@ -1,12 +1,14 @@
 //! Trust over HTTP (RP-7 to RP-9, RP-13): a tool that fails asks before it runs, people are told why, and it is forgiven by
 //! time or by a person.
 
+use std::fs;
 use std::thread;
 
 use serde_json::{Value, json};
 
 use super::{ADMIN, Gateway, KINDS, Said, envelope};
 use crate::client::Client;
+use crate::raw::send;
 use crate::world::wait;
 
 /// Two failures within the hour are too many; nothing else is in the way.
@@ -284,6 +286,30 @@ fn rp_7_what_was_approved_for_a_session_ends_with_it() {
 }
 
 #[test]
+fn rp_7_what_was_approved_for_a_session_ends_when_its_client_says_that_it_is_done() {
+    let gateway = Gateway::with("rp_7_deleted", "guard.mode = \"off\"\n", "approval = \"always\"\n", |_| {});
+    let mut client = Client::at(gateway.address).behind("/mcp/bank");
+    client.initialize_with(json!({ "elicitation": {} }));
+    client.request("tools/list", json!({}));
+    let id = client.send_call("pay", json!({ "id": "a" }));
+    let question = client.asked();
+    client.reply(&question, json!({ "action": "accept", "content": { "decision": "session" } }));
+    assert_eq!(crate::client::Said::of(&client.answer(id)).text, "pay a, run 1");
+    // Under the name of its session anybody may call, as far as they may call at all.
+    let session = gateway.logged_times("tool_call_end", 1).remove(0)["sessionKey"].clone();
+    let call = |id: &str| {
+        let mut call = envelope("bank/pay", &json!({ "id": id }));
+        call["target"]["sessionKey"] = session.clone();
+        gateway.call(&call)
+    };
+    assert_eq!(call("b").text(), "pay b, run 1");
+    let delete = gateway.request("DELETE /mcp/bank").header("mcp-session-id", &client.session());
+    assert_eq!(send(&delete).unwrap().status, 204);
+    assert_eq!(call("c").code(), "approval_required");
+    assert_eq!(gateway.count("bank", "pay c"), 0);
+}
+
+#[test]
 fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
     let mut gateway = Gateway::new("rp_12_sessions", &format!("{STRICT}[trust_state]\npersist = false\n"));
     lose_trust(&gateway, "http");
@@ -306,6 +332,70 @@ fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
     gateway.stop();
     gateway.start(|_| {});
     assert_eq!(look(&gateway, "http", json!({ "id": "f" })).text(), "look f, run 1", "nothing is kept");
+}
+
+#[test]
+fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_where_trust_is_not_kept() {
+    let gateway = Gateway::new("rp_12_domains", &format!("{STRICT}[trust_state]\npersist = false\n"));
+    for (session, fault) in [("s-1", ""), ("s-1", "503"), ("s-2", "503")] {
+        let mut call = envelope("bank/look", &json!({ "id": format!("{session} {fault}"), "fault": fault }));
+        call["target"]["sessionKey"] = session.into();
+        assert_eq!(gateway.call(&call).body["error"].is_object(), fault == "503");
+    }
+    let seen = gateway.get("/v1/domains?domain=bank");
+    let bank = &seen["domains"][0];
+    assert_eq!(
+        (&bank["successes"], &bank["failures"], &bank["failuresBySeverity"]["server_error"]),
+        (&json!(1), &json!(2), &json!(2)),
+        "{seen}"
+    );
+    assert!(bank["lastFailureAtMs"].as_u64() >= bank["lastSuccessAtMs"].as_u64(), "{seen}");
+}
+
+#[test]
+fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_kept() {
+    let gateway = Gateway::new("rp_1_bounded", STRICT);
+    for number in 0..105 {
+        report(
+            &gateway,
+            "often",
+            json!({ "error": format!("failure {number}"), "severity": "informational" }),
+        );
+    }
+    report(&gateway, "once", json!({ "severity": "informational" }));
+    let of = |tool: &str| {
+        let seen = gateway.get(&format!("/v1/tools/web%2F{tool}/failures?limit=1000"));
+        seen["failures"].as_array().unwrap().clone()
+    };
+    // They are written in the order in which they came.
+    wait(|| of("once").len() == 1, || "the last report".to_owned());
+    let kept = of("often");
+    let messages: Vec<_> = kept.iter().map(|record| record["message"].as_str().unwrap().to_owned()).collect();
+    let newest: Vec<_> = (5..105).rev().map(|number| format!("failure {number}")).collect();
+    assert_eq!(messages, newest);
+}
+
+#[test]
+fn rp_8_a_file_of_jaato_without_automatic_recovery_has_a_person_asked() {
+    let quick = format!("{STRICT}duration = \"1ms\"\ncooldown = \"1ms\"\n");
+    for (auto, state) in [(false, "escalated"), (true, "recovering")] {
+        let gateway = Gateway::with("rp_8_jaato", &quick, "", |command| {
+            let file = command.get_current_dir().unwrap().join("rules.json");
+            let rules = json!({ "enable_auto_recovery": auto, "default_rule": { "count_threshold": 2 } });
+            fs::write(file, rules.to_string()).unwrap();
+            command.args(["--config", "steadfast.toml", "--config", "rules.json"]);
+        });
+        lose_trust(&gateway, "http");
+        let standing = || gateway.get("/v1/trust")["trust"][0].clone();
+        wait(|| standing()["state"] == state, || standing().to_string());
+        let standing = standing();
+        assert_eq!(standing["waitsForApproval"], !auto, "{standing}");
+        let said = look(&gateway, "http", json!({ "id": "a" }));
+        assert_eq!(said.code(), if auto { "" } else { "approval_required" }, "{}", said.body);
+        let ended = gateway.run(&["recover", "http/look"]);
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert_eq!(said.starts_with("recovering"), !auto, "{ended:?}");
+    }
 }
 
 #[test]

@@ -157,7 +157,8 @@ impl Notification {
 
     /// Of a request that waits for an answer.
     pub fn approval(of: &Request, id: ParkedId, parked: &Parked) -> Self {
-        let number = id.0;
+        let flag = of.tenant.as_ref().map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
+        let number = format!("{}{flag}", id.0);
         let message = format!(
             "{}: {}; answer with `steadfast approve {number}` or `steadfast deny {number}` until {}",
             parked.prompt.summary, parked.prompt.reason, parked.expires

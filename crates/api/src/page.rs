@@ -41,6 +41,7 @@ const FILES: &[(&str, &str, &str)] = files! {
     "live.js": SCRIPT,
     "keys.js": SCRIPT,
     "now.js": SCRIPT,
+    "domains.js": SCRIPT,
     "tenants.js": SCRIPT,
     "approvals.js": SCRIPT,
     "unknown.js": SCRIPT,

@@ -11,7 +11,7 @@ use steadfast::parse_span;
 
 use crate::failure::Failure;
 use crate::output::{self, Paint};
-use crate::reach::{self, Ask, Need, Ways};
+use crate::reach::{self, Ask, Need, Reach, Ways};
 use crate::{now, seen};
 
 #[derive(Args, Debug)]
@@ -25,7 +25,8 @@ pub(crate) struct List {
 /// Whose data it is about.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Whose {
-    /// What belongs to this tenant; without it what belongs to none.
+    /// The tenant. Without it lists show those of every tenant and `--all` means every tenant, while a single change is
+    /// about what belongs to no tenant.
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
 }
@@ -64,9 +65,9 @@ pub(crate) struct Deny {
 
 /// `steadfast approvals`.
 pub(crate) fn list(options: &List) -> Result<(), Failure> {
-    let ask = Ask::get("/v1/approvals").with("tenant", options.whose.tenant.as_deref());
-    let waiting =
-        reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask_all(ask).await?))?;
+    let waiting = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
+        waiting(reach, options.whose.tenant.as_deref()).await
+    })?;
     if options.ways.json {
         output::say_json(&waiting);
         return Ok(());
@@ -76,9 +77,20 @@ pub(crate) fn list(options: &List) -> Result<(), Failure> {
         output::say("nothing waits for approval");
     } else {
         output::say(&table.draw(Paint::of_stdout(), 0));
-        output::remark("answer with `steadfast approve ID` or `steadfast deny ID`");
+        let is_of_tenant = |one: &Value| one.get("tenant").is_some();
+        let whose = match seen::list(&waiting, "/approvals").iter().any(is_of_tenant) {
+            true => ", with `--tenant NAME` where the list names a tenant",
+            false => "",
+        };
+        output::remark(&format!("answer with `steadfast approve ID` or `steadfast deny ID`{whose}"));
     }
     Ok(())
+}
+
+/// The requests of this tenant, or of all.
+async fn waiting(reach: &Reach, tenant: Option<&str>) -> Result<Value, Failure> {
+    let tenants = reach.tenants(tenant).await?;
+    Ok(reach.ask_each(Ask::get("/v1/approvals"), &tenants).await?)
 }
 
 /// `steadfast approve`.
@@ -135,9 +147,17 @@ fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value,
         ))
     };
     reach::with(ways, Need::WhatIsThere, async |reach| {
-        let waiting = reach.ask_all(Ask::get("/v1/approvals").with("tenant", tenant)).await?;
-        let request = seen::list(&waiting, "/approvals").iter().find(|one| seen::number(one, "/id") == id);
-        let request = request.ok_or_else(gone)?;
+        let waiting = waiting(reach, tenant).await?;
+        let mut of_id =
+            seen::list(&waiting, "/approvals").iter().filter(|one| seen::number(one, "/id") == id);
+        let is_asked = |one: &&Value| one.get("tenant").and_then(Value::as_str) == tenant;
+        let request = of_id.clone().find(is_asked);
+        let Some(request) = request else {
+            return Err(match of_id.find_map(seen::tenant_flag) {
+                Some(other) => Failure::Usage(format!("request {id} belongs to a tenant: add `{other}`")),
+                None => gone(),
+            });
+        };
         let ask = Ask::post(&format!("/v1/approvals/{id}"), Some(decision)).with("tenant", tenant);
         match reach.ask(ask).await {
             Ok(_) => Ok(request.clone()),

@@ -10,7 +10,7 @@ use steadfast::id::{Digest, Namespace};
 use steadfast::redact::{self, Redacted};
 use steadfast::{Config, Isolation, Reached, Server};
 use steadfast_core::restart::RestartPolicy;
-use steadfast_core::server_name::ServerIdentity;
+use steadfast_core::server_name::{ServerIdentity, without_version};
 use steadfast_gateway::{Backend, Configured, Sharing, Start, namespace_of, namespace_of_url};
 use steadfast_mcp::http::back;
 use steadfast_process::{Environment, Launch, Leash, Patience, Supervisor};
@@ -38,22 +38,26 @@ pub(crate) fn of_command(
 /// What tells a server from others of its name: what it runs.
 fn identity_of_command(launch: &Launch) -> ServerIdentity {
     let words = || std::iter::once(&launch.program).chain(&launch.args);
-    let mut all = Vec::new();
+    let (mut all, mut program) = (Vec::new(), Vec::new());
     for word in words() {
-        all.extend_from_slice(&word.as_encoded_bytes().len().to_be_bytes());
-        all.extend_from_slice(word.as_encoded_bytes());
+        let part = word.to_str().map_or(word.as_encoded_bytes(), |word| without_version(word).as_bytes());
+        for (list, word) in [(&mut all, word.as_encoded_bytes()), (&mut program, part)] {
+            list.extend_from_slice(&word.len().to_be_bytes());
+            list.extend_from_slice(word);
+        }
     }
     let runs: Vec<_> = words().map(|word| word.to_string_lossy()).collect();
-    identity(&all, &runs.join(" "))
+    identity(&all, &program, &runs.join(" "))
 }
 
 fn identity_of_url(url: &str) -> ServerIdentity {
-    identity(url.as_bytes(), url.split(['?', '#']).next().unwrap_or_default())
+    identity(url.as_bytes(), url.as_bytes(), url.split(['?', '#']).next().unwrap_or_default())
 }
 
-fn identity(all: &[u8], runs: &str) -> ServerIdentity {
+fn identity(all: &[u8], program: &[u8], runs: &str) -> ServerIdentity {
     let place = env::current_dir().unwrap_or_default().display().to_string();
-    ServerIdentity { digest: Digest::of(all), runs: redact::excerpt(runs, LONGEST_COMMAND), place }
+    let (digest, program) = (Digest::of(all), Digest::of(program));
+    ServerIdentity { digest, program, runs: redact::excerpt(runs, LONGEST_COMMAND), place }
 }
 
 /// What is shown of a command.

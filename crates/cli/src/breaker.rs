@@ -8,7 +8,7 @@ use steadfast::{BreakerKey, nearest};
 use crate::approvals::{Whose, length};
 use crate::failure::Failure;
 use crate::output::{self, Paint};
-use crate::reach::{self, Ask, Need, Reach, Ways, encoded};
+use crate::reach::{self, Ask, Need, Reach, Refused, Ways, encoded};
 use crate::{now, seen};
 
 #[derive(Args, Debug)]
@@ -66,7 +66,7 @@ struct Which {
     /// The breaker: SERVER/TOOL, or a key as the list has it.
     #[arg(value_name = "KEY", required_unless_present = "all")]
     key: Option<String>,
-    /// All of them, also those of tools that were not called yet.
+    /// All of them, also those of tools that were not called yet; without `--tenant` those of every tenant that is known.
     #[arg(long, conflicts_with = "key")]
     all: bool,
 }
@@ -91,8 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
                 None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
             };
             let steered = steer(&open.ways, &open.whose, &open.which, &turn)?;
-            tell(&open.ways, &open.which, &steered, |_| &said);
-            Ok(())
+            tell(&open.ways, &open.which, &steered, |_| &said)
         }
         Some(Deed::Reset(reset)) => {
             let steered = steer(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
@@ -101,16 +100,16 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
                     true => "reset, but the configuration keeps it open",
                     false => "closed: calls pass",
                 }
-            });
-            Ok(())
+            })
         }
     }
 }
 
 fn list(options: &List) -> Result<(), Failure> {
-    let ask = Ask::get("/v1/breakers").with("tenant", options.whose.tenant.as_deref());
-    let breakers =
-        reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask_all(ask).await?))?;
+    let breakers = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
+        let tenants = reach.tenants(options.whose.tenant.as_deref()).await?;
+        Ok(reach.ask_each(Ask::get("/v1/breakers"), &tenants).await?)
+    })?;
     if options.ways.json {
         output::say_json(&breakers);
         return Ok(());
@@ -124,8 +123,16 @@ fn list(options: &List) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Turns breakers; gives what became of each.
-fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<Value>, Failure> {
+/// A breaker that was turned, or was not.
+struct Steered {
+    key: String,
+    tenant: Option<String>,
+    /// How it stands now, or why it was not turned.
+    became: Result<Value, Refused>,
+}
+
+/// Turns breakers; gives what became of each. One that cannot be turned does not keep the others from it.
+fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<Steered>, Failure> {
     let tenant = whose.tenant.as_deref();
     // For what names none, nothing is made.
     let need = match which.key.as_deref().and_then(key) {
@@ -133,20 +140,27 @@ fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<
         None => Need::WhatIsThere,
     };
     reach::with(ways, need, async |reach| {
-        let keys = match &which.key {
-            Some(written) => vec![named(reach, tenant, written).await?],
-            None => all(reach, tenant).await?,
-        };
+        let mut wanted = Vec::new();
+        match &which.key {
+            Some(written) => wanted.push((tenant.map(str::to_owned), named(reach, tenant, written).await?)),
+            None => {
+                for tenant in reach.tenants(tenant).await? {
+                    let keys = all(reach, tenant.as_deref()).await?;
+                    wanted.extend(keys.into_iter().map(|key| (tenant.clone(), key)));
+                }
+            }
+        }
         let mut steered = Vec::new();
-        for key in keys {
-            let path = format!("/v1/breakers/{}", encoded(&key));
-            steered.push(reach.ask(Ask::post(&path, Some(turn.clone())).with("tenant", tenant)).await?);
+        for (tenant, key) in wanted {
+            let ask = Ask::post(&format!("/v1/breakers/{}", encoded(&key)), Some(turn.clone()));
+            let became = reach.ask(ask.with("tenant", tenant.as_deref())).await;
+            steered.push(Steered { key, tenant, became });
         }
         Ok(steered)
     })
 }
 
-/// Every breaker that there is, and those of all tools that are known.
+/// Every breaker that a tenant has, and those of all tools that are known.
 async fn all(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure> {
     let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
     let tools = seen::known_tools(reach, tenant).await?;
@@ -202,20 +216,65 @@ async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<Str
     }
 }
 
-fn tell<'s>(ways: &Ways, which: &Which, steered: &[Value], said: impl Fn(&Value) -> &'s str) {
+fn tell<'s>(
+    ways: &Ways,
+    which: &Which,
+    steered: &[Steered],
+    said: impl Fn(&Value) -> &'s str,
+) -> Result<(), Failure> {
+    if let (false, [Steered { became: Err(refused), .. }]) = (which.all, steered) {
+        return Err(refused.clone().into());
+    }
+    let turned = || steered.iter().filter_map(|one| Some((one, one.became.as_ref().ok()?)));
+    let failed: Vec<_> =
+        steered.iter().filter_map(|one| Some((one, one.became.as_ref().err()?.message()))).collect();
     if ways.json {
-        return match (which.all, steered) {
-            (false, [one]) => output::say_json(one),
-            (_, all) => output::say_json(&json!({ "steered": all })),
-        };
+        match (which.all, steered) {
+            (false, [Steered { became: Ok(one), .. }]) => output::say_json(one),
+            _ => {
+                let failed = failed
+                    .iter()
+                    .map(|(one, why)| json!({ "key": one.key, "tenant": one.tenant, "message": why }));
+                let turned = turned().map(|(one, became)| one.json(became));
+                let (turned, failed): (Vec<_>, Vec<_>) = (turned.collect(), failed.collect());
+                output::say_json(&json!({ "steered": turned, "failed": failed }));
+            }
+        }
+    } else {
+        if steered.is_empty() {
+            output::say("nothing has been called yet, and no tool is known");
+        }
+        for (one, became) in turned() {
+            output::say_words(&format!("{}{} is {}", one.key, one.whose(), said(became)));
+        }
+        if turned().any(|(_, became)| seen::text(became, "/reach") == "only_here") {
+            output::remark("note: the store did not take it; others hear of it when it is back");
+        }
     }
-    if steered.is_empty() {
-        output::say("nothing has been called yet, and no tool is known");
+    if failed.is_empty() {
+        return Ok(());
     }
-    for one in steered {
-        output::say_words(&format!("{} is {}", seen::text(one, "/breaker/key"), said(one)));
+    let whys: Vec<_> =
+        failed.iter().map(|(one, why)| format!("  {}{}: {why}", one.key, one.whose())).collect();
+    Err(Failure::World(format!(
+        "{} of {} breakers were not changed:\n{}",
+        failed.len(),
+        steered.len(),
+        whys.join("\n")
+    )))
+}
+
+impl Steered {
+    fn whose(&self) -> String {
+        self.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default()
     }
-    if steered.iter().any(|one| seen::text(one, "/reach") == "only_here") {
-        output::remark("note: the store did not take it; others hear of it when it is back");
+
+    /// As it stands now, with its tenant.
+    fn json(&self, became: &Value) -> Value {
+        let mut became = became.clone();
+        if let (Some(became), Some(tenant)) = (became.as_object_mut(), &self.tenant) {
+            became.insert("tenant".to_owned(), tenant.as_str().into());
+        }
+        became
     }
 }

@@ -82,13 +82,13 @@ fn look(options: &Options, open: Option<&Runtime>) -> Found {
     let mut found = Found { files, ..Found::default() };
     let frontend = |config: &Config| Frontend::Http(options.listen.unwrap_or_else(|| config.global().listen));
     let Examination { config, mistakes, problems } =
-        preflight::examine(&sources, frontend, Upstreams::Configured);
+        preflight::examine(&sources, &frontend, Upstreams::Configured);
     (found.mistakes, found.problems) = (mistakes, problems);
     if found.mistakes.is_some() {
         return found;
     }
     found.notes = config.notes().to_vec();
-    found.notes.extend(preflight::notes(&config));
+    found.notes.extend(preflight::notes(&config, frontend(&config)));
     found.tokens = config.tokens().values().map(described).collect();
     // What is wrong with it is among the problems.
     let Ok(plan) = Plan::of(&config) else { return found };

@@ -7,6 +7,7 @@ use crate::approvals::Whose;
 use crate::failure::Failure;
 use crate::output::{self, Look, Paint, Table};
 use crate::reach::{self, Ask, Need, Ways};
+use crate::seen::TENANT;
 use crate::{now, seen};
 
 #[derive(Args, Debug)]
@@ -40,19 +41,37 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         });
         return Ok(());
     }
-    let mut table = Table::new(&["WHEN", "TOOL", "SEVERITY", "RETRIES", "MESSAGE"]);
+    let mut table =
+        Table::new(&["WHEN", TENANT, "TOOL", "SEVERITY", "TYPE", "HTTP", "RETRIES", "MESSAGE", "CONTEXT"]);
     for failure in failures {
         let plain = |text: String| (Look::Plain, text);
         table.row([
             plain(seen::ago(failure, "/atMs", now().as_millis())),
+            seen::tenant(failure),
             (Look::Bold, failure.get("tool").map(seen::tool).unwrap_or_default()),
             plain(seen::text(failure, "/severity")),
+            plain(seen::text(failure, "/errorType")),
+            plain(failure.get("httpStatus").map(ToString::to_string).unwrap_or_default()),
             plain(seen::number(failure, "/retries").to_string()),
             plain(first_line(failure)),
+            (Look::Dim, facts(failure)),
         ]);
     }
+    let columns = [TENANT, "TYPE", "HTTP", "CONTEXT"];
+    let table = columns.into_iter().fold(table, Table::unless_empty);
     output::say(&table.draw(Paint::of_stdout(), 0));
     Ok(())
+}
+
+/// What the call worked on, and what its host said of its surroundings.
+fn facts(failure: &Value) -> String {
+    let fields =
+        ["/argumentSummary", "/context"].into_iter().filter_map(|place| failure.pointer(place)?.as_object());
+    let written = |(name, value): (&String, &Value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{}={}", output::clean(name), output::clean(&value))
+    };
+    fields.flatten().map(written).collect::<Vec<_>>().join(" ")
 }
 
 /// What was said, as far as it fits into a line.

@@ -179,6 +179,18 @@ impl Table {
         self.rows.push(cells.into_iter().map(|(look, text)| (look, short(&text, WIDEST))).collect());
     }
 
+    /// The same without this column, if no row has anything in it.
+    pub(crate) fn unless_empty(mut self, head: &str) -> Self {
+        let Some(column) = self.head.iter().position(|one| *one == head) else { return self };
+        if self.rows.iter().all(|row| row.get(column).is_none_or(|(_, text)| text.is_empty())) {
+            self.head.remove(column);
+            for row in self.rows.iter_mut().filter(|row| row.len() > column) {
+                row.remove(column);
+            }
+        }
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -318,6 +330,21 @@ mod tests {
         table.row([(Look::Plain, "1234".to_owned()), (Look::Plain, String::new())]);
         assert_eq!(table.draw(Paint(false), 1), " ID    TOOL\n 1     bank/pay\n 1234");
         assert!(table.draw(Paint(true), 1).contains("\x1b[1;31mbank/pay\x1b[0m"));
+        let mut table = Table::new(&["ID", "TENANT", "TOOL"]);
+        let of = |tenant: &str| ["7", tenant, "a"].map(|text| (Look::Plain, text.to_owned()));
+        table.row(of(""));
+        let drawn = |table: Table| table.unless_empty("TENANT").draw(Paint(false), 0);
+        assert_eq!(drawn(table), "ID  TOOL\n7   a");
+        let mut table = Table::new(&["ID", "TENANT", "TOOL"]);
+        table.row(of("acme"));
+        assert_eq!(drawn(table), "ID  TENANT  TOOL\n7   acme    a");
+    }
+
+    #[test]
+    fn a_table_is_no_wider_than_its_terminal() {
+        let mut table = Table::new(&["ID", "TOOL"]);
+        table.row([(Look::Plain, "1".to_owned()), (Look::Bad, "bank/pay".to_owned())]);
+        table.row([(Look::Plain, "1234".to_owned()), (Look::Plain, String::new())]);
         assert_eq!(table.within(11, Paint(false), 1), " ID    TOOL\n 1     ban…\n 1234");
         assert_eq!(table.within(10, Paint(false), 1), " ID\n 1\n 1234", "no line is wider than the terminal");
     }

@@ -7,7 +7,7 @@ use std::env;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use steadfast::{Config, ConfigErrors, OnDamage, Plan, Reached, Server, Sources};
+use steadfast::{Config, ConfigErrors, OnDamage, Plan, Reached, Section, Server, Sources};
 use steadfast_tools::Toolbox;
 
 use crate::access::Access;
@@ -26,7 +26,9 @@ pub(crate) enum Frontend {
 /// What a gateway stands in front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upstreams {
-    /// The servers and tools of the configuration.
+    /// The servers and tools of the configuration, of which there must be some.
+    Needed,
+    /// The same, where `wrap` may bring one that is not in the configuration.
     Configured,
     /// One server of the command line.
     CommandLine,
@@ -62,31 +64,57 @@ pub(crate) fn examine(
 ) -> Examination {
     let (config, mistakes) = Config::examine(sources);
     let frontend = frontend(&config);
-    let problems = match mistakes {
-        Some(_) => problems_of_values(&config, frontend, upstreams),
-        None => problems(&config, frontend, upstreams),
-    };
+    let problems = problems(&config, mistakes.as_ref(), frontend, upstreams);
     Examination { config, mistakes, problems }
 }
 
-fn problems(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<Failure> {
+/// What is wrong although it reads well. A check whose own settings could not be read is left out.
+fn problems(
+    config: &Config,
+    mistakes: Option<&ConfigErrors>,
+    frontend: Frontend,
+    upstreams: Upstreams,
+) -> Vec<Failure> {
+    let is_read = |section| mistakes.is_none_or(|mistakes| !mistakes.concern(section));
     let mut problems = problems_of_values(config, frontend, upstreams);
-    // Clients are not left without their tools because a state file is damaged.
-    problems.extend(Plan::store_problem(config, OnDamage::SetAside).map(Failure::from));
-    if let Frontend::Http(address) = frontend {
-        problems.extend(Access::to(address, config).err());
+    if is_read(Section::Store) {
+        // Clients are not left without their tools because a state file is damaged.
+        problems.extend(Plan::store_problem(config, OnDamage::SetAside).map(Failure::from));
+    }
+    if let Frontend::Http(address) = frontend
+        && is_read(Section::Listen)
+    {
+        if is_read(Section::Tokens) {
+            problems.extend(Access::to(address, config).err());
+        }
         // The port may be in use by a gateway that runs; whether the address is one of this machine shows without it.
         if let Err(error) = TcpListener::bind((address.ip(), 0)) {
             problems.push(cannot_listen(address, &error));
         }
     }
+    // Where something could not be read, that may be the server.
+    if upstreams == Upstreams::Needed && mistakes.is_none() && has_no_upstream(config, frontend) {
+        problems.push(Failure::Configuration(NO_UPSTREAM.to_owned()));
+    }
     problems
 }
+
+/// Whether a gateway would stand in front of nothing. Plain tools are called over HTTP.
+pub(crate) fn has_no_upstream(config: &Config, frontend: Frontend) -> bool {
+    let has_plain_tools = !config.http_tools().is_empty() || !config.command_tools().is_empty();
+    config.servers().is_empty() && (frontend == Frontend::Stdio || !has_plain_tools)
+}
+
+const NO_UPSTREAM: &str = "error: there is no server to stand in front of\n\
+    write one into steadfast.toml:\n\n    \
+    [servers.files]\n    command = [\"npx\", \"-y\", \"@modelcontextprotocol/server-filesystem\", \".\"]\n\n\
+    or give the file of a client: steadfast serve --mcp-config .mcp.json\n\n\
+    without --stdio, tools of [http_tools.NAME] and [command_tools.NAME] do as well";
 
 /// Those of them that lie in a value which was written. They are there whatever else could not be read.
 fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<Failure> {
     let mut problems: Vec<Failure> = Plan::problems(config).into_iter().map(Failure::from).collect();
-    if upstreams == Upstreams::Configured {
+    if upstreams != Upstreams::CommandLine {
         problems.extend(config.servers().values().filter_map(|server| behind::of_config(server).err()));
     }
     if frontend != Frontend::Stdio {
@@ -101,10 +129,16 @@ pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Fail
     Failure::World(format!("cannot listen on {address}: {error}"))
 }
 
-/// What keeps no gateway from starting, and is probably not meant: programs that are not found, and servers that run the
-/// same.
-pub(crate) fn notes(config: &Config) -> Vec<String> {
+/// What may keep no gateway from starting, and is probably not meant: programs that are not found, servers that run the same,
+/// and none at all.
+pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
     let mut notes: Vec<String> = config.servers().values().filter_map(not_found).collect();
+    if has_no_upstream(config, frontend) {
+        notes.push(
+            "there is no server and no tool: `steadfast serve` does not start with this; `steadfast wrap` does, it brings its own"
+                .to_owned(),
+        );
+    }
     let mut known: BTreeMap<String, &Server> = BTreeMap::new();
     for server in config.servers().values() {
         let runs = match &server.reach {

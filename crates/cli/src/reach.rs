@@ -122,7 +122,7 @@ pub(crate) fn encoded(text: &str) -> String {
 }
 
 /// Why something was not answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Refused {
     /// It was, with this.
     Answer { status: StatusCode, message: String },
@@ -339,6 +339,31 @@ impl Reach {
         Ok(whole)
     }
 
+    /// The tenants that a list is asked for: this one, or each that is known after the calls of no tenant.
+    pub(crate) async fn tenants(&self, only: Option<&str>) -> Result<Tenants, Refused> {
+        match only {
+            Some(tenant) => Ok(vec![Some(tenant.to_owned())]),
+            None => Ok(tenants_of(&self.ask(Ask::get("/v1/status")).await?)),
+        }
+    }
+
+    /// Asks for a list that the API gives for one tenant at a time. What is given is one answer, in which each row names its
+    /// tenant.
+    pub(crate) async fn ask_each(&self, ask: Ask, tenants: &Tenants) -> Result<Value, Refused> {
+        let mut whole = None;
+        for tenant in tenants {
+            let mut part = self.ask_all(ask.clone().with("tenant", tenant.as_deref())).await?;
+            if let Some(tenant) = tenant {
+                name_tenant(&mut part, tenant);
+            }
+            match &mut whole {
+                None => whole = Some(part),
+                Some(whole) => add_page(whole, part),
+            }
+        }
+        Ok(whole.unwrap_or_default())
+    }
+
     /// One that may be the one that was meant, and does not answer.
     fn passed_over(&self) -> Option<&Gateway> {
         let is_another = |gateway: &&Gateway| self.gateway().is_none() || gateway.store() != self.store;
@@ -355,6 +380,27 @@ impl Reach {
 
 /// The most rows that are given at once.
 pub(crate) const PAGE: &str = "1000";
+
+/// Tenants, by name; nothing stands for the calls of no tenant.
+pub(crate) type Tenants = Vec<Option<String>>;
+
+/// Each of them is asked for by itself.
+const MOST_TENANTS: usize = 1000;
+
+/// The tenants that a status names, after the calls of no tenant.
+pub(crate) fn tenants_of(status: &Value) -> Tenants {
+    let named = status.get("tenants").and_then(Value::as_array).into_iter().flatten();
+    let named = named.filter_map(Value::as_str).take(MOST_TENANTS).map(|name| Some(name.to_owned()));
+    std::iter::once(None).chain(named).collect()
+}
+
+/// Writes the tenant into each row of an answer.
+fn name_tenant(answer: &mut Value, tenant: &str) {
+    let lists = answer.as_object_mut().into_iter().flat_map(|answer| answer.values_mut());
+    for row in lists.filter_map(Value::as_array_mut).flatten().filter_map(Value::as_object_mut) {
+        row.insert("tenant".to_owned(), tenant.into());
+    }
+}
 
 /// Adds the rows of the next page to those before, and where it goes on.
 pub(crate) fn add_page(whole: &mut Value, page: Value) {
@@ -594,6 +640,16 @@ mod tests {
         assert_eq!(whole, json!({ "stopped": [1], "trips": [2, 3, 4], "next": "b" }));
         add_page(&mut whole, json!({ "stopped": [], "trips": [5] }));
         assert_eq!(whole, json!({ "stopped": [1], "trips": [2, 3, 4, 5], "next": null }));
+    }
+
+    #[test]
+    fn each_row_names_its_tenant() {
+        let status = json!({ "tenants": ["acme", "umbra"] });
+        assert_eq!(tenants_of(&status), [None, Some("acme".to_owned()), Some("umbra".to_owned())]);
+        assert_eq!(tenants_of(&json!({})), [None]);
+        let mut part = json!({ "breakers": [{ "key": "a" }], "next": null });
+        name_tenant(&mut part, "acme");
+        assert_eq!(part, json!({ "breakers": [{ "key": "a", "tenant": "acme" }], "next": null }));
     }
 
     #[test]

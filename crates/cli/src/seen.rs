@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use steadfast::id::TenantId;
 use steadfast::nearest;
 
 use crate::failure::Failure;
@@ -53,15 +54,29 @@ fn plain(text: impl Into<String>) -> (Look, String) {
     (Look::Plain, text.into())
 }
 
+/// Whose a row is; nothing for what belongs to no tenant.
+pub(crate) fn tenant(row: &Value) -> (Look, String) {
+    plain(text(row, "/tenant"))
+}
+
+/// The option that names the tenant of a row, if it belongs to one.
+pub(crate) fn tenant_flag(row: &Value) -> Option<String> {
+    TenantId::new(row.get("tenant")?.as_str()?).ok().map(|tenant| tenant.flag())
+}
+
+/// The column of [`tenant`]. It is left out where no row belongs to one.
+pub(crate) const TENANT: &str = "TENANT";
+
 /// Requests that wait for a person.
 pub(crate) fn approvals(seen: &Value, now: u64) -> Table {
-    let mut table = Table::new(&["ID", "TOOL", "ASKED", "CALLS", "WHY", "ARGUMENTS"]);
+    let mut table = Table::new(&["ID", TENANT, "TOOL", "ASKED", "CALLS", "WHY", "ARGUMENTS"]);
     for one in list(seen, "/approvals") {
         let is_blocked = one.get("blocked").and_then(Value::as_bool).unwrap_or_default();
         let reason = text(one, "/prompt/reason");
         let why = if is_blocked { (Look::Bad, format!("blocked: {reason}")) } else { plain(reason) };
         table.row([
             (Look::Bold, number(one, "/id").to_string()),
+            tenant(one),
             plain(one.get("tool").map(tool).unwrap_or_default()),
             plain(ago(one, "/lastAsked", now)),
             plain(number(one, "/askers").to_string()),
@@ -69,12 +84,12 @@ pub(crate) fn approvals(seen: &Value, now: u64) -> Table {
             (Look::Dim, text(one, "/shown")),
         ]);
     }
-    table
+    table.unless_empty(TENANT)
 }
 
 /// Breakers, those first that let nothing through.
 pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -> Table {
-    let mut table = Table::new(&["KEY", "STATE", "SINCE", "FAILED", "WHY", "NEXT PROBE"]);
+    let mut table = Table::new(&["KEY", TENANT, "STATE", "SINCE", "FAILED", "WHY", "NEXT PROBE"]);
     let mut chosen: Vec<_> = list(seen, "/breakers").iter().filter(|breaker| which(breaker)).collect();
     chosen.sort_by_key(|breaker| !is_open(breaker));
     for breaker in chosen {
@@ -88,6 +103,7 @@ pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -
         let (failed, good) = (number(breaker, "/failures"), number(breaker, "/successes"));
         table.row([
             (Look::Bold, text(breaker, "/key")),
+            tenant(breaker),
             (look, format!("{}{watched}", state.to_lowercase().replace('_', " "))),
             plain(ago(breaker, "/since", now)),
             plain(if failed + good > 0 { format!("{failed} of {}", failed + good) } else { String::new() }),
@@ -95,7 +111,7 @@ pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -
             plain(until(breaker, "/nextProbeAt", now).unwrap_or_default()),
         ]);
     }
-    table
+    table.unless_empty(TENANT)
 }
 
 /// Whether calls are refused, or only let through one by one.
@@ -129,7 +145,7 @@ fn why_open(breaker: &Value, now: u64) -> String {
 
 /// Whoever is not simply trusted.
 pub(crate) fn trust(seen: &Value, now: u64) -> Table {
-    let mut table = Table::new(&["WHO", "STATE", "SINCE", "WHY", "ENDS"]);
+    let mut table = Table::new(&["WHO", TENANT, "STATE", "SINCE", "WHY", "ENDS"]);
     for one in list(seen, "/trust") {
         let state = text(one, "/state");
         let look = match &*state {
@@ -146,9 +162,10 @@ pub(crate) fn trust(seen: &Value, now: u64) -> Table {
         let since = since.into_iter().find(|since| !since.is_empty()).unwrap_or_default();
         let reason = text(one, "/escalationReason");
         let ends = way_back(one, &state, now);
-        table.row([(Look::Bold, who), (look, state), plain(since), plain(reason), plain(ends)]);
+        let cells = [(Look::Bold, who), tenant(one), (look, state), plain(since), plain(reason), plain(ends)];
+        table.row(cells);
     }
-    table
+    table.unless_empty(TENANT)
 }
 
 /// How the tool becomes trusted again.
@@ -162,9 +179,26 @@ fn way_back(one: &Value, state: &str, now: u64) -> String {
     }
 }
 
+/// The hosts and servers to which calls failed.
+pub(crate) fn domains(status: &Value, now: u64) -> Table {
+    let mut table = Table::new(&["DOMAIN", TENANT, "FAILED", "LAST FAILURE", "TRUST"]);
+    for one in list(status, "/domains") {
+        let (failed, good) = (number(one, "/failures"), number(one, "/successes"));
+        let trust = text(one, "/trust");
+        table.row([
+            (Look::Bold, text(one, "/domain")),
+            tenant(one),
+            plain(format!("{failed} of {}", failed + good)),
+            plain(ago(one, "/lastFailureAtMs", now)),
+            if trust == "trusted" { plain(trust) } else { (Look::Warn, trust) },
+        ]);
+    }
+    table.unless_empty(TENANT)
+}
+
 /// Whom the guard stops.
 pub(crate) fn stopped(seen: &Value, now: u64) -> Table {
-    let mut table = Table::new(&["CONVERSATION", "TOOL", "WHY", "SINCE", "ENDS"]);
+    let mut table = Table::new(&["CONVERSATION", TENANT, "TOOL", "WHY", "SINCE", "ENDS"]);
     for one in list(seen, "/stopped") {
         let why = match &*text(one, "/layer") {
             "loop" => format!("failed {} times the same way", number(one, "/count")),
@@ -175,13 +209,14 @@ pub(crate) fn stopped(seen: &Value, now: u64) -> Table {
         let session = text(one, "/session");
         table.row([
             (Look::Bold, if session.is_empty() { "(none)".to_owned() } else { session }),
+            tenant(one),
             plain(one.get("tool").map_or_else(|| "all".to_owned(), tool)),
             (Look::Warn, why),
             plain(ago(one, "/since", now)),
             plain(until(one, "/until", now).unwrap_or_else(|| "with the turn".to_owned())),
         ]);
     }
-    table
+    table.unless_empty(TENANT)
 }
 
 /// The tools that anything is known of.

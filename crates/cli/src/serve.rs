@@ -60,9 +60,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let address = |config: &Config| options.listen.unwrap_or_else(|| config.global().listen);
     let frontend =
         |config: &Config| if options.stdio { Frontend::Stdio } else { Frontend::Http(address(config)) };
-    let config = preflight::examine(&sources, frontend, Upstreams::Configured).admit()?;
-    // Plain tools are called over HTTP.
-    needed(!config.servers().is_empty() || (!options.stdio && has_plain_tools(&config)))?;
+    let config = preflight::examine(&sources, frontend, Upstreams::Needed).admit()?;
     let address = address(&config);
     let steadfast = sources::open(sources).await?;
     let config = steadfast.config();
@@ -88,6 +86,9 @@ async fn carry(options: &Options) -> Result<(), Failure> {
         stop.cancelled().await;
         listened.close(DRAIN).await;
     }
+    for server in &servers {
+        server.settle().await;
+    }
     steadfast.shutdown(Duration::ZERO).await;
     Ok(())
 }
@@ -99,26 +100,6 @@ async fn claimed(servers: Vec<Configured>, steadfast: &Steadfast) -> Vec<Configu
         claimed.push(watched(server.claimed(steadfast.engine()).await, steadfast.telemetry()));
     }
     claimed
-}
-
-fn has_plain_tools(config: &Config) -> bool {
-    !config.http_tools().is_empty() || !config.command_tools().is_empty()
-}
-
-/// Refuses to stand in front of nothing.
-fn needed(is_something_behind_us: bool) -> Result<(), Failure> {
-    if is_something_behind_us {
-        Ok(())
-    } else {
-        Err(Failure::Configuration(
-            "error: there is no server to stand in front of\n\
-             write one into steadfast.toml:\n\n    \
-             [servers.files]\n    command = [\"npx\", \"-y\", \"@modelcontextprotocol/server-filesystem\", \".\"]\n\n\
-             or give the file of a client: steadfast serve --mcp-config .mcp.json\n\n\
-             without --stdio, tools of [http_tools.NAME] and [command_tools.NAME] do as well"
-                .to_owned(),
-        ))
-    }
 }
 
 /// All servers behind one door. The tools of several say whose they are.

@@ -184,9 +184,10 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
         others.push((other.name.clone(), status.unwrap_or_else(|refused| mute(refused.message()))));
     }
     others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), mute("it does not answer at all"))));
+    let tenants = reach::tenants_of(&status);
     let of = async |counts: &[&str], path: &str| -> Result<Value, Failure> {
         let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
-        if any { Ok(reach.ask_all(Ask::get(path)).await?) } else { Ok(Value::Null) }
+        if any { Ok(reach.ask_each(Ask::get(path), &tenants).await?) } else { Ok(Value::Null) }
     };
     Ok(Seen {
         approvals: of(&["approvals"], "/v1/approvals").await?,
@@ -264,6 +265,7 @@ impl Seen {
         ] {
             section(paint, title, &table, &mut lines);
         }
+        section(paint, "calls to hosts and servers", &seen::domains(&self.status, at), &mut lines);
         self.surroundings(paint, &mut lines);
         lines.join("\n")
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::approvals::Whose;
 use crate::failure::Failure;
 use crate::output;
-use crate::reach::{self, Ask, Need, Ways, encoded};
+use crate::reach::{self, Ask, Need, Reach, Ways, encoded};
 use crate::seen;
 
 #[derive(Args, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// The tool, as SERVER/TOOL or its name alone; or `domain:HOST`.
     #[arg(required_unless_present = "all")]
     tool: Option<String>,
-    /// All tools.
+    /// All tools; without `--tenant` those of every tenant.
     #[arg(long, conflicts_with = "tool")]
     all: bool,
 }
@@ -70,8 +70,8 @@ struct Changed {
     is_known: bool,
     tools: Vec<String>,
     changes: u64,
-    /// If none was found: the tool with the most similar name.
-    meant: Option<String>,
+    /// If none was found: what was probably meant.
+    hint: Option<String>,
 }
 
 impl Changed {
@@ -80,8 +80,8 @@ impl Changed {
     }
 
     fn remark(&self) {
-        if let Some(meant) = &self.meant {
-            output::remark(&format!("note: did you mean `{meant}`?"));
+        if let Some(hint) = &self.hint {
+            output::remark(&format!("note: {hint}"));
         }
     }
 }
@@ -90,19 +90,45 @@ fn change(options: &Options, verb: &str) -> Result<Changed, Failure> {
     let (tenant, wanted) = (options.whose.tenant.as_deref(), options.wanted());
     let path = format!("/v1/trust/{}/{verb}", encoded(wanted));
     reach::with(&options.ways, Need::WhatIsThere, async |reach| {
-        match reach.ask(Ask::post(&path, None).with("tenant", tenant)).await {
-            Ok(changed) => {
-                let tools = seen::list(&changed, "/tools").iter().filter_map(Value::as_str);
-                let tools = tools.map(str::to_owned).collect();
-                let changes = seen::number(&changed, "/changes");
-                Ok(Changed { is_known: true, tools, changes, meant: None })
+        let tenants = match options.all {
+            true => reach.tenants(tenant).await?,
+            false => vec![tenant.map(str::to_owned)],
+        };
+        let mut all = Changed { is_known: false, tools: Vec::new(), changes: 0, hint: None };
+        for tenant in &tenants {
+            match reach.ask(Ask::post(&path, None).with("tenant", tenant.as_deref())).await {
+                Ok(changed) => {
+                    all.is_known = true;
+                    all.tools.extend(
+                        seen::list(&changed, "/tools").iter().filter_map(Value::as_str).map(str::to_owned),
+                    );
+                    all.changes += seen::number(&changed, "/changes");
+                }
+                Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
+                    all.hint = hint(reach, tenant.as_deref(), wanted).await?;
+                }
+                Err(refused) => return Err(refused.into()),
             }
-            Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
-                let known = seen::known_tools(reach, tenant).await?;
-                let meant = seen::meant(wanted, &known).map(str::to_owned);
-                Ok(Changed { is_known: false, tools: Vec::new(), changes: 0, meant })
-            }
-            Err(refused) => Err(refused.into()),
         }
+        Ok(all)
     })
+}
+
+/// What was probably meant by a name that this tenant knows nothing of.
+async fn hint(reach: &Reach, tenant: Option<&str>, wanted: &str) -> Result<Option<String>, Failure> {
+    if tenant.is_none() {
+        let trust = reach.ask_each(Ask::get("/v1/trust"), &reach.tenants(None).await?).await?;
+        let is_it = |one: &&Value| {
+            let (namespace, tool) = (seen::text(one, "/pluginName"), seen::text(one, "/toolName"));
+            [tool.clone(), format!("{namespace}/{tool}"), format!("domain:{}", seen::text(one, "/domain"))]
+                .iter()
+                .any(|name| name == wanted)
+        };
+        let of_it = seen::list(&trust, "/trust").iter().filter(is_it);
+        if let Some(other) = of_it.filter_map(seen::tenant_flag).next() {
+            return Ok(Some(format!("it has lost trust for a tenant: add `{other}`")));
+        }
+    }
+    let known = seen::known_tools(reach, tenant).await?;
+    Ok(seen::meant(wanted, &known).map(|meant| format!("did you mean `{meant}`?")))
 }

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::output::{self, Look, Paint, Table};
 use crate::reach::{self, Ask, Need, Ways};
 use crate::resolve::{NAME, observed};
+use crate::seen::TENANT;
 use crate::{now, seen};
 
 #[derive(Args, Debug)]
@@ -27,31 +28,55 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut unknown: Vec<_> = seen::list(&open, "/records").iter().filter(is_unknown).collect();
     unknown.sort_by_key(|record| seen::number(record, "/arrivedAtMs"));
     if options.ways.json {
-        output::say_json(&json!({ "unknown": unknown }));
+        let rows: Vec<_> = unknown.iter().map(|record| with_commands(record)).collect();
+        output::say_json(&json!({ "unknown": rows }));
         return Ok(());
     }
     if unknown.is_empty() {
         output::say("no call has an unknown outcome");
         return Ok(());
     }
-    let mut table = Table::new(&["CALL", "TOOL", "SINCE", "OBSERVED", "CAN BE CHECKED"]);
+    let mut table = Table::new(&["CALL", TENANT, "TOOL", "SINCE", "OBSERVED", "CAN BE CHECKED"]);
     for record in &unknown {
-        let key = seen::text(record, "/key");
         let is_settled = record.get("settled") == Some(&Value::Bool(true));
         let from = seen::until(record, "/settlesByMs", now().as_millis());
         let plain = |text: String| (Look::Plain, text);
         table.row([
-            (Look::Bold, key.get(..NAME).unwrap_or(&key).to_owned()),
+            (Look::Bold, name(record)),
+            seen::tenant(record),
             plain(record.get("tool").map(seen::tool).unwrap_or_default()),
             plain(seen::ago(record, "/arrivedAtMs", now().as_millis())),
             plain(observed(record).unwrap_or_default().to_owned()),
             plain(if is_settled { "now".to_owned() } else { from.unwrap_or_else(|| "not yet".to_owned()) }),
         ]);
     }
-    output::say(&table.draw(Paint::of_stdout(), 0));
+    output::say(&table.unless_empty(TENANT).draw(Paint::of_stdout(), 0));
     output::say("");
-    output::say(
-        "Find out whether a call ran, and say so: `steadfast resolve CALL --ran` or `steadfast resolve CALL --did-not-run`.",
-    );
+    output::say("Find out whether each call ran, and then say so:");
+    for record in &unknown {
+        let tool = record.get("tool").map(seen::tool).unwrap_or_default();
+        let (ran, did_not_run) = (command(record, "ran"), command(record, "did-not-run"));
+        output::say(&format!("  {tool}: `{ran}` or `{did_not_run}`"));
+    }
     Ok(())
+}
+
+/// The name of a call, as it is short enough.
+fn name(record: &Value) -> String {
+    let key = seen::text(record, "/key");
+    key.get(..NAME).unwrap_or(&key).to_owned()
+}
+
+/// The command by which an operator says whether the call ran.
+fn command(record: &Value, outcome: &str) -> String {
+    format!("steadfast resolve {} --{outcome}", name(record))
+}
+
+fn with_commands(record: &Value) -> Value {
+    let mut record = record.clone();
+    let resolve = json!({ "ran": command(&record, "ran"), "didNotRun": command(&record, "did-not-run") });
+    if let Some(record) = record.as_object_mut() {
+        record.insert("resolve".to_owned(), resolve);
+    }
+    record
 }

@@ -76,7 +76,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     preflight::examine(&sources, |_| frontend, Upstreams::CommandLine).admit()?;
     let steadfast = sources::open(sources).await?;
     let server = watched(server.claimed(steadfast.engine()).await, steadfast.telemetry());
-    let stop = stop::asked();
+    let (stop, behind) = (stop::asked(), server.clone());
     match options.listen {
         Some(address) => {
             let access = Access::to(address, &steadfast.config())?;
@@ -99,6 +99,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             wrap(steadfast.engine(), wrapped, stop).await;
         }
     }
+    behind.settle().await;
     steadfast.shutdown(Duration::ZERO).await;
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! A configuration that was read, checked and joined from its layers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use steadfast_core::policy::ToolClass;
 
-use crate::diagnostics::{ConfigErrors, Problem, nearest};
+use crate::diagnostics::{ConfigErrors, Problem, Section, nearest};
 use crate::document::{self, Layer, NamedLayer, SECRET_VARIABLES};
 use crate::global::{self, Global, StoreKind};
 use crate::import::{self, Imported};
@@ -99,7 +99,10 @@ impl Config {
             match contents.text(file) {
                 Ok(Some(text)) => reader.read_file(&text, file.path.parent().map(PathBuf::from)),
                 Ok(None) => {}
-                Err(problem) => reader.keep(vec![problem]),
+                Err(problem) => {
+                    reader.unread = Section::ALL.into();
+                    reader.keep(vec![problem]);
+                }
             }
         }
         for GivenText { name, json } in &sources.texts {
@@ -181,11 +184,14 @@ struct Reader<'s> {
     notes: Vec<String>,
     layers: Vec<Layer>,
     layer: usize,
+    /// The sections in which something could not be read.
+    unread: BTreeSet<Section>,
 }
 
 impl<'s> Reader<'s> {
     fn new(sources: &'s Sources) -> Self {
-        Self { sources, problems: Vec::new(), notes: Vec::new(), layers: Vec::new(), layer: 0 }
+        let (problems, notes, layers) = (Vec::new(), Vec::new(), Vec::new());
+        Self { sources, problems, notes, layers, layer: 0, unread: BTreeSet::new() }
     }
 
     fn context(&self, folder: PathBuf, form: Form) -> Context<'s> {
@@ -258,7 +264,10 @@ impl<'s> Reader<'s> {
             self.layer += 1;
             match document::of_flag(flag) {
                 Ok(table) => self.read_table(&table, PathBuf::new(), Form::Bare),
-                Err(problem) => self.keep(vec![problem]),
+                Err(problem) => {
+                    self.unread.extend(flag.setting.split('.').next().and_then(Section::of));
+                    self.keep(vec![problem]);
+                }
             }
         }
     }
@@ -278,9 +287,11 @@ impl<'s> Reader<'s> {
         self.keep(missing_command);
         self.say_shared_namespaces(&layers, &behind);
         let (tokens, wrong) = self.join_tokens(&layers);
+        self.unread.extend((!wrong.is_empty()).then_some(Section::Tokens));
         self.keep(wrong);
         let (webhooks, wrong) = join_webhooks(&layers);
         self.keep(wrong);
+        self.unread.extend(layers.iter().flat_map(|layer| &layer.unread));
         let has_bad_rules = layers.iter().any(|layer| layer.has_bad_rules);
         let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
         self.say_strangers(&rules, &behind);
@@ -300,7 +311,7 @@ impl<'s> Reader<'s> {
             self.keep(problems);
         }
         let parts = Arc::new(Parts { notes: self.notes, ..parts });
-        (Config { parts, switches, cache: Cache::default() }, ConfigErrors::of(self.problems))
+        (Config { parts, switches, cache: Cache::default() }, ConfigErrors::of(self.problems, self.unread))
     }
 
     fn join_global(&mut self, layers: &[Layer]) -> (Global, Vec<(usize, WrittenAt)>) {
@@ -343,6 +354,7 @@ impl<'s> Reader<'s> {
         if let (Some((what, help)), Some(place)) = (wrong, place)
             && !layers.iter().any(|layer| layer.has_bad_globals)
         {
+            self.unread.insert(Section::Store);
             self.keep(vec![Problem::new(&place, what).help(help)]);
         }
         (global, written)

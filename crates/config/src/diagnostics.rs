@@ -3,6 +3,7 @@
 //! Each problem names its place, shows the line with a caret below it, and says what to write instead. Lines
 //! go through redaction: a mistake in the line of a password must not print the password.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use steadfast_core::redact;
@@ -18,16 +19,51 @@ const LONGEST_LINE: usize = 160;
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
     problems: Vec<Problem>,
+    unread: BTreeSet<Section>,
+}
+
+/// A part of the configuration that other checks rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    /// `listen`.
+    Listen,
+    /// `[store]`.
+    Store,
+    /// `[tokens]`.
+    Tokens,
+}
+
+impl Section {
+    pub(crate) const ALL: [Self; 3] = [Self::Listen, Self::Store, Self::Tokens];
+
+    /// Its name at the top level of a file.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Listen => "listen",
+            Self::Store => "store",
+            Self::Tokens => "tokens",
+        }
+    }
+
+    /// The one that is called so.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|section| section.name() == name)
+    }
 }
 
 impl ConfigErrors {
     /// Nothing if there are no problems.
-    pub(crate) fn of(mut problems: Vec<Problem>) -> Option<Self> {
+    pub(crate) fn of(mut problems: Vec<Problem>, unread: BTreeSet<Section>) -> Option<Self> {
         if problems.is_empty() {
             return None;
         }
         problems.sort_by_key(|problem| (problem.layer, problem.offset().unwrap_or_default()));
-        Some(Self { problems })
+        Some(Self { problems, unread })
+    }
+
+    /// Whether something in this section could not be read, so that nothing sure can be said about it.
+    pub fn concern(&self, section: Section) -> bool {
+        self.unread.contains(&section)
     }
 
     /// One by one.

@@ -1,12 +1,12 @@
 //! A tree of what was written, read as a layer of settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use toml::de::DeTable;
 
-use crate::diagnostics::{Problem, nearest};
+use crate::diagnostics::{Problem, Section, nearest};
 use crate::global::{self, Global};
 use crate::kind::Name;
 use crate::node::{Entry, Node, Raw, Table};
@@ -30,6 +30,8 @@ pub(crate) struct Layer {
     pub(crate) command_tools: Vec<NamedLayer<ToolName, CommandDraft>>,
     pub(crate) tokens: Vec<NamedLayer<ActorId, TokenDraft>>,
     pub(crate) webhooks: Vec<NamedLayer<Namespace, WebhookDraft>>,
+    /// The sections in which something could not be read.
+    pub(crate) unread: BTreeSet<Section>,
     /// Something is wrong with the settings of the whole.
     pub(crate) has_bad_globals: bool,
     /// Something is wrong with a rule.
@@ -40,6 +42,7 @@ impl Layer {
     /// Nothing sure can be said about what is missing in it.
     pub(crate) fn doubt(&mut self) {
         (self.has_bad_globals, self.has_bad_rules) = (true, true);
+        self.unread = Section::ALL.into();
         self.servers.iter_mut().for_each(|one| one.is_sound = false);
         self.http_tools.iter_mut().for_each(|one| one.is_sound = false);
         self.command_tools.iter_mut().for_each(|one| one.is_sound = false);
@@ -73,8 +76,16 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
             everything.0.push(entry.clone());
         } else if !NAMED.contains(&key) {
             unknown(entry, cx);
+            layer.unread.extend(nearest(key, Section::ALL.map(Section::name)).and_then(Section::of));
         }
     }
+    layer.unread.extend([Section::Listen, Section::Store].into_iter().filter(|section| {
+        let of_it = |entry: &&Entry| entry.key == section.name();
+        let alone = Table(global.0.iter().filter(of_it).cloned().collect());
+        let mut unheard = Context { problems: Vec::new(), ..cx.clone() };
+        read_table(global::settings(), "the top level", |_| true, &alone, &[], &mut unheard);
+        !unheard.problems.is_empty()
+    }));
     // An unknown name may be a slip for any of them.
     layer.global = read_table(global::settings(), "the top level", |_| true, &global, &[], cx);
     layer.has_bad_globals = !cx.problems.is_empty();
@@ -130,10 +141,12 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
         let settings = tool::command_settings();
         layer.command_tools.extend(read_named("command_tools", name, settings, (entry, table), cx));
     }
+    let before_tokens = cx.problems.len();
     for (entry, table) in named(root, "tokens", cx) {
         let name = section_name(entry, "a client", cx, |text| ActorId::new(text).ok());
         layer.tokens.extend(read_named("tokens", name, token::settings(), (entry, table), cx));
     }
+    layer.unread.extend((cx.problems.len() > before_tokens).then_some(Section::Tokens));
     for (entry, table) in named(root, "notify", cx) {
         let name = section_name(entry, "a webhook", cx, |text| Namespace::new(text).ok());
         layer.webhooks.extend(read_named("notify", name, notify::settings(), (entry, table), cx));

@@ -54,7 +54,7 @@ mod token;
 mod tool;
 
 pub use config::{Config, DEFAULTS, Shown};
-pub use diagnostics::{ConfigErrors, Problem, nearest};
+pub use diagnostics::{ConfigErrors, Problem, Section, nearest};
 pub use global::{
     GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
     OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,

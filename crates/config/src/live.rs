@@ -119,7 +119,7 @@ impl Live {
                         .help("put it back, or restart without it; an empty file takes its settings away")
                 })
             });
-        let loaded = match gone.and_then(|problem| ConfigErrors::of(vec![problem])) {
+        let loaded = match gone.and_then(|problem| ConfigErrors::of(vec![problem], BTreeSet::new())) {
             Some(errors) => Err(errors),
             None => Config::of(&self.sources, &found),
         };

@@ -16,6 +16,7 @@ use crate::node::{Entry, Node, Table};
 use crate::place::Place;
 
 /// What is known while values are read, and the place for what is wrong with them.
+#[derive(Clone)]
 pub(crate) struct Context<'c> {
     pub(crate) problems: Vec<Problem>,
     /// The full name of what is being read, for messages.

@@ -163,6 +163,17 @@ pub struct ToolRef {
     pub tool: ToolName,
 }
 
+impl TenantId {
+    /// The option of our commands that names it, as a shell takes it: `--tenant acme`.
+    pub fn flag(&self) -> String {
+        let is_plain = |sign: char| sign.is_alphanumeric() || "_.:@/+-".contains(sign);
+        match self.0.chars().all(is_plain) && !self.0.starts_with('-') {
+            true => format!("--tenant {self}"),
+            false => format!("--tenant='{}'", self.0.replace('\'', "'\\''")),
+        }
+    }
+}
+
 impl Namespace {
     /// Stands for every namespace, where a host names a tool and not what it belongs to.
     pub fn any() -> Self {

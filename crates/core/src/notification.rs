@@ -161,7 +161,8 @@ impl Notification {
 
     /// Of a request that waits for an answer.
     pub fn approval(tenant: Option<&TenantId>, id: ParkedId, parked: &Parked) -> Self {
-        let number = id.0;
+        let flag = tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
+        let number = format!("{}{flag}", id.0);
         let message = format!(
             "{}: {}; answer with `steadfast approve {number}` or `steadfast deny {number}` until {}",
             parked.prompt.summary, parked.prompt.reason, parked.expires

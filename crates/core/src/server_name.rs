@@ -2,8 +2,9 @@
 //!
 //! Trust, breakers and history are kept by name. The first server of a name has it. Another one of the same name that runs
 //! another command, or is at another URL, is told apart by a mark: `db~3f2a91`. Its rules in the configuration are those of `db`.
-//! Where the command of one server is changed in its own place, the name goes with it.
+//! Where only the version in the command of one server is changed, in its own place, the name goes with it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ use crate::id::{Digest, Namespace};
 pub struct ServerIdentity {
     /// Of its command and arguments, or of its URL.
     pub digest: Digest,
+    /// Of the same without versions: see [`without_version`].
+    pub program: Digest,
     /// The same for people, without secrets.
     pub runs: String,
     /// Where it is configured: a file, or the folder of a command line.
@@ -27,6 +30,19 @@ pub struct ServerIdentity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServersOfName {
     claims: Vec<ServerClaim>,
+    /// How they failed last, by the name that their tools have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    failures: BTreeMap<Namespace, ServerFailure>,
+}
+
+/// How a server failed last. It is forgotten when the server works again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerFailure {
+    /// When.
+    #[serde(rename = "atMs")]
+    pub at: Timestamp,
+    /// Why, in words without secrets.
+    pub why: String,
 }
 
 /// One of them.
@@ -38,6 +54,9 @@ pub struct ServerClaim {
     /// What it runs, for people.
     pub runs: String,
     digest: String,
+    /// Nothing in what older versions of ours wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
     place: String,
     /// The process that had it last.
     process: Process,
@@ -47,7 +66,9 @@ pub struct ServerClaim {
 }
 
 /// A server that nobody has started for so long is forgotten.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// So long a failure of a server is reported that was not used since.
+const REPORTED: Duration = Duration::from_secs(24 * 60 * 60);
 /// One on another machine counts as running for so long after its start.
 const SEEN_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
 /// So many of one name are told apart; beyond that the oldest is forgotten.
@@ -66,8 +87,13 @@ impl ServersOfName {
         let digest = server.digest.to_hex();
         self.claims.retain(|claim| now.since(claim.seen) < KEPT || claim.is_live(&sight, now));
         let own = self.claims.iter().position(|claim| claim.digest == digest);
+        let program = server.program.to_hex();
         let replaced = || {
-            self.claims.iter().position(|claim| claim.place == server.place && !claim.is_live(&sight, now))
+            self.claims.iter().position(|claim| {
+                claim.program.as_ref() == Some(&program)
+                    && claim.place == server.place
+                    && !claim.is_live(&sight, now)
+            })
         };
         let before = own.or_else(replaced).map(|at| self.claims.remove(at));
         let named = match before {
@@ -79,6 +105,7 @@ impl ServersOfName {
             name: named.clone(),
             runs: server.runs.clone(),
             digest,
+            program: Some(program.clone()),
             place: server.place.clone(),
             process: process.clone(),
             seen: now,
@@ -89,11 +116,54 @@ impl ServersOfName {
         named
     }
 
+    /// The server whose tools have this name has failed, or works.
+    pub fn note(&mut self, name: &Namespace, failure: Option<&ServerFailure>, now: Timestamp) {
+        self.failures.retain(|_, failure| now.since(failure.at) < KEPT);
+        match failure {
+            None => _ = self.failures.remove(name),
+            Some(failure) => {
+                self.failures.insert(name.clone(), failure.clone());
+                if self.failures.len() > MOST {
+                    self.failures.pop_first();
+                }
+            }
+        }
+    }
+
+    /// How the server whose tools have this name failed last, if it did not work since.
+    pub fn failure(&self, name: &Namespace) -> Option<&ServerFailure> {
+        self.failures.get(name)
+    }
+
+    /// Those that failed lately and did not work since.
+    pub fn failed(&self, now: Timestamp) -> impl Iterator<Item = (&Namespace, &ServerFailure)> {
+        self.failures.iter().filter(move |(_, failure)| now.since(failure.at) < REPORTED)
+    }
+
     /// Those that run now, if they are several.
     pub fn clash(&self, sight: impl Fn(&Process) -> LeaseSight, now: Timestamp) -> Option<Vec<&ServerClaim>> {
         let live: Vec<_> = self.claims.iter().filter(|claim| claim.is_live(&sight, now)).collect();
         (live.len() > 1).then_some(live)
     }
+}
+
+/// A word of a command without the version at its end: what stands behind `@`, `==` or `:` and is `latest` or up to three
+/// numbers. Behind a colon, where a port may stand, it has a dot.
+pub fn without_version(word: &str) -> &str {
+    let is_version = |text: &str, least: usize| {
+        let numbers = text.strip_prefix('v').unwrap_or(text);
+        let numbers = numbers.split(['-', '+']).next().unwrap_or_default();
+        let parts: Vec<_> = numbers.split('.').collect();
+        let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|digit| digit.is_ascii_digit());
+        text == "latest" || ((least..=3).contains(&parts.len()) && parts.iter().all(is_number))
+    };
+    [("@", 1), ("==", 1), (":", 2)]
+        .into_iter()
+        .find_map(|(sign, least)| {
+            let (before, version) = word.rsplit_once(sign)?;
+            (!before.is_empty() && is_version(version, least)).then_some(before)
+        })
+        .unwrap_or(word)
 }
 
 impl ServerClaim {
@@ -117,7 +187,12 @@ mod tests {
     }
 
     fn server(runs: &str, place: &str) -> ServerIdentity {
-        ServerIdentity { digest: Digest::of(runs.as_bytes()), runs: runs.to_owned(), place: place.to_owned() }
+        ServerIdentity {
+            digest: Digest::of(runs.as_bytes()),
+            program: Digest::of(without_version(runs).as_bytes()),
+            runs: runs.to_owned(),
+            place: place.to_owned(),
+        }
     }
 
     fn process(pid: u32) -> Process {
@@ -157,7 +232,56 @@ mod tests {
     }
 
     #[test]
-    fn a_server_whose_command_is_changed_keeps_its_name_unless_the_old_one_still_runs() {
+    fn another_program_in_the_same_place_is_another_server_although_the_first_one_has_ended() {
+        let mut names = ServersOfName::default();
+        assert_eq!(claim(&mut names, ("postgres", "/home"), 1, &[], at(DAY)), "db");
+        let other = claim(&mut names, ("sqlite", "/home"), 2, &[], at(DAY));
+        assert_ne!(other, "db");
+        assert_eq!(claim(&mut names, ("postgres", "/home"), 3, &[], at(DAY)), "db");
+        assert_eq!(claim(&mut names, ("sqlite", "/home"), 4, &[], at(DAY)), other);
+    }
+
+    #[test]
+    fn versions_are_told_from_ports_addresses_and_names() {
+        for (word, without) in [
+            ("server@1.2.3", "server"),
+            ("@scope/server@0.4", "@scope/server"),
+            ("@scope/server@latest", "@scope/server"),
+            ("server@v2", "server"),
+            ("server@1.0.0-beta.2", "server"),
+            ("server==2024.1", "server"),
+            ("image:1.25", "image"),
+            ("image:latest", "image"),
+            ("@scope/server", "@scope/server"),
+            ("localhost:5432", "localhost:5432"),
+            ("ann@10.0.0.1", "ann@10.0.0.1"),
+            ("db1", "db1"),
+            ("a@b", "a@b"),
+            ("@1", "@1"),
+        ] {
+            assert_eq!(without_version(word), without, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_known_until_the_server_works_and_reported_for_a_day() {
+        let mut names = ServersOfName::default();
+        let other = Namespace::new("db~3f2a91").unwrap();
+        let failure = ServerFailure { at: at(DAY), why: "it ended with exit code 1".to_owned() };
+        names.note(&db(), Some(&failure), at(DAY));
+        names.note(&other, Some(&failure), at(DAY));
+        assert_eq!(names.failed(at(DAY)).count(), 2);
+        names.note(&db(), None, at(DAY));
+        let failed: Vec<_> = names.failed(at(2 * DAY - Duration::from_secs(1))).collect();
+        assert_eq!(failed, [(&other, &failure)]);
+        assert_eq!(names.failed(at(2 * DAY)).count(), 0, "nobody has used it for a day");
+        let stored = serde_json::to_string(&names).unwrap();
+        assert_eq!(serde_json::from_str::<ServersOfName>(&stored).unwrap(), names);
+        assert!(serde_json::from_str::<ServersOfName>(r#"{"claims":[]}"#).is_ok(), "of an older version");
+    }
+
+    #[test]
+    fn a_server_whose_version_is_changed_keeps_its_name_unless_the_old_one_still_runs() {
         let mut names = ServersOfName::default();
         assert_eq!(claim(&mut names, ("db@1", "/a"), 1, &[1], at(DAY)), "db");
         assert_eq!(claim(&mut names, ("db@2", "/a"), 2, &[], at(DAY)), "db");

@@ -97,7 +97,7 @@ pub use policies::Policies;
 pub use recent::{CallEnd, CallStep, CallTrace, Minute, Recent, Series, Tally, Tone};
 pub use recording::Recording;
 pub use seen::{Counted, DomainView, ModelScore, Offered, ToolScore, ToolView};
-pub use server_names::servers_of_one_name;
+pub use server_names::{failed_servers, servers_of_one_name};
 pub use shelf::{Found, Run, Shelf, Shelves};
 pub use standing::is_named;
 pub use telling::{About, EngineEvent, Listener, Outside, TurnAbout, TurnSpan, TurnedAway};

@@ -1,18 +1,13 @@
 //! The names that servers have: two of one name that run something else are told apart.
 
-use std::time::Duration;
-
 use steadfast_core::id::Namespace;
-use steadfast_core::server_name::{ServerClaim, ServerIdentity, ServersOfName};
+use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServersOfName};
 use steadfast_store::{
     Document, DocumentKind, DocumentName, Neighbours, Sight as _, Store, StoreError, this_process,
     update_document,
 };
 
 use crate::engine::Engine;
-
-/// How long the servers of a name are remembered after one was started.
-const KEPT: Duration = Duration::from_secs(60 * 24 * 60 * 60);
 
 impl Engine {
     /// A server of this name is started here: the name that its tools have. Where the store does not answer, it is the name
@@ -33,18 +28,62 @@ impl Engine {
         server: &ServerIdentity,
     ) -> Result<Namespace, StoreError> {
         let inner = &self.inner;
-        let document = DocumentName { kind: DocumentKind::Server, id: name.as_str().into() };
+        let document = document_of(name);
         let (neighbours, now) = (Neighbours::of(inner.process.clone()), inner.store.now());
         let mut named = name.clone();
         update_document(&*inner.store, &document, now + KEPT, |found| {
-            let body = found.and_then(|document| serde_json::from_str(&document.body).ok());
-            let mut names: ServersOfName = body.unwrap_or_default();
+            let mut names = read(found);
             named = names.claim(name, server, &inner.process, |process| neighbours.sight(process), now);
             serde_json::to_string(&names).unwrap_or_default().into()
         })
         .await?;
         Ok(named)
     }
+
+    /// The server whose tools have this name has failed, or works: it is stored for those who look at the store alone.
+    pub async fn note_server(&self, name: &Namespace, failure: Option<&ServerFailure>) {
+        if let Err(error) = self.try_note_server(name, failure).await {
+            tracing::warn!(event = "server.state_not_stored", server = %name, why = %error);
+        }
+    }
+
+    async fn try_note_server(
+        &self,
+        name: &Namespace,
+        failure: Option<&ServerFailure>,
+    ) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        let (document, now) = (document_of(&name.configured()), inner.store.now());
+        // Most servers work, and nothing else is stored of them.
+        let found = inner.store.read(&document).await?;
+        if read(found.as_ref()).failure(name) == failure {
+            return Ok(());
+        }
+        update_document(&*inner.store, &document, now + KEPT, |found| {
+            let mut names = read(found);
+            names.note(name, failure, now);
+            serde_json::to_string(&names).unwrap_or_default().into()
+        })
+        .await
+    }
+}
+
+fn document_of(name: &Namespace) -> DocumentName {
+    DocumentName { kind: DocumentKind::Server, id: name.as_str().into() }
+}
+
+fn read(found: Option<&Document>) -> ServersOfName {
+    found.and_then(|document| serde_json::from_str(&document.body).ok()).unwrap_or_default()
+}
+
+/// The servers that failed lately and did not work since, by the names that their tools have.
+pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerFailure)>, StoreError> {
+    let documents = store.documents(DocumentKind::Server).await?;
+    let failed = |(_, document): (DocumentName, Document)| {
+        let names = read(Some(&document));
+        names.failed(store.now()).map(|(name, failure)| (name.clone(), failure.clone())).collect::<Vec<_>>()
+    };
+    Ok(documents.into_iter().flat_map(failed).collect())
 }
 
 /// Servers that run now, are called the same, and are not the same; by that name.

@@ -11,7 +11,8 @@ use steadfast_core::server_name::ServerIdentity;
 use steadfast_executor::{Engine, Offered};
 
 use crate::catalog::{Catalog, Changed};
-use crate::look::ServerView;
+use crate::health::{Health, Reporter};
+use crate::look::{EndView, ServerView};
 use crate::server::{Backend, Handshake, Keeping, Server};
 use crate::servers::Behind;
 
@@ -33,6 +34,7 @@ pub struct Configured {
     pub sharing: Sharing,
     start: Start,
     made: Arc<Mutex<Made>>,
+    health: Arc<Health>,
 }
 
 /// What was made of a server.
@@ -59,7 +61,8 @@ pub enum Sharing {
 impl Configured {
     /// A server of this name, under the names that it gives its tools itself.
     pub fn new(name: Namespace, sharing: Sharing, start: Start) -> Self {
-        Self { name, identity: None, engine: None, prefix: None, sharing, start, made: Arc::default() }
+        let (made, health) = (Arc::default(), Arc::default());
+        Self { name, identity: None, engine: None, prefix: None, sharing, start, made, health }
     }
 
     /// The same, with something done at each start.
@@ -91,7 +94,12 @@ impl Configured {
 
     /// The same by itself.
     pub(crate) fn make(&self, handshake: Handshake) -> (Arc<Server>, Keeping) {
-        let (server, keeping) = Server::new(self.name.clone(), (self.start)(), handshake);
+        let backend = (self.start)();
+        let reporter = self.reporter();
+        if let Backend::Child(supervisor, _) = &backend {
+            reporter.follow(supervisor.status());
+        }
+        let (server, keeping) = Server::new(reporter, backend, handshake);
         if let Some(engine) = self.engine.clone() {
             let namespace = self.name.clone();
             server.catalog.on_change(Changed(Box::new(move |name| {
@@ -108,11 +116,22 @@ impl Configured {
         (server, keeping)
     }
 
+    fn reporter(&self) -> Reporter {
+        Reporter { health: self.health.clone(), name: self.name.clone(), engine: self.engine.clone() }
+    }
+
+    /// Waits until it is stored how its processes ended. None runs any more.
+    pub async fn settle(&self) {
+        self.reporter().settle().await;
+    }
+
     /// How it stands.
     pub fn look(&self) -> ServerView {
         let made: Vec<_> =
             self.made.lock().servers.iter().filter_map(|(server, _)| server.upgrade()).collect();
+        let down = || made.iter().find_map(|server| server.failure());
         ServerView {
+            last_failure: self.health.failure().or_else(down).map(EndView::from),
             name: self.name.to_string(),
             shared: self.sharing == Sharing::Shared,
             instances: made.iter().map(|server| server.look()).collect(),

@@ -37,6 +37,7 @@ mod catalog;
 mod client;
 mod configured;
 mod direct;
+mod health;
 mod joined;
 mod listen;
 mod local;

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use steadfast_core::Timestamp;
+use steadfast_core::server_name::ServerFailure;
 use steadfast_process::State;
 
 /// A server of the configuration.
@@ -15,6 +16,9 @@ pub struct ServerView {
     pub shared: bool,
     /// Each process or connection of it that there is now.
     pub instances: Vec<InstanceView>,
+    /// How it failed last, if it did not work since: also where that process or connection is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<EndView>,
 }
 
 /// A process of a server, or a connection to one.
@@ -67,6 +71,12 @@ pub struct EndView {
     pub at_ms: Timestamp,
     /// How.
     pub why: String,
+}
+
+impl From<ServerFailure> for EndView {
+    fn from(failure: ServerFailure) -> Self {
+        Self { at_ms: failure.at, why: failure.why }
+    }
 }
 
 /// A client that is connected.

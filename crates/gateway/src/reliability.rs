@@ -139,9 +139,12 @@ impl Called<'_> {
             Ok(Granted::No) => {
                 refused(format!("the user does not want {name} to be forgiven; do not ask again"))
             }
-            Ok(Granted::Waits(ParkedId(number))) => refused(format!(
-                "a person has to agree that {name} is forgiven. Ask the operator to run `steadfast approve {number}`, then call {RESET} again"
-            )),
+            Ok(Granted::Waits(ParkedId(number))) => {
+                let flag = self.tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
+                refused(format!(
+                    "a person has to agree that {name} is forgiven. Ask the operator to run `steadfast approve {number}{flag}`, then call {RESET} again"
+                ))
+            }
             Ok(Granted::PutToCaller(question)) => {
                 let question = RawJson::parse(question.content.as_str().to_owned());
                 question.map_or_else(|_| refused(String::new()), |question| Err(NotReset::Asked(question)))

@@ -42,15 +42,46 @@ impl Exit {
 
 /// The same fault with what the server wrote last, in words that decide nothing.
 pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
-    match last_line(stderr) {
-        Some(line) => Fault { message: format!("{}. Its last words: {line}", fault.message), ..fault },
+    match last_words(stderr) {
+        Some(words) => Fault { message: format!("{}. Its last words: {words}", fault.message), ..fault },
         None => fault,
     }
 }
 
-/// The last line that says something.
-pub(crate) fn last_line(stderr: &[String]) -> Option<&str> {
-    stderr.iter().rev().map(|line| line.trim()).find(|line| !line.is_empty())
+/// The last three lines that say something, and before them the last one that names an error: many runtimes write a stack
+/// and their version below it. Each is cut where it is too long.
+pub fn last_words(stderr: &[String]) -> Option<String> {
+    let lines: Vec<&str> =
+        stderr.iter().map(|line| line.trim()).filter(|line| says_something(line)).collect();
+    let (before, last) = lines.split_at(lines.len().saturating_sub(LAST_WORDS));
+    let cause = match last.iter().any(|line| names_an_error(line)) {
+        true => None,
+        false => before.iter().rfind(|line| names_an_error(line)),
+    };
+    let words: Vec<_> = cause.into_iter().chain(last).map(|line| shortened(line)).collect();
+    (!words.is_empty()).then(|| words.join(" | "))
+}
+
+/// So many lines are told.
+const LAST_WORDS: usize = 3;
+/// The most characters of each.
+const LONGEST_LINE: usize = 200;
+
+/// Whether a line is more than a bracket, and no frame of a stack.
+fn says_something(line: &str) -> bool {
+    line.chars().any(char::is_alphanumeric) && !line.starts_with("at ")
+}
+
+fn names_an_error(line: &str) -> bool {
+    let line = line.to_lowercase();
+    ["error", "exception", "panicked", "fatal"].iter().any(|word| line.contains(word))
+}
+
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(LONGEST_LINE) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or(line)),
+        None => line.to_owned(),
+    }
 }
 
 impl fmt::Display for Exit {
@@ -69,6 +100,23 @@ mod tests {
     use steadfast_core::classify::{Nature, Overrides, Reach, Severity, classify};
 
     use super::*;
+
+    #[test]
+    fn the_last_words_are_the_lines_that_say_why() {
+        let words = |text: &str| {
+            let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            last_words(&lines)
+        };
+        let node = "node:internal/modules/cjs/loader:1143\n  throw err;\n  ^\n\nError: Cannot find module '/srv/server.js'\n    \
+                    at Module._resolveFilename (node:internal/modules/cjs/loader:1140:15)\n    at node:internal/main:28:49 {\n  \
+                    code: 'MODULE_NOT_FOUND',\n  requireStack: []\n}\n\nNode.js v20.11.0\n\n";
+        let said = "Error: Cannot find module '/srv/server.js' | code: 'MODULE_NOT_FOUND', | requireStack: [] | Node.js v20.11.0";
+        assert_eq!(words(node).as_deref(), Some(said));
+        assert_eq!(words("a\nerror: b\nc\n\nd\n").as_deref(), Some("error: b | c | d"));
+        assert_eq!(words("error: z\na\nb\nc\nd").as_deref(), Some("error: z | b | c | d"));
+        assert_eq!(words("\n  \n}\n"), None);
+        assert_eq!(words(&"x".repeat(500)).map(|said| said.chars().count()), Some(LONGEST_LINE + 1));
+    }
 
     #[test]
     fn the_death_of_a_server_is_a_crash_for_what_was_sent_and_harmless_for_what_was_not() {

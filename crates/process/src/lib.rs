@@ -32,7 +32,7 @@ mod supervisor;
 
 pub use child::{Child, Patience, Started};
 pub use environment::{ALLOWED, Environment};
-pub use exit::{Exit, Sent, with_last_words};
+pub use exit::{Exit, Sent, last_words, with_last_words};
 pub use launch::{Launch, LaunchError};
 pub use leash::{Leash, leash_main};
 pub use stderr::{Follower, Line, Stderr};

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::child::{Child, Patience};
-use crate::exit::{Exit, last_line};
+use crate::exit::{Exit, last_words};
 use crate::launch::Launch;
 use crate::leash::Leash;
 use crate::stderr::Stderr;
@@ -162,8 +162,8 @@ impl fmt::Display for Unavailable {
                 write!(f, "the server is down: {down}")?;
                 if let Some(last) = last_end {
                     write!(f, ". Last time: {}", last.end)?;
-                    if let Some(line) = last_line(&last.stderr) {
-                        write!(f, ". Its last words: {line}")?;
+                    if let Some(words) = last_words(&last.stderr) {
+                        write!(f, ". Its last words: {words}")?;
                     }
                 }
                 Ok(())

@@ -52,8 +52,8 @@ pub use plan::Plan;
 
 pub use steadfast_config::{
     COMMAND_NAMESPACE, Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText,
-    HTTP_NAMESPACE, Isolation, Needed, Problem, Reached, Reload, Role, Server, Sources, Start, StoreKind,
-    Switched, Switches, Token, WrittenAt, listen_address, nearest, parse_span,
+    HTTP_NAMESPACE, Isolation, Needed, Problem, Reached, Reload, Role, Section, Server, Sources, Start,
+    StoreKind, Switched, Switches, Token, WrittenAt, listen_address, nearest, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{

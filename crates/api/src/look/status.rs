@@ -9,11 +9,11 @@ use steadfast::{Engine, Steadfast, Store, Switches};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::dedupe::RecordState;
-use steadfast_core::id::TenantId;
+use steadfast_core::id::{Namespace, TenantId};
 use steadfast_core::policy::Mode;
-use steadfast_core::server_name::ServerClaim;
+use steadfast_core::server_name::{ServerClaim, ServerFailure};
 use steadfast_core::trust::TrustState;
-use steadfast_executor::{DomainView, servers_of_one_name};
+use steadfast_executor::{DomainView, failed_servers, servers_of_one_name};
 use steadfast_gateway::{Configured, InstanceState, InstanceView, ServerView};
 use steadfast_store::{Page, Selection};
 
@@ -145,12 +145,11 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
         counts.add(&own);
         tenants.insert(tenant);
     }
-    for server in around.servers.iter().map(Configured::look) {
-        if let Some(finding) = down(&server) {
-            counts.servers_down += 1;
-            findings.push(finding);
-        }
-    }
+    let servers: Vec<_> = around.servers.iter().map(Configured::look).collect();
+    let before = failed_before(store, &servers).await;
+    let down: Vec<_> = servers.iter().filter_map(down).chain(before).collect();
+    counts.servers_down = down.len();
+    findings.extend(down);
     findings.extend(same_names(store).await);
     let seen = StoreSeen {
         kind: store.kind().to_owned(),
@@ -217,6 +216,7 @@ impl Counts {
     /// What is wrong by these numbers.
     fn findings(&self, tenant: Option<&TenantId>) -> Vec<Finding> {
         let whose = tenant.map_or_else(String::new, |tenant| format!("tenant {tenant}: "));
+        let flag = tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
         let mut found = Vec::new();
         let failing = self.open_breakers.saturating_sub(self.forced_breakers);
         for (count, level, one, more, todo) in [
@@ -225,53 +225,55 @@ impl Counts {
                 Level::Trouble,
                 "tool keeps failing and is left alone",
                 "tools keep failing and are left alone",
-                "`steadfast breaker` shows which; a probe finds out when they are back",
+                format!("`steadfast breaker{flag}` shows which; a probe finds out when they are back"),
             ),
-            (self.blocked, Level::Trouble, "tool is blocked", "tools are blocked", "steadfast reset TOOL"),
+            (
+                self.blocked,
+                Level::Trouble,
+                "tool is blocked",
+                "tools are blocked",
+                format!("steadfast reset TOOL{flag}"),
+            ),
             (
                 self.unknown_outcomes,
                 Level::Attention,
                 "call has an unknown outcome",
                 "calls have an unknown outcome",
-                "steadfast unknown",
+                format!("steadfast unknown{flag}"),
             ),
             (
                 self.approvals,
                 Level::Attention,
                 "call waits for approval",
                 "calls wait for approval",
-                "steadfast approvals",
+                format!("steadfast approvals{flag}"),
             ),
             (
                 self.escalated,
                 Level::Attention,
                 "tool has lost trust",
                 "tools have lost trust",
-                "its calls ask first; steadfast reset TOOL forgives",
+                format!("its calls ask first; steadfast reset TOOL{flag} forgives"),
             ),
             (
                 self.forced_breakers,
                 Level::Attention,
                 "breaker is forced open",
                 "breakers are forced open",
-                "`steadfast breaker reset KEY` when its calls may run again",
+                format!("`steadfast breaker reset KEY{flag}` when its calls may run again"),
             ),
             (
                 self.stopped_sessions,
                 Level::Attention,
                 "conversation loops and is stopped",
                 "conversations loop and are stopped",
-                "look at what the model sent: /v1/guard",
+                "look at what the model sent: /v1/guard".to_owned(),
             ),
         ] {
             match count {
                 0 => {}
-                1 => found.push(Finding { level, what: format!("{whose}1 {one}"), todo: todo.to_owned() }),
-                _ => found.push(Finding {
-                    level,
-                    what: format!("{whose}{count} {more}"),
-                    todo: todo.to_owned(),
-                }),
+                1 => found.push(Finding { level, what: format!("{whose}1 {one}"), todo }),
+                _ => found.push(Finding { level, what: format!("{whose}{count} {more}"), todo }),
             }
         }
         found
@@ -310,19 +312,43 @@ async fn same_names(store: &dyn Store) -> Vec<Finding> {
     found.into_iter().map(finding).collect()
 }
 
-/// A server that does not come up, with what it said last.
+/// A server that does not work, with what it said last.
 fn down(server: &ServerView) -> Option<Finding> {
-    let is_down =
-        |instance: &&InstanceView| matches!(instance.state, InstanceState::Down | InstanceState::BackingOff);
-    let instance = server.instances.iter().find(is_down)?;
-    let ended = instance.last_end.as_ref().map(|end| format!(": {}", end.why)).unwrap_or_default();
-    let said = instance.stderr.last().map(|line| format!("; it wrote: {line}")).unwrap_or_default();
-    Some(Finding {
-        level: Level::Trouble,
-        what: format!("server {} is down{ended}{said}", server.name),
-        todo: "run its command by hand; `/v1/servers` has all that it wrote".to_owned(),
-    })
+    let why = &server.last_failure.as_ref()?.why;
+    let (what, todo) = match server.instances.as_slice() {
+        [] => (format!("server {} failed when it was last used: {why}", server.name), RUN_BY_HAND),
+        some if some.iter().any(|one| one.state == InstanceState::Elsewhere) => (
+            format!("server {} cannot be reached: {why}", server.name),
+            "see whether it runs and its URL is right; the next call tries again",
+        ),
+        _ => (
+            format!("server {} is down: {why}", server.name),
+            "run its command by hand; `/v1/servers` has all that it wrote",
+        ),
+    };
+    Some(Finding { level: Level::Trouble, what, todo: todo.to_owned() })
 }
+
+/// Servers that failed in other processes or before, and of which these here know nothing better. None if the store does not
+/// answer.
+async fn failed_before(store: &dyn Store, here: &[ServerView]) -> Vec<Finding> {
+    let is_known_here = |name: &Namespace| {
+        let server = here.iter().find(|server| server.name == name.as_str());
+        server.is_some_and(|server| {
+            let is_up = |one: &InstanceView| one.state == InstanceState::Up;
+            server.last_failure.is_some() || server.instances.iter().any(is_up)
+        })
+    };
+    let failed = failed_servers(store).await.unwrap_or_default().into_iter();
+    let finding = |(name, failure): (Namespace, ServerFailure)| Finding {
+        level: Level::Trouble,
+        what: format!("server {name} failed when it was last used: {}", failure.why),
+        todo: RUN_BY_HAND.to_owned(),
+    };
+    failed.filter(|(name, _)| !is_known_here(name)).map(finding).collect()
+}
+
+const RUN_BY_HAND: &str = "run its command by hand, or see whether its URL can be reached; this stands here until it works again, for a day at most";
 
 fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -364,6 +390,20 @@ fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_to_be_done_names_the_tenant_as_a_shell_takes_it() {
+        for (tenant, flag) in [
+            ("acme", "--tenant acme"),
+            ("of acme", "--tenant='of acme'"),
+            ("-rf", "--tenant='-rf'"),
+            ("a'b;c", "--tenant='a'\\''b;c'"),
+        ] {
+            let waiting = Counts { approvals: 1, ..Counts::default() };
+            let found = waiting.findings(Some(&TenantId::new(tenant).unwrap()));
+            assert_eq!(found[0].todo, format!("steadfast approvals {flag}"));
+        }
+    }
 
     #[test]
     fn a_store_that_does_not_answer_is_trouble_and_what_was_switched_is_not_forgotten() {

@@ -6,6 +6,7 @@ import { drawApprovals } from "./approvals.js";
 import { drawBreakers } from "./breakers.js";
 import { drawCalls, forgetCalls, newestCalls } from "./calls.js";
 import { h, put } from "./dom.js";
+import { drawDomains } from "./domains.js";
 import { drawGuard } from "./guard.js";
 import { help, keys } from "./keys.js";
 import { keep } from "./live.js";
@@ -77,7 +78,7 @@ async function ask(error) {
 }
 
 function draw() {
-  for (const section of [drawNow, drawApprovals, drawUnknown, drawNotifications, drawBreakers, drawCalls, drawTurns, drawTools, drawGuard, drawNumbers, drawServers, drawMode]) section(seen);
+  for (const section of [drawNow, drawApprovals, drawUnknown, drawNotifications, drawBreakers, drawCalls, drawTurns, drawTools, drawDomains, drawGuard, drawNumbers, drawServers, drawMode]) section(seen);
   drawBar();
 }
 
@@ -91,6 +92,7 @@ function drawBar() {
     ["calls", "Calls", counts.openCalls],
     ["turns", "Turns", 0],
     ["trust", "Trust", counts.escalated + counts.blocked],
+    ["domains", "Hosts", 0],
     ["guard", "Guard", counts.stoppedSessions],
     ["numbers", "Numbers", 0],
     ["servers", "Servers", 0],

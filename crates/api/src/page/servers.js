@@ -35,8 +35,9 @@ function draw() {
   empty.textContent = "This gateway has no servers. The servers of the configuration appear here, with their restarts and the last lines of their stderr.";
 }
 
-function row({ name: server, instances }) {
-  const [which, word] = LIVES[worst(instances)];
+function row({ name: server, instances, lastFailure }) {
+  const life = LIVES[worst(instances)];
+  const [which, word] = lastFailure && life[0] !== "attention" ? ["trouble", instances.some((one) => one.state === "elsewhere") ? "not reachable" : "down"] : life;
   const restarts = instances.reduce((sum, instance) => sum + instance.restarts, 0);
   const tools = Math.max(0, ...instances.map((instance) => instance.tools));
   const facts = [instances.length > 1 && `${instances.length} processes`, count(restarts, "restart"), tools > 0 && count(tools, "tool")];
@@ -44,8 +45,9 @@ function row({ name: server, instances }) {
     "li",
     { tabindex: "-1", "data-row": true },
     h("div", { class: "who" }, state(which, word), name(server), h("span", { class: "quiet" }, facts.filter(Boolean).join(" · "))),
+    lastFailure && h("p", { class: "warning" }, shown(lastFailure.why), " ", when(lastFailure.atMs)),
     instances.map(({ lastEnd, stderr }, at) => [
-      lastEnd && h("p", { class: "warning" }, shown(lastEnd.why), " ", when(lastEnd.atMs)),
+      lastEnd && lastEnd.atMs !== lastFailure?.atMs && h("p", { class: "warning" }, shown(lastEnd.why), " ", when(lastEnd.atMs)),
       stderr.length > 0 && h("details", { "data-hand": `stderr ${at}` }, h("summary", {}, "last lines of stderr"), h("pre", { class: "sent", tabindex: "0" }, shown(stderr.join("\n")))),
     ]),
   );

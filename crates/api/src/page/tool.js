@@ -17,7 +17,13 @@ const FAILURE_COLUMNS = [
   { title: "message", class: "message" },
   { title: "HTTP", class: "number" },
   { title: "retries", class: "number" },
-  { title: "arguments", class: "arguments" },
+  { title: "arguments and context", class: "arguments" },
+];
+const MODEL_COLUMNS = [
+  { title: "model", class: "tool" },
+  { title: "succeeds", class: "number" },
+  { title: "calls", class: "number" },
+  { title: "p95", class: "number" },
 ];
 const CALL_COLUMNS = [
   { title: "when", class: "when" },
@@ -60,12 +66,13 @@ async function openTool(tool, tenant) {
 // All that is known of a tool, as this tenant uses it.
 async function look(tool, tenant) {
   const label = toolName(tool);
-  const [tools, trust, breakers, failures, history] = await Promise.all([
+  const [tools, trust, breakers, failures, history, models] = await Promise.all([
     get(query("/v1/tools", { prefix: label, tenant })),
     get(query("/v1/trust", { tool: label, tenant })),
     get(query("/v1/breakers", { tool: label, tenant })),
     get(query(`/v1/tools/${encodeURIComponent(label)}/failures`, { tenant, limit: FAILURES })),
     get(query("/v1/history", { tool: label, tenant, limit: CALLS })),
+    get(query("/v1/models", { tool: label, tenant })),
   ]);
   // Without a tenant the API gives the failures and calls of all of them.
   const own = (rows) => rows.filter((row) => row.tenant === tenant);
@@ -77,6 +84,7 @@ async function look(tool, tenant) {
     olderFailures: Boolean(failures.next),
     calls: own(history.calls).map(ended),
     olderCalls: Boolean(history.next),
+    models: models.models,
   };
 }
 
@@ -89,9 +97,12 @@ function build(tool, tenant) {
   const failures = table(FAILURE_COLUMNS, "Failures, the newest first");
   const noFailures = h("p", { class: "empty" }, "No failures are recorded.");
   const calls = table(CALL_COLUMNS, "Calls, the newest first");
+  const models = table(MODEL_COLUMNS, "Models that call it");
+  const noModels = h("p", { class: "empty" }, "No call named its model.");
   const noCalls = h("p", { class: "empty" }, "No calls are recorded.");
   let last;
   const foldedFailures = fold("failures", () => draw(last));
+  const foldedModels = fold("models", () => draw(last));
   const foldedCalls = fold("calls", () => draw(last));
   const part = (id, title, ...children) => h("section", { class: `part ${id}`, "aria-label": title }, h("h3", {}, title), ...children);
   const place = h(
@@ -101,6 +112,7 @@ function build(tool, tenant) {
     part("trust", "Trust", trusted, trust),
     part("breaker", "Circuit breaker", noBreaker, breakers),
     part("failures", "Failures", failures.element, noFailures, foldedFailures.place),
+    part("models", "Models", models.element, noModels, foldedModels.place),
     part("calls", "Last calls", calls.element, noCalls, foldedCalls.place),
   );
   function draw(seen) {
@@ -113,6 +125,9 @@ function build(tool, tenant) {
     list(failures.body, foldedFailures.cut(seen.failures, seen.olderFailures), (failure) => `${failure.atMs} ${failure.requestId} ${failure.message}`, (failure) => failed(failures, failure));
     failures.element.hidden = seen.failures.length === 0;
     noFailures.hidden = seen.failures.length > 0;
+    list(models.body, foldedModels.cut(seen.models), ({ model }) => String(model), (one) => scored(models, one));
+    models.element.hidden = seen.models.length === 0;
+    noModels.hidden = seen.models.length > 0;
     list(calls.body, foldedCalls.cut(seen.calls, seen.olderCalls), (call) => `${call.id} ${call.at}`, (call) => called(calls, call));
     calls.element.hidden = seen.calls.length === 0;
     noCalls.hidden = seen.calls.length > 0;
@@ -138,16 +153,22 @@ function failed(rows, failure) {
   const moment = failure.requestId
     ? button(when(failure.atMs), () => openCall(failure.requestId, failure.atMs), { class: "link", "data-hand": "open", "aria-label": `Open the call that failed with: ${shown(failure.message)}` })
     : when(failure.atMs);
-  const summary = Object.entries(failure.argumentSummary ?? {}).map(([what, value]) => h("span", { class: "argument" }, `${shown(what)}: `, name(value)));
+  const facts = [...Object.entries(failure.argumentSummary ?? {}), ...Object.entries(failure.context ?? {})];
+  const summary = facts.map(([what, value]) => h("span", { class: "argument" }, `${shown(what)}: `, name(typeof value === "string" ? value : JSON.stringify(value))));
   return rows.row(
     {},
     moment,
-    h("span", {}, shown(failure.severity.replaceAll("_", " "))),
+    h("span", {}, shown(failure.severity.replaceAll("_", " ")), h("span", { class: "quiet block error-type" }, shown(failure.errorType))),
     h("span", {}, shown(failure.message)),
     failure.httpStatus === undefined ? "–" : String(failure.httpStatus),
     h("span", { title: count(failure.retries, "retry", "retries") }, String(failure.retries)),
     summary.length > 0 ? h("span", {}, summary) : "–",
   );
+}
+
+// How well one model does with the tool. All models beyond the limit are one.
+function scored(rows, one) {
+  return rows.row({}, one.model === null ? "other models" : name(one.model), works(one), digits(one.samples), one.p95Ms === undefined ? "–" : span(one.p95Ms));
 }
 
 function called(rows, call) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::policy::SettlingPolicy;
+use steadfast_core::server_name::ServerFailure;
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, Taken, line_writer};
 use steadfast_mcp::message::Message;
@@ -17,9 +18,9 @@ use steadfast_process::{
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::look::{EndView, InstanceState, InstanceView};
-
 use super::{Ears, FromServer, HANDSHAKE, Life, Pending, Place, Recovery, Server, TOLD, Way, gone};
+use crate::health::failure_of;
+use crate::look::{EndView, InstanceState, InstanceView};
 
 /// The way to a child.
 pub(super) struct Child {
@@ -74,6 +75,13 @@ impl Child {
             stderr: self.supervisor.stderr().tail(LINES_SHOWN),
             tools,
         }
+    }
+
+    /// How it ended, if it has died and is not there again.
+    pub(super) fn failure(&self) -> Option<ServerFailure> {
+        let status = self.supervisor.status().borrow().clone();
+        let is_down = matches!(status.state, State::Down(_) | State::BackingOff { .. });
+        status.last_end.filter(|_| is_down).map(|end| failure_of(&end))
     }
 
     pub(super) async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {

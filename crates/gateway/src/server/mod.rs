@@ -20,6 +20,7 @@ use steadfast_core::call::AttemptEnd;
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::id::Namespace;
 use steadfast_core::policy::SettlingPolicy;
+use steadfast_core::server_name::ServerFailure;
 use steadfast_mcp::http::back;
 use steadfast_mcp::message::{Id, Kind, Message, Unreadable};
 use steadfast_mcp::raw::{self, RawJson};
@@ -34,6 +35,7 @@ use self::pending::{Ears, Pending};
 pub(crate) use self::pending::{Hear, Place, Sent};
 use self::remote::Remote;
 use crate::catalog::Catalog;
+use crate::health::Reporter;
 use crate::look::{InstanceState, InstanceView};
 
 /// How a server is reached.
@@ -52,6 +54,8 @@ pub(crate) struct Server {
     pub(crate) catalog: Arc<Catalog>,
     /// Judges it by what it is asked beside calls, whose tools have breakers of their own.
     pub(crate) breaker: SharedBreaker,
+    /// Hears whether it works.
+    reporter: Reporter,
     bridge: Bridge,
     pending: Arc<Pending>,
     owner: OnceLock<Arc<dyn Owner>>,
@@ -107,7 +111,7 @@ const TOLD: Duration = Duration::from_secs(10);
 impl Server {
     /// A server that is started or connected to when it is wanted, and then told what it was told before. What keeps it
     /// must run for that.
-    pub(crate) fn new(name: Namespace, backend: Backend, handshake: Handshake) -> (Arc<Self>, Keeping) {
+    pub(crate) fn new(reporter: Reporter, backend: Backend, handshake: Handshake) -> (Arc<Self>, Keeping) {
         let (way, incarnations) = match backend {
             Backend::Child(supervisor, incarnations) => {
                 (Way::Child(Child::new(supervisor)), Some(incarnations))
@@ -118,7 +122,9 @@ impl Server {
         };
         let (catalog, bridge, pending) = (Arc::default(), Bridge::default(), Arc::default());
         let (breaker, owner) = (SharedBreaker::new(Breaker::default()), OnceLock::new());
-        let server = Arc::new(Self { name, handshake, catalog, breaker, bridge, pending, owner, way });
+        let name = reporter.name.clone();
+        let server =
+            Arc::new(Self { name, handshake, catalog, breaker, reporter, bridge, pending, owner, way });
         (server, Keeping(incarnations))
     }
 
@@ -134,6 +140,14 @@ impl Server {
                 stderr: Vec::new(),
                 tools,
             },
+        }
+    }
+
+    /// How it failed, if it is down because of that.
+    pub(crate) fn failure(&self) -> Option<ServerFailure> {
+        match &self.way {
+            Way::Child(child) => child.failure(),
+            Way::Remote(_) => None,
         }
     }
 

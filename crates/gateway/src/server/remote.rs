@@ -88,12 +88,15 @@ impl Remote {
         let context = self.context(server, notification);
         match timeout(TOLD, self.server.post(notification, &context)).await {
             // One that takes long may have heard it all the same.
-            Ok(Ok(_)) | Err(_) => {
+            told @ (Ok(Ok(_)) | Err(_)) => {
+                if told.is_ok() {
+                    server.reporter.works();
+                }
                 if notification.method() == Some("notifications/initialized") {
                     self.listen(server).await;
                 }
             }
-            Ok(Err(failure)) => self.failed(&failure, &context),
+            Ok(Err(failure)) => self.failed(server, &failure, &context),
         }
     }
 
@@ -152,9 +155,12 @@ impl Remote {
     ) -> Result<(), Fault> {
         let on = sent.id().and_then(|id| id.as_u64());
         let answer = match self.server.post(sent, &context).await {
-            Ok(answer) => answer,
+            Ok(answer) => {
+                server.reporter.works();
+                answer
+            }
             Err(failure) => {
-                self.failed(&failure, &context);
+                self.failed(server, &failure, &context);
                 let said = said(&failure, sent).ok_or_else(|| failure.fault())?;
                 server.received(life, said, on).await;
                 return Ok(());
@@ -193,7 +199,7 @@ impl Remote {
                     resumed += 1;
                     tokio::time::sleep(stream.retry().unwrap_or(AGAIN)).await;
                     stream = self.server.listen(&context, Some(&last)).await.map_err(|failure| {
-                        self.failed(&failure, &context);
+                        self.failed(server, &failure, &context);
                         // What was sent first may have had its effect, whatever is wrong now.
                         lost(&failure.to_string())
                     })?;
@@ -249,7 +255,14 @@ impl Remote {
         state.standing = Standing::Known;
     }
 
-    fn failed(&self, failure: &Failure, context: &Context) {
+    fn failed(&self, server: &Server, failure: &Failure, context: &Context) {
+        match failure {
+            Failure::NotSent { .. } | Failure::Lost { .. } => server.reporter.fails(&failure.to_string()),
+            // Whatever it says, it can be reached.
+            Failure::SessionLost | Failure::Status { .. } | Failure::BadAnswer { .. } => {
+                server.reporter.works();
+            }
+        }
         self.faulted(&failure.fault(), context);
     }
 
@@ -365,16 +378,18 @@ impl Remote {
                 drop(opening.take());
                 let pause = match stream {
                     Ok(mut stream) => {
+                        server.reporter.works();
                         let _ = remote.read(&server, (life, None), &mut stream, None).await;
                         last = stream.last_event_id().map(str::to_owned).or(last);
                         stream.retry().unwrap_or(AGAIN)
                     }
                     Err(failure @ (Failure::NotSent { .. } | Failure::Lost { .. })) => {
                         tracing::debug!(event = "server.listen", server = %server.name, why = %failure);
+                        server.reporter.fails(&failure.to_string());
                         AGAIN
                     }
                     // It does not have such a stream, or does not know us any more.
-                    Err(failure) => return remote.failed(&failure, &context),
+                    Err(failure) => return remote.failed(&server, &failure, &context),
                 };
                 drop(server);
                 tokio::time::sleep(pause).await;

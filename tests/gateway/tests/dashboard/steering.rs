@@ -157,7 +157,7 @@ approval = \"always\"
     let told = page.run(
         "return await page.evaluate(async () => {
             const { approvals } = await (await fetch('/v1/approvals')).json();
-            return approvals.sort((a, b) => a.asked_at - b.asked_at).map((one) => one.prompt);
+            return approvals.sort((a, b) => a.askedAt - b.askedAt).map((one) => one.prompt);
         })",
     );
     let cards = page.run("return await page.locator('#approvals .card').allInnerTexts()");

@@ -71,7 +71,37 @@ fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
         .run("return await page.locator('#dialog .failures tbody tr').first().locator('td').allInnerTexts()");
     assert_eq!((&cells[3], &cells[4]), (&json!("503"), &json!("1")), "{cells}");
     assert!(cells[5].as_str().unwrap().contains("example.com"), "{cells}");
+    assert!(cells[1].as_str().unwrap().lines().count() == 2, "its severity and its type: {cells}");
     assert!(!cells.to_string().contains("hunter2"), "{cells}");
+    page.close();
+}
+
+/// What a host says of a failure, and of the model that called the tool.
+#[test]
+fn a_tool_shows_the_context_of_a_failure_and_its_models_and_the_page_the_hosts() {
+    let gateway = Gateway::new("tool_models", "[trust]\ncount = 1\nseverities = [\"server_error\"]\n");
+    let report = json!({
+        "toolName": "search", "pluginName": "web", "severity": "server_error", "httpStatus": 502, "modelId": "model-7",
+        "error": { "type": "UpstreamError", "message": "bad gateway" }, "domain": "web.example",
+        "context": { "region": "eu-1" },
+    });
+    let page = Page::open(gateway.address());
+    page.run(&format!(
+        "await page.evaluate((body) => fetch('/v1/failures', {{ method: 'POST', headers: {{ 'content-type': 'application/json' }}, body }}), {})",
+        json!(report.to_string())
+    ));
+    for words in ["web.example", "server error: 1"] {
+        page.sees("#domains tbody", words);
+    }
+    page.run("await page.setViewportSize({ width: 390, height: 844 })");
+    page.fits_the_screen();
+    page.clicks("#trust .lost", "Tool web/search");
+    for words in ["UpstreamError", "502", "region", "eu-1"] {
+        page.sees("#dialog .failures tbody", words);
+    }
+    page.sees("#dialog .models tbody", "model-7");
+    page.sees("#dialog .models tbody", "0 %");
+    page.fits_the_screen();
     page.close();
 }
 

@@ -296,7 +296,7 @@ fn gr_9_an_outcome_that_nobody_knew_is_settled_by_an_operator() {
         let (listed, good) = world.steadfast(&["unknown"]);
         let row = listed.lines().find(|line| line.starts_with(name));
         assert!(good && row.is_some_and(|row| row.contains("bank/pay") && row.contains("ended")), "{listed}");
-        assert!(listed.contains("steadfast resolve CALL --ran"), "{listed}");
+        assert!(listed.contains(&format!("`steadfast resolve {name} --ran`")), "{listed}");
         let (status, _) = world.steadfast(&["status"]);
         assert!(status.contains("1 call has an unknown outcome"), "{status}");
         let (told, good) = world.steadfast(&["resolve", name]);

@@ -28,6 +28,7 @@ mod guard;
 mod hostile;
 mod load;
 mod matrix;
+mod operator;
 mod plain;
 mod raw;
 mod real;

@@ -1,0 +1,142 @@
+//! Whether a server works: how it failed last, until it works again.
+//!
+//! This is known longer than any process of the server and any connection to it, and it is stored, so that it can be seen where
+//! nobody listens and when the gateway has ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::id::Namespace;
+use steadfast_core::server_name::ServerFailure;
+use steadfast_core::{Timestamp, redact};
+use steadfast_executor::Engine;
+use steadfast_process::{LastEnd, State, Status, last_words};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// The longest words of a failure.
+const LONGEST_WHY: usize = 1024;
+/// How long the last news of processes may take when the gateway ends.
+const LAST_NEWS: Duration = Duration::from_secs(2);
+
+/// How a server does, over all its processes and connections.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    known: Mutex<Known>,
+    /// Held by whoever writes, so that the store has the last word and not an older one.
+    writing: tokio::sync::Mutex<()>,
+    following: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    failure: Option<ServerFailure>,
+    /// What was stored; nothing if it was not looked at yet.
+    stored: Option<Option<ServerFailure>>,
+}
+
+impl Health {
+    pub(crate) fn failure(&self) -> Option<ServerFailure> {
+        self.known.lock().failure.clone()
+    }
+
+    /// Gives what is to be stored, and counts it as stored.
+    fn news(&self) -> Option<Option<ServerFailure>> {
+        let mut known = self.known.lock();
+        let news = (known.stored.as_ref() != Some(&known.failure)).then(|| known.failure.clone());
+        known.stored = Some(known.failure.clone());
+        news
+    }
+}
+
+/// Tells how a server does, for one process of it or one connection.
+#[derive(Clone)]
+pub(crate) struct Reporter {
+    pub(crate) health: Arc<Health>,
+    pub(crate) name: Namespace,
+    /// Where it is stored, if it is.
+    pub(crate) engine: Option<Engine>,
+}
+
+impl Reporter {
+    /// It failed just now. The same failure again is no news.
+    pub(crate) fn fails(&self, why: &str) {
+        let why = redact::excerpt(why, LONGEST_WHY);
+        let is_known = self.health.known.lock().failure.as_ref().is_some_and(|known| known.why == why);
+        if !is_known {
+            let at = self.engine.as_ref().map_or(Timestamp::ZERO, Engine::now);
+            self.is(Some(ServerFailure { at, why }));
+        }
+    }
+
+    pub(crate) fn works(&self) {
+        self.is(None);
+    }
+
+    fn is(&self, failure: Option<ServerFailure>) {
+        let is_new = {
+            let mut known = self.health.known.lock();
+            known.failure = failure;
+            known.stored.as_ref() != Some(&known.failure)
+        };
+        if let (true, Some(_), Ok(runtime)) = (is_new, &self.engine, Handle::try_current()) {
+            let reporter = self.clone();
+            runtime.spawn(async move { reporter.store().await });
+        }
+    }
+
+    async fn store(&self) {
+        let Some(engine) = &self.engine else { return };
+        let _turn = self.health.writing.lock().await;
+        if let Some(failure) = self.health.news() {
+            engine.note_server(&self.name, failure.as_ref()).await;
+        }
+    }
+
+    /// Follows a process until it is over.
+    pub(crate) fn follow(&self, status: watch::Receiver<Status>) {
+        if let Ok(runtime) = Handle::try_current() {
+            let mut following = self.health.following.lock();
+            following.retain(|one| !one.is_finished());
+            following.push(runtime.spawn(followed(status, self.clone())));
+        }
+    }
+
+    /// Waits until what processes did is known and stored. They have ended.
+    pub(crate) async fn settle(&self) {
+        let following = std::mem::take(&mut *self.health.following.lock());
+        for one in following {
+            let _ = timeout(LAST_NEWS, one).await;
+        }
+        self.store().await;
+    }
+}
+
+async fn followed(mut status: watch::Receiver<Status>, reporter: Reporter) {
+    let mut told = None;
+    loop {
+        let (end, is_up) = {
+            let seen = status.borrow_and_update();
+            (seen.last_end.clone(), matches!(seen.state, State::Up(_)))
+        };
+        if let Some(end) = end.filter(|end| told.as_ref() != Some(end)) {
+            reporter.is(Some(failure_of(&end)));
+            told = Some(end);
+        }
+        if is_up {
+            reporter.works();
+        }
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// How a process ended, with its last words.
+pub(crate) fn failure_of(end: &LastEnd) -> ServerFailure {
+    let words = last_words(&end.stderr).map(|words| format!(". Its last words: {words}")).unwrap_or_default();
+    ServerFailure { at: end.at, why: redact::excerpt(&format!("{}{words}", end.end), LONGEST_WHY) }
+}

@@ -16,7 +16,6 @@ use steadfast_core::call::{CallResult, Notice};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{AskWhen, Mode, Modes, Policy, Profile, ToolClass};
 use steadfast_core::trust::TrustState;
 use steadfast_executor::{
@@ -28,6 +27,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 
 use faulty::{Faulty, Health};
+use turns::scripted::{ok, reset, settle};
 
 async fn engine(policy: Policy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
@@ -50,15 +50,6 @@ fn pay(amount: u32, key: Option<&str>) -> CallEnvelope {
             "payload":{{"version":"1.0","params":{{"amount":{amount}}}{key}}}}}"#
     );
     CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
-}
-
-fn ok() -> Answer {
-    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
-}
-
-fn reset() -> Answer {
-    let source = Source::Transport { error: Transport::ConnectionReset, written: true };
-    Err(Fault::new(source, "connection reset").into())
 }
 
 fn broken() -> Answer {
@@ -90,13 +81,6 @@ impl Tool for Gated {
             this.leave.acquire().await.unwrap().forget();
             ok()
         }
-    }
-}
-
-/// Lets everything that can go on go on.
-async fn settle() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
     }
 }
 

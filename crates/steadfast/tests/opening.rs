@@ -11,15 +11,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steadfast::classify::{Fault, Source, Transport};
-use steadfast::code::Code;
+use steadfast::code::{Code, Status};
 use steadfast::envelope::CallEnvelope;
 use steadfast::policy::Mode;
 use steadfast::turn::{Limits, Plan};
+use steadfast::path::{CallResult, Notice};
 use steadfast::{
-    Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Logging, Needed, OnDamage, OpenError, Opening,
+    About, Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Listener, Logging, Needed, OnDamage, OpenError, Opening,
     Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted, call, output,
 };
 use steadfast_store::DocumentKind;
+use tokio::sync::broadcast::error::RecvError;
 
 use support::{folder, sources};
 
@@ -175,6 +177,47 @@ async fn rp_17_persist_says_whether_trust_outlives_the_process() {
         let called = open().await.call(pay(77), works).await;
         assert_eq!(code(&called) == Some(Code::ApprovalRequired), refused, "{persist}");
     }
+}
+
+/// A listener that counts, and panics if told to.
+#[derive(Default)]
+struct Counts {
+    notices: AtomicU32,
+    finished: AtomicU32,
+    panics: bool,
+}
+
+impl Listener for Counts {
+    fn notice(&self, _: &About<'_>, _: &Notice) {
+        self.notices.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "a listener that panics");
+    }
+
+    fn finished(&self, _: &About<'_>, _: &CallResult) {
+        self.finished.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "a listener that panics");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
+    let (bad, good) = (Arc::new(Counts { panics: true, ..Counts::default() }), Arc::new(Counts::default()));
+    let opening = Steadfast::opening(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
+    let opening = opening.clock(Arc::new(RuntimeClock::new())).listener(bad.clone()).listener(good.clone());
+    let steadfast = opening.open().await.unwrap();
+    let mut slow = steadfast.engine().events();
+    let called = steadfast.call(keyed("k"), works).await;
+    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(good.finished.load(Ordering::SeqCst), 1);
+    let told = good.notices.load(Ordering::SeqCst);
+    assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
+    let first = slow.recv().await.unwrap();
+    assert!(matches!(first.notice, Notice::CallStarted { .. }));
+    // A reader that never reads holds nobody up: it misses events and is told so.
+    for amount in 0..600 {
+        steadfast.call(pay(amount), works).await;
+    }
+    assert!(matches!(slow.recv().await, Err(RecvError::Lagged(_))));
 }
 
 #[tokio::test]

@@ -13,12 +13,13 @@ use std::time::Duration;
 use steadfast::classify::{Fault, Source, Transport};
 use steadfast::code::{Code, Status};
 use steadfast::envelope::CallEnvelope;
+use steadfast::path::{CallResult, Notice};
 use steadfast::policy::Mode;
 use steadfast::turn::{Limits, Plan};
-use steadfast::path::{CallResult, Notice};
 use steadfast::{
-    About, Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Listener, Logging, Needed, OnDamage, OpenError, Opening,
-    Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted, call, output,
+    About, Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Listener, Logging, Needed, OnDamage,
+    OpenError, Opening, Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted,
+    call, output,
 };
 use steadfast_store::DocumentKind;
 use tokio::sync::broadcast::error::RecvError;
@@ -475,8 +476,8 @@ async fn policies_are_resolved_once_and_anew_after_a_reload() {
 #[tokio::test(start_paused = true)]
 async fn hooks_and_listeners_of_the_program_are_heard() {
     struct Counting(AtomicU32);
-    impl steadfast::Listener for Counting {
-        fn finished(&self, _: &steadfast::About<'_>, _: &steadfast::path::CallResult) {
+    impl Listener for Counting {
+        fn finished(&self, _: &About<'_>, _: &CallResult) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }

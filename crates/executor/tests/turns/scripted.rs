@@ -11,9 +11,7 @@ use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::output::{Output, RawJson};
 use steadfast_core::turn::{Limits, Outcome, Plan};
-use steadfast_executor::{
-    Answer, Attempt, BreakerKey, Engine, Found, Shelf, TurnOptions, TurnStory, Turned,
-};
+use steadfast_executor::{Answer, Attempt, BreakerKey, Engine, Found, Shelf, TurnOptions, TurnStory, Turned};
 
 /// What a tool of the shelf does in its n-th run.
 pub(crate) type Script = Box<dyn Fn(u32, Attempt) -> Answering + Send + Sync>;

@@ -90,7 +90,12 @@ fn fails_once(gateway: &Gateway, kind: &str, number: usize, (status, words): (&s
     let mut call = envelope(&format!("{kind}/look"), &params);
     call["transport"]["retryBudget"] = json!({ "maxAttempts": 1, "maxElapsedMs": 60_000 });
     let said = gateway.call(&call);
-    assert_eq!((&said.body["attempts"], gateway.count(kind, &format!("look {id}"))), (&json!(1), 1), "{}", said.body);
+    assert_eq!(
+        (&said.body["attempts"], gateway.count(kind, &format!("look {id}"))),
+        (&json!(1), 1),
+        "{}",
+        said.body
+    );
     assert!(said.body["error"].is_object() && !is_open(&said), "{}", said.body);
     said
 }
@@ -125,10 +130,19 @@ fn eh_3_5_transient_errors_of_any_kind_open_the_breaker_at_the_fifth() {
             fails_once(&gateway, kind, number, error);
             let seen = gateway.breaker(&tool);
             let state = if number < 4 { "CLOSED" } else { "OPEN" };
-            assert_eq!((&seen["state"], &seen["inARow"]), (&json!(state), &json!(number + 1)), "{kind}: {seen}");
+            assert_eq!(
+                (&seen["state"], &seen["inARow"]),
+                (&json!(state), &json!(number + 1)),
+                "{kind}: {seen}"
+            );
         }
         let refused = gateway.call(&envelope(&tool, &json!({ "id": "good" })));
-        assert_eq!((refused.code(), &refused.body["attempts"]), ("circuit_open", &json!(0)), "{}", refused.body);
+        assert_eq!(
+            (refused.code(), &refused.body["attempts"]),
+            ("circuit_open", &json!(0)),
+            "{}",
+            refused.body
+        );
         assert_eq!(gateway.count(kind, "look good"), 0);
     }
 }

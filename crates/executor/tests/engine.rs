@@ -12,22 +12,20 @@ use std::time::Duration;
 
 use steadfast_core::approval::{Channel, Decision, Grantor};
 use steadfast_core::breaker::State;
-use steadfast_core::call::{CallResult, Notice};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{AskWhen, Mode, Modes, Policy, Profile, ToolClass};
 use steadfast_core::trust::TrustState;
 use steadfast_executor::{
-    About, Answer, Attempt, Begun, By, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
-    HostError, Listener, Pulse, RuntimeClock, Surface, Tool, TrustFile,
+    Answer, Attempt, Begun, By, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
+    HostError, Pulse, RuntimeClock, Surface, Tool, TrustFile,
 };
 use steadfast_store::{DocumentKind, Journal, MemoryOptions, MemoryStore, Query, Store};
 use tokio::sync::Semaphore;
-use tokio::sync::broadcast::error::RecvError;
 
 use faulty::{Faulty, Health};
+use turns::scripted::{ok, reset, settle};
 
 async fn engine(policy: Policy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
@@ -50,15 +48,6 @@ fn pay(amount: u32, key: Option<&str>) -> CallEnvelope {
             "payload":{{"version":"1.0","params":{{"amount":{amount}}}{key}}}}}"#
     );
     CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
-}
-
-fn ok() -> Answer {
-    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
-}
-
-fn reset() -> Answer {
-    let source = Source::Transport { error: Transport::ConnectionReset, written: true };
-    Err(Fault::new(source, "connection reset").into())
 }
 
 fn broken() -> Answer {
@@ -90,13 +79,6 @@ impl Tool for Gated {
             this.leave.acquire().await.unwrap().forget();
             ok()
         }
-    }
-}
-
-/// Lets everything that can go on go on.
-async fn settle() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
     }
 }
 
@@ -555,46 +537,6 @@ async fn the_key_hook_gives_a_key_to_a_call_that_has_none() {
         let called = engine.call(pay(7, None), flaky(0)).await;
         assert!(!called.result.from_cache, "a call without a key is a call of its own");
     }
-}
-
-/// A listener that counts, and panics if told to.
-#[derive(Default)]
-struct Counts {
-    notices: AtomicU32,
-    finished: AtomicU32,
-    panics: bool,
-}
-
-impl Listener for Counts {
-    fn notice(&self, _: &About<'_>, _: &Notice) {
-        self.notices.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.panics, "a listener that panics");
-    }
-
-    fn finished(&self, _: &About<'_>, _: &CallResult) {
-        self.finished.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.panics, "a listener that panics");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
-    let (bad, good) = (Arc::new(Counts { panics: true, ..Counts::default() }), Arc::new(Counts::default()));
-    let builder = Engine::builder().clock(Arc::new(RuntimeClock::new()));
-    let engine = builder.listener(bad.clone()).listener(good.clone()).start().await;
-    let mut slow = engine.events();
-    let called = engine.call(pay(1, Some("k")), flaky(0)).await;
-    assert_eq!(called.result.status, Status::Success);
-    assert_eq!(good.finished.load(Ordering::SeqCst), 1);
-    let told = good.notices.load(Ordering::SeqCst);
-    assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
-    let first = slow.recv().await.unwrap();
-    assert!(matches!(first.notice, Notice::CallStarted { .. }));
-    // A reader that never reads holds nobody up: it misses events and is told so.
-    for amount in 0..600 {
-        engine.call(pay(amount, None), flaky(0)).await;
-    }
-    assert!(matches!(slow.recv().await, Err(RecvError::Lagged(_))));
 }
 
 /// Engines that share a store, as restarts of one process do.

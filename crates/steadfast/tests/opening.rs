@@ -2,55 +2,32 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+mod support;
+
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steadfast::classify::{Fault, Source, Transport};
-use steadfast::code::Code;
+use steadfast::code::{Code, Status};
 use steadfast::envelope::CallEnvelope;
+use steadfast::path::{CallResult, Notice};
 use steadfast::policy::Mode;
 use steadfast::turn::{Limits, Plan};
 use steadfast::{
-    Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Logging, Needed, OnDamage, OpenError, Opening,
-    Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted, call, output,
+    About, Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Listener, Logging, Needed, OnDamage,
+    OpenError, Opening, Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted,
+    call, output,
 };
 use steadfast_store::DocumentKind;
+use tokio::sync::broadcast::error::RecvError;
+
+use support::{folder, sources};
 
 /// How long is waited for what must come. Only a test that hangs meets this limit.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Folders of a test, gone with its thread: by then the runtime has ended, and nobody writes to them any more.
-struct Folders(RefCell<Vec<PathBuf>>);
-
-impl Drop for Folders {
-    fn drop(&mut self) {
-        for folder in self.0.take() {
-            let _ = fs::remove_dir_all(folder);
-        }
-    }
-}
-
-thread_local! {
-    static FOLDERS: Folders = const { Folders(RefCell::new(Vec::new())) };
-}
-
-/// An empty folder that nobody else has, neither another test nor another run of them.
-fn folder(test: &str) -> PathBuf {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::SeqCst));
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{process}-{number}"));
-    // One of that name is of a process that was killed.
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
-    FOLDERS.with(|folders| folders.0.borrow_mut().push(folder.clone()));
-    folder
-}
 
 /// Waits until it is so.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
@@ -60,16 +37,6 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
         }
     };
     tokio::time::timeout(PATIENCE, waiting).await.unwrap();
-}
-
-/// Sources with this file and this environment, and the memory store unless the file says otherwise.
-fn sources(folder: &Path, name: &str, text: &str, environment: &[(&str, &str)]) -> Sources {
-    let path = folder.join(name);
-    fs::write(&path, text).unwrap();
-    let kind = ("STEADFAST_STORE_KIND", "memory");
-    let environment: BTreeMap<String, String> =
-        [kind].iter().chain(environment).map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    Sources { files: vec![ConfigFile { path, needed: Needed::Always }], environment, ..Sources::default() }
 }
 
 /// Opened with the time of the runtime, which a test may have stopped.
@@ -211,6 +178,47 @@ async fn rp_17_persist_says_whether_trust_outlives_the_process() {
         let called = open().await.call(pay(77), works).await;
         assert_eq!(code(&called) == Some(Code::ApprovalRequired), refused, "{persist}");
     }
+}
+
+/// A listener that counts, and panics if told to.
+#[derive(Default)]
+struct Counts {
+    notices: AtomicU32,
+    finished: AtomicU32,
+    panics: bool,
+}
+
+impl Listener for Counts {
+    fn notice(&self, _: &About<'_>, _: &Notice) {
+        self.notices.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "a listener that panics");
+    }
+
+    fn finished(&self, _: &About<'_>, _: &CallResult) {
+        self.finished.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "a listener that panics");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
+    let (bad, good) = (Arc::new(Counts { panics: true, ..Counts::default() }), Arc::new(Counts::default()));
+    let opening = Steadfast::opening(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
+    let opening = opening.clock(Arc::new(RuntimeClock::new())).listener(bad.clone()).listener(good.clone());
+    let steadfast = opening.open().await.unwrap();
+    let mut slow = steadfast.engine().events();
+    let called = steadfast.call(keyed("k"), works).await;
+    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(good.finished.load(Ordering::SeqCst), 1);
+    let told = good.notices.load(Ordering::SeqCst);
+    assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
+    let first = slow.recv().await.unwrap();
+    assert!(matches!(first.notice, Notice::CallStarted { .. }));
+    // A reader that never reads holds nobody up: it misses events and is told so.
+    for amount in 0..600 {
+        steadfast.call(pay(amount), works).await;
+    }
+    assert!(matches!(slow.recv().await, Err(RecvError::Lagged(_))));
 }
 
 #[tokio::test]
@@ -468,8 +476,8 @@ async fn policies_are_resolved_once_and_anew_after_a_reload() {
 #[tokio::test(start_paused = true)]
 async fn hooks_and_listeners_of_the_program_are_heard() {
     struct Counting(AtomicU32);
-    impl steadfast::Listener for Counting {
-        fn finished(&self, _: &steadfast::About<'_>, _: &steadfast::path::CallResult) {
+    impl Listener for Counting {
+        fn finished(&self, _: &About<'_>, _: &CallResult) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }

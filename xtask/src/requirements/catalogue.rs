@@ -36,7 +36,21 @@ pub(crate) struct Requirement {
     pub(crate) id: String,
     /// The issue that brings its first test.
     pub(crate) due: u32,
+    /// By what it is shown.
+    #[serde(default)]
+    pub(crate) shown_by: ShownBy,
     pub(crate) what: String,
+}
+
+/// By what a promise is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ShownBy {
+    /// A surface that users have.
+    #[default]
+    Surface,
+    /// The simulation, because it is the simulation that is promised.
+    Simulation,
 }
 
 impl Catalogue {
@@ -83,7 +97,7 @@ impl Catalogue {
                 "\n## {}: {}\n\n| id | what it demands | issue |\n| --- | --- | --- |\n",
                 seed.prefix, seed.title
             );
-            for Requirement { id, due, what } in &seed.requirements {
+            for Requirement { id, due, what, .. } in &seed.requirements {
                 let _ = writeln!(page, "| {id} | {what} | {due} |");
             }
         }

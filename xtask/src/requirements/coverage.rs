@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::catalogue::{Catalogue, Requirement};
+use super::catalogue::{Catalogue, Requirement, ShownBy};
 use super::scan::Test;
 use super::surface::Surface;
 
@@ -42,11 +42,16 @@ impl<'c> Coverage<'c> {
         self.lacking(|requirement| requirement.due <= self.catalogue.current)
     }
 
-    /// Ids that only unit tests carry: no surface that users have shows them.
+    /// Ids that have tests, and none where they must be shown: on a surface that users have, or by the simulation if that is
+    /// what is promised.
     pub(crate) fn unreached(&self) -> Vec<&'c str> {
         let is_unreached = |requirement: &&Requirement| {
             let surfaces = self.surfaces_of(requirement);
-            surfaces.is_some_and(|tests| !tests.is_empty() && tests.keys().all(|one| *one == Surface::Unit))
+            let shows = |surface: &Surface| match requirement.shown_by {
+                ShownBy::Surface => surface.is_of_users(),
+                ShownBy::Simulation => *surface == Surface::Simulation,
+            };
+            surfaces.is_some_and(|tests| !tests.is_empty() && !tests.keys().any(shows))
         };
         self.all().filter(is_unreached).map(|requirement| requirement.id.as_str()).collect()
     }
@@ -100,7 +105,7 @@ impl fmt::Display for Coverage<'_> {
         let (all, missing, due) = (self.tests.len(), self.missing().len(), self.missing_and_due().len());
         writeln!(
             f,
-            "{} of {all} covered, {} of them by unit tests alone, {due} missing, {} with later issues",
+            "{} of {all} covered, {} of them where users do not see it, {due} missing, {} with later issues",
             all - missing,
             self.unreached().len(),
             missing - due
@@ -145,6 +150,21 @@ mod tests {
     }
 
     #[test]
+    fn the_simulation_shows_what_is_promised_of_it_and_nothing_else() {
+        let text = SMALL.replace("{ id = \"TR-2\",", "{ id = \"TR-2\", shown_by = \"simulation\",");
+        let catalogue = Catalogue::parse(&text).unwrap();
+        let simulated = "tests/simulation/src/tests.rs";
+        let tests = [
+            test_in(simulated, "tr_1_one"),
+            test_in(simulated, "tr_2_one"),
+            test_in("tests/gateway/tests/gateway/faults.rs", "tr_3_one"),
+        ];
+        assert_eq!(Coverage::of(&catalogue, &tests).unreached(), ["TR-1"]);
+        let elsewhere = [test_in("tests/gateway/tests/gateway/faults.rs", "tr_2_one")];
+        assert_eq!(Coverage::of(&catalogue, &elsewhere).unreached(), ["TR-2"]);
+    }
+
+    #[test]
     fn an_id_without_a_test_is_missing_and_due_only_if_its_issue_has_come() {
         let catalogue = Catalogue::parse(SMALL).unwrap();
         let coverage = Coverage::of(&catalogue, &[test("tr_1_one"), test("tr_01_two"), test("unrelated")]);
@@ -154,7 +174,7 @@ mod tests {
             coverage.to_string(),
             "TR (seed 000: the first): 1 of 3\n  TR-1    a\n            unit 2\n  TR-2    b\n            MISSING\n  \
              TR-3    c\n            issue 3\n\n\
-             1 of 3 covered, 1 of them by unit tests alone, 1 missing, 1 with later issues\n"
+             1 of 3 covered, 1 of them where users do not see it, 1 missing, 1 with later issues\n"
         );
     }
 

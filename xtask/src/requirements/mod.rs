@@ -41,7 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let unreached = coverage.unreached();
     if !unreached.is_empty() {
         problems.push(format!(
-            "only unit tests carry {}; a promise is kept when a surface that users have shows it (MCP, HTTP, CLI, page, crate, host)",
+            "no test where users see it carries {}; a promise is kept when a surface that they have shows it (MCP, HTTP, CLI, page, crate, host)",
             unreached.join(", ")
         ));
     }

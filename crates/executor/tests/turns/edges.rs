@@ -2,9 +2,10 @@
 
 use std::pin::Pin;
 
+use steadfast_core::call::Notice;
 use steadfast_core::json::Value;
 use steadfast_core::policy::Annotations;
-use steadfast_executor::{Policies, ToolInfo};
+use steadfast_executor::{About, Listener, Policies, ToolInfo};
 use steadfast_store::{DocumentKind, DocumentWrite, Written};
 use tokio::sync::Notify;
 

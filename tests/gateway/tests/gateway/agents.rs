@@ -281,7 +281,7 @@ fn is_heard(client: &mut Client) {
 }
 
 #[test]
-fn sf_10_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run_again() {
+fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run_again() {
     for front in [By::Stdio, By::Http] {
         let shop = Shop::new("agents_twice", front, "");
         let gate = shop.world.folder().join("shop.db.gate");

@@ -281,7 +281,7 @@ fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
 // ---- what nobody knows ----
 
 #[test]
-fn gr_9_an_outcome_that_nobody_knew_is_settled_by_an_operator() {
+fn sf_12_an_outcome_that_nobody_knew_is_counted_and_listed_until_an_operator_settles_it() {
     for (verdict, expected) in [("--ran", Some("result_not_kept")), ("--did-not-run", None)] {
         let world = World::new(&format!("resolve{verdict}"));
         let mut client = world.client();

@@ -415,7 +415,7 @@ fn an_answer_counts_that_comes_while_its_server_does_not_hear_that_nobody_waits(
 }
 
 #[test]
-fn gr_8_a_call_that_waits_for_a_new_session_was_not_sent_and_can_be_made_again() {
+fn sf_12_a_call_that_waits_for_a_new_session_was_not_sent_and_can_be_made_again() {
     for front in [By::Stdio, By::Http] {
         let world =
             World::of("gr_8_no_session", "retry.attempts = 2\nguard.mode = \"off\"\n", front, By::Http);

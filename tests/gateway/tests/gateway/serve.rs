@@ -175,7 +175,7 @@ fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
 }
 
 #[test]
-fn a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
+fn sf_12_a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
     let more = "[servers.ghost]\ncommand = [\"no-such-program-anywhere\"]\n";
     let served = Served::new("ghost", more);
     let mut client = served.client("/mcp");

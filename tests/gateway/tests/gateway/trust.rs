@@ -3,6 +3,7 @@
 //! Settings are the usual ones, but for times that no test can wait for: the pause of a breaker, and between retries.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -31,10 +32,19 @@ fn behind_the_pause(client: &mut Client, turn: &mut u32, tool: &str, arguments: 
         *turn += 1;
         let id = in_turn(client, *turn, tool, arguments.clone());
         let message = client.next();
-        if Said::of(&message).code.as_deref() != Some("circuit_open") {
+        if !is_refused(&message) {
             return (id, message);
         }
     }
+}
+
+/// Whether a call was refused by the breaker, or because its client repeats itself. One that was made and ended because it opened
+/// the breaker was not.
+fn is_refused(message: &Value) -> bool {
+    let said = Said::of(message);
+    let code = said.code.as_deref();
+    let is_refusal = ["circuit_open", "loop_detected", "tool_error_limit"].map(Some).contains(&code);
+    is_refusal && said.ours["attempts"] == 0
 }
 
 /// The states that a tool went through, as people were told.
@@ -97,6 +107,76 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let last = world.logged("notification").pop().unwrap();
     let message = last["message"].as_str().unwrap();
     assert_eq!(message, "bank/look at api.example.com is trusted again: 3 successful calls");
+}
+
+/// The same call three times at once, by a client that names no turns: the guard says that this leads nowhere, and nobody is asked
+/// about a call that the model only repeats. Nothing is set but the time between attempts.
+#[test]
+fn rp_14_who_repeats_a_failing_call_at_once_is_told_of_the_loop_and_nobody_is_asked() {
+    World::each("rp_14_loop", SOON, |world| {
+        let mut client = world.client_that_can(json!({ "elicitation": {} }));
+        let data = json!({ "id": "data", "url": "https://api.example.com/data", "fault": "503" });
+        let said = [(); 3].map(|()| client.call("look", data.clone()));
+        assert!(said[0].is_error && !said[0].text.contains("[LOOP DETECTED]"), "{said:?}");
+        assert!(said[1].is_error && said[1].text.contains("[LOOP DETECTED]"), "{said:?}");
+        assert_eq!(said[2].code.as_deref(), Some("loop_detected"), "the guard speaks first: {said:?}");
+        assert!(
+            client.heard.iter().all(|message| message["method"] != "elicitation/create"),
+            "{:?}",
+            client.heard
+        );
+        assert_eq!(states(&world), [], "a refusal is no failure of the tool");
+    });
+}
+
+/// A client that names no turns: those of its user are told apart by the pauses between them. Pauses are short here, those of the
+/// breaker as well, and the file is where half an hour can pass at once; all rules are the usual ones.
+#[test]
+fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
+    let gap = "guard.turn_gap = \"50ms\"\n";
+    let world = World::of("rp_14_no_turns", &format!("{SOON}{gap}{PAUSE}{KEPT}"), By::Stdio, By::Stdio);
+    let start = || world.client_that_can(json!({ "elicitation": {} }));
+    let data = |fault: &str| json!({ "id": "data", "url": "https://api.example.com/data", "fault": fault });
+    let mut client = start();
+    // Turns 1 to 3.
+    for number in 1..=3 {
+        assert_eq!(states(&world), [], "before failure {number}");
+        let said = Said::of(&behind_a_pause(&mut client, &data("503")).1);
+        assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{number}: {said:?}");
+    }
+    let told = world.logged_times("notification", 1);
+    assert_eq!(told[0]["trustState"], "ESCALATED", "{told:?}");
+    // Turn 4.
+    let (id, question) = behind_a_pause(&mut client, &data("503"));
+    assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
+    client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
+    let said = Said::of(&client.answer(id));
+    assert!(said.is_error && said.text.contains("503"), "{said:?}");
+    client.hang_up();
+    // Half an hour later: turns 5 to 7.
+    passes(&world, 31);
+    let mut client = start();
+    for run in 5..=7 {
+        let (_, message) = behind_a_pause(&mut client, &data(""));
+        assert_eq!(Said::of(&message).text, format!("look data, run {}", world.count("look data")), "{run}");
+    }
+    wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
+    let told = states(&world);
+    let told: Vec<_> = told.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    assert_eq!(told, [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")]);
+}
+
+/// The first message after a call of `look` that comes behind a pause of its user, without a word about turns, and the id of the
+/// call. Whoever asks too early is refused, by the breaker or as one who repeats itself, and asks again behind another pause.
+fn behind_a_pause(client: &mut Client, arguments: &Value) -> (u64, Value) {
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let id = client.send_call("look", arguments.clone());
+        let message = client.next();
+        if !is_refused(&message) {
+            return (id, message);
+        }
+    }
 }
 
 /// The same with all its times so much earlier.
@@ -201,6 +281,40 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
         assert!(good && said == "forgiven: domain:atlassian\n", "{said}");
         let said = turn(&mut world.client_of("atlassian", |_| {}), 8, "sort", json!({ "id": "e" }));
         assert_eq!(said.text, "sort e, run 1");
+    });
+}
+
+/// By the rules that everybody has, a tool is judged by itself: nothing is written about a domain, so no server as a whole loses
+/// trust. Only what hangs has a short time to answer, and pauses are short.
+#[test]
+fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_the_other_server() {
+    let config = format!(
+        "{SOON}{}[tools.\"atlassian/look\"]\ntimeout = \"200ms\"\nbreaker.cooldown = \"100ms\"\n",
+        soon_settled!()
+    );
+    World::each("rp_16_default", &config, |world| {
+        let mut atlassian = world.client_of("atlassian", |_| {});
+        let mut github = world.client_of("github", |_| {});
+        let mut turn = 0;
+        let mut look = |id: &str, fault: &str| {
+            let arguments = json!({ "id": id, "fault": fault });
+            Said::of(&behind_the_pause(&mut atlassian, &mut turn, "look", &arguments).1)
+        };
+        for id in ["a", "b", "c"] {
+            let said = look(id, "hang");
+            assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
+        }
+        let said = look("d", "");
+        assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
+        assert!(said.text.contains("3 failures in 1 h"), "{said:?}");
+        assert_eq!(world.count("look d"), 0);
+        // The log is written beside the calls.
+        wait(|| !states(&world).is_empty(), || format!("{:#?}", world.log()));
+        assert_eq!(states(&world), [("TRUSTED".to_owned(), "ESCALATED".to_owned())], "of one tool");
+        assert_eq!(atlassian.call("sort", json!({ "id": "e" })).text, "sort e, run 1");
+        for tool in ["look", "sort"] {
+            assert_eq!(github.call(tool, json!({ "id": "g" })).text, format!("{tool} g, run 1"));
+        }
     });
 }
 

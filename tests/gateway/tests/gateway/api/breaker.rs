@@ -1,4 +1,4 @@
-//! TR-8 to TR-10: a tool that is down is left alone, and found again.
+//! TR-8 to TR-10, EH-3.4 and EH-3.5: a tool that is down is left alone, and found again.
 //!
 //! A cool-down during which something must happen is far longer than any test; one that must be over is waited for.
 
@@ -71,6 +71,79 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
         // Its neighbour is free.
         let look = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "a" })));
         assert_eq!(look.text(), "look a, run 1", "{}", look.body);
+    }
+}
+
+/// The profile that seed 002 measures. A breaker that opens stays so for longer than any test.
+fn measured(test: &str) -> Gateway {
+    let config = format!("profile = \"measured\"\n{PLAIN}");
+    Gateway::with(test, &config, "breaker.cooldown = \"10m\"\n", |_| {})
+}
+
+/// A read that fails once like this: over HTTP with a status, elsewhere in the words of the seed.
+fn fails_once(gateway: &Gateway, kind: &str, number: usize, (status, words): (&str, &str)) -> Said {
+    let id = format!("bad {number}");
+    let params = match kind {
+        "http" => json!({ "id": id, "fault": status }),
+        _ => json!({ "id": id, "fault": "error", "text": words }),
+    };
+    let mut call = envelope(&format!("{kind}/look"), &params);
+    call["transport"]["retryBudget"] = json!({ "maxAttempts": 1, "maxElapsedMs": 60_000 });
+    let said = gateway.call(&call);
+    assert_eq!(
+        (&said.body["attempts"], gateway.count(kind, &format!("look {id}"))),
+        (&json!(1), 1),
+        "{}",
+        said.body
+    );
+    assert!(said.body["error"].is_object() && !is_open(&said), "{}", said.body);
+    said
+}
+
+#[test]
+fn eh_3_4_permanent_errors_leave_the_breaker_closed() {
+    let gateway = measured("eh_3_4");
+    let (invalid, unauthenticated) =
+        (("400", "Invalid airport code: XYZ"), ("401", "Authentication failed (401)"));
+    let errors = [invalid, unauthenticated, ("404", "Not found (404)"), invalid, unauthenticated];
+    for kind in KINDS {
+        for (number, error) in errors.into_iter().enumerate() {
+            let said = fails_once(&gateway, kind, number, error);
+            assert_eq!(said.body["error"]["terminal"], true, "{}", said.body);
+            let seen = gateway.breaker(&format!("{kind}/look"));
+            assert!(seen["state"] != "OPEN" && seen["inARow"].as_u64().unwrap_or(0) == 0, "{seen}");
+        }
+        let good = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "good" })));
+        assert_eq!((good.text(), &good.body["attempts"]), ("look good, run 1", &json!(1)), "{}", good.body);
+    }
+}
+
+#[test]
+fn eh_3_5_transient_errors_of_any_kind_open_the_breaker_at_the_fifth() {
+    let gateway = measured("eh_3_5");
+    let (timed_out, limited) =
+        (("504", "Connection timeout after 30s"), ("429", "Rate limit exceeded (429)"));
+    let errors = [timed_out, limited, ("503", "Connection reset by peer"), timed_out, limited];
+    for kind in KINDS {
+        let tool = format!("{kind}/look");
+        for (number, error) in errors.into_iter().enumerate() {
+            fails_once(&gateway, kind, number, error);
+            let seen = gateway.breaker(&tool);
+            let state = if number < 4 { "CLOSED" } else { "OPEN" };
+            assert_eq!(
+                (&seen["state"], &seen["inARow"]),
+                (&json!(state), &json!(number + 1)),
+                "{kind}: {seen}"
+            );
+        }
+        let refused = gateway.call(&envelope(&tool, &json!({ "id": "good" })));
+        assert_eq!(
+            (refused.code(), &refused.body["attempts"]),
+            ("circuit_open", &json!(0)),
+            "{}",
+            refused.body
+        );
+        assert_eq!(gateway.count(kind, "look good"), 0);
     }
 }
 

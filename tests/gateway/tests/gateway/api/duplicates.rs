@@ -170,7 +170,7 @@ fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
 
 /// Without a key equal calls of one conversation are recognised as well, as over MCP.
 #[test]
-fn an_equal_call_without_a_key_waits_for_the_one_in_flight() {
+fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_the_answer_runs() {
     let gateway = Gateway::new("keyless_in_flight", "");
     for kind in KINDS {
         let call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }));
@@ -186,6 +186,13 @@ fn an_equal_call_without_a_key_waits_for_the_one_in_flight() {
         });
         assert_eq!((first.text(), second.text()), ("pay a, run 1", "pay a, run 1"), "{}", second.body);
         assert_eq!(gateway.count(kind, "pay a"), 1);
+        // Each of these is made after the answer to the one before it, as soon as can be.
+        let plain = envelope(&format!("{kind}/pay"), &json!({ "id": "b" }));
+        for run in 1..=4 {
+            let said = gateway.call(&plain);
+            let heard = (said.text(), said.body["fromCache"] == true);
+            assert_eq!(heard, (format!("pay b, run {run}").as_str(), false), "{}", said.body);
+        }
     }
 }
 

@@ -161,7 +161,7 @@ fn without_key(text: &str) -> String {
 }
 
 #[test]
-fn sf_10_every_answer_says_what_was_observed_and_what_to_do() {
+fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
     let gateway = Gateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
     for (number, Row { tool, mut params, code, observed, says, attempt }) in rows().into_iter().enumerate() {
         params["id"] = format!("h-{number}").into();

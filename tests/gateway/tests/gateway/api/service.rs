@@ -128,6 +128,9 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
             }
             ("200 OK", None)
         }
+        "401" => ("401 Unauthorized", Some(json!({ "error": "no such user" }))),
+        "404" => ("404 Not Found", Some(json!({ "error": "no such thing" }))),
+        "429" => ("429 Too Many Requests", Some(json!({ "error": "slow down" }))),
         "400" => ("400 Bad Request", Some(json!({ "error": text.unwrap_or("no such account") }))),
         "504" => ("504 Gateway Timeout", Some(json!({ "error": "nobody answered in time" }))),
         "error" | "503" => ("503 Service Unavailable", Some(json!({ "error": text.unwrap_or("busy") }))),

@@ -93,7 +93,7 @@ fn gateway_on_a_small_disk(test: &str) -> Gateway {
 const STATE: &str = ".local/state/steadfast";
 
 #[test]
-fn a_full_disk_is_told_by_readiness_status_and_log_until_something_can_be_written() {
+fn sf_12_a_full_disk_is_told_by_readiness_status_and_log_until_something_can_be_written() {
     let gateway = gateway_on_a_small_disk("full_disk");
     let state = gateway.folder.join(STATE);
     let disk = as_seen_by(gateway.pid(), &state);
@@ -132,7 +132,7 @@ fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
 }
 
 #[test]
-fn a_state_file_that_another_program_holds_is_told_until_it_lets_go() {
+fn sf_12_a_state_file_that_another_program_holds_is_told_until_it_lets_go() {
     let gateway = Gateway::new("held_file", PLAIN);
     let file = gateway.folder.join(".local/state/steadfast/state.db");
     assert!(file.exists());
@@ -146,7 +146,7 @@ fn a_state_file_that_another_program_holds_is_told_until_it_lets_go() {
 }
 
 #[test]
-fn a_redis_that_refuses_writes_is_told_until_it_takes_them() {
+fn sf_12_a_redis_that_refuses_writes_is_told_until_it_takes_them() {
     let redis = Server::start();
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
     let gateway = Gateway::new("redis_oom", &config);

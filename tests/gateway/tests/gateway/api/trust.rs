@@ -414,7 +414,7 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
     assert_eq!(look(&gateway, "http", json!({ "id": "good" })).text(), "look good, run 1");
     let context = json!({ "step": 4, "token": "s3cr3t-s3cr3t" });
     let body = json!({ "toolName": "fetch", "pluginName": "web", "error": "ValueError: no such page", "httpStatus": 500,
-                       "arguments": { "url": "https://api.example.com/pages/1" }, "context": context });
+                       "domain": "api.example.com", "service": "billing", "arguments": { "url": "https://api.example.com/pages/1" }, "context": context });
     assert_eq!(gateway.asked("POST /v1/failures", &body).status, 200);
     let check = |gateway: &Gateway| {
         let failures = gateway.get("/v1/failures")["failures"].as_array().unwrap().clone();
@@ -433,6 +433,7 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
             ("toolCallId", json!("toolu_1")),
             ("session", json!("s-1")),
             ("turn", json!("t-7")),
+            ("domain", json!("127.0.0.1")),
         ] {
             assert_eq!(record[field], value, "{field} in {record}");
         }
@@ -445,6 +446,8 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
             (&json!("ValueError"), &json!({ "url": "api.example.com/pages" }), &json!(4)),
             "{reported}"
         );
+        let whom = (&reported["domain"], &reported["service"]);
+        assert_eq!(whom, (&json!("api.example.com"), &json!("billing")), "{reported}");
         assert!(!reported.to_string().contains("s3cr3t"), "{reported}");
         // A person and a model see the same.
         let line = String::from_utf8(gateway.run(&["failures", "web/fetch"]).stdout).unwrap();
@@ -464,6 +467,31 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
     assert!(line.contains("web/fetch") && line.contains("http/look"), "also where none runs: {line}");
     gateway.start(|_| {});
     check(&gateway);
+}
+
+#[test]
+fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_plugin_and_all() {
+    let config = "guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\ntrust.count = 1\n\
+        [tools.\"bank/*\"]\ntrust.count = 3\n[tools.\"bank/look\".trust]\ncount = 2\n\
+        [tools.\"bank/draw\"]\nclass = \"read_only\"\n[tools.\"bank/fold\"]\nclass = \"read_only\"\n\
+        [domains.\"one.example.com\"]\ntrust.count = 4\n[domains.\"two.example.com\"]\ntrust.count = 4\n";
+    let gateway = Gateway::new("rp_4_order", config);
+    // How often each may fail before a person is asked, and whose rule says so.
+    for (tool, domain, failures, rule) in [
+        ("bank/look", "one.example.com", 2, "tool"),
+        ("bank/draw", "two.example.com", 4, "domain"),
+        ("bank/fold", "", 3, "plugin"),
+        ("command/look", "", 1, "default"),
+    ] {
+        let is_asked = |number: &i32| {
+            let mut params = json!({ "id": format!("{tool} {number}"), "fault": "503" });
+            if !domain.is_empty() {
+                params["url"] = format!("https://{domain}/a").into();
+            }
+            gateway.call(&envelope(tool, &params)).code() == "approval_required"
+        };
+        assert_eq!((0..9).find(is_asked), Some(failures), "{rule}: {}", gateway.get("/v1/trust"));
+    }
 }
 
 #[test]

@@ -1,12 +1,17 @@
-//! Error handling as seed 002 measures it: what a counted tool goes through, when, and what is told of it.
+//! What a counted tool goes through, when, and what is told of it.
 //!
-//! Everything runs under the profile `measured` as it is. Where a test changes a setting, its requirement says so, or the
-//! comment beside it says why.
+//! Everything runs under the profile as it is. Where a test changes a setting, its requirement says so, or the comment beside it
+//! says why.
 
 use std::pin::Pin;
 
-use steadfast_core::classify::Nature;
-use steadfast_core::policy::{Backoff, Factor};
+use steadfast::breaker::State;
+use steadfast::classify::{Fault, Source, Transport};
+use steadfast::code::{Code, Status};
+use steadfast::envelope::{CallEnvelope, UnknownFields};
+use steadfast::turn::{Outcome, TurnStatus};
+use steadfast::{Attempt, Called, Found, Shelf, Tool};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::*;
@@ -70,9 +75,11 @@ impl Shelf for Tried {
     }
 }
 
-/// The profile as it is, for a tool that searches.
-fn as_measured() -> Policy {
-    Profile::Measured.policy(ToolClass::ReadOnly)
+/// The profile as it is.
+const AS_MEASURED: &str = "";
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
 }
 
 /// The n-th call of a tool: with arguments of its own and in a turn of its own, so that neither is it taken for a loop nor
@@ -133,14 +140,14 @@ struct Judged {
 /// The tool fails like this, and would then succeed.
 async fn judged(fails: fn() -> Answer) -> Judged {
     let in_turn = Tried::answers([fails, ok]);
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let turned = engine.turn(plan(ONE_SEARCH), Arc::new(in_turn.clone()), options()).await.unwrap();
     let story = story(&engine, &turned).await;
     let error = story.events.iter().find(|event| event.classification.is_some()).unwrap().clone();
     let reason = events(&story, EventType::Decision).first().unwrap().reason.clone().unwrap();
 
     let alone = Tried::answers([fails, ok]);
-    let called = super::engine(as_measured()).await.call(search(1), alone.clone()).await;
+    let called = super::engine(AS_MEASURED).await.call(search(1), alone.clone()).await;
     assert_eq!(called.result.attempts as usize, alone.runs());
     assert_eq!(called.result.status == Status::Success, alone.runs() == 2);
     Judged { error, reason, turned, runs: (in_turn.runs(), alone.runs()) }
@@ -206,7 +213,7 @@ async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
             tokio::time::sleep(takes).await;
             timed_out()
         }));
-        let called = engine(as_measured()).await.call(search(1), tool.clone()).await;
+        let called = engine(AS_MEASURED).await.call(search(1), tool.clone()).await;
         assert_eq!((tool.runs(), called.result.attempts), (5, 5));
         let waits = tool.waits();
         for (wait, expected) in waits.iter().zip([100, 200, 400, 800]) {
@@ -224,12 +231,9 @@ async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
 async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
     for _ in 0..20 {
         // Ten retries after the same wait; the breaker would end them at the fifth failure.
-        let mut policy = as_measured();
-        policy.retry.backoff = Backoff::Constant(Duration::from_millis(100));
-        policy.retry.attempts = 11.try_into().unwrap();
-        policy.modes.breaker = Mode::Off;
+        let ten = "retry.attempts = 11\nretry.base = \"100ms\"\nretry.factor = 1\nbreaker.mode = \"off\"\n";
         let tool = Tried::answers([timed_out]);
-        engine(policy).await.call(search(1), tool.clone()).await;
+        engine(ten).await.call(search(1), tool.clone()).await;
         let mut waits = tool.waits();
         assert_eq!(waits.len(), 10);
         waits.iter().for_each(|wait| about(*wait, 100));
@@ -243,13 +247,11 @@ async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
 
 #[tokio::test(start_paused = true)]
 async fn eh_2_3_after_the_fifth_attempt_the_caller_is_told_and_there_is_no_sixth() {
-    let mut nothing_else = as_measured();
-    nothing_else.modes.breaker = Mode::Off;
-    nothing_else.retry.total = None;
+    let nothing_else = "breaker.mode = \"off\"\nretry.total = \"none\"\n";
     // As it is; and where nothing but the number of attempts could end it.
-    for policy in [as_measured(), nothing_else] {
+    for settings in [AS_MEASURED, nothing_else] {
         let tool = Tried::answers([timed_out]);
-        let engine = engine(policy).await;
+        let engine = engine(settings).await;
         let called = engine.call(search(1), tool.clone()).await;
         assert_eq!((called.result.status, called.result.attempts), (Status::RetryExhausted, 5));
         let error = called.result.error.unwrap();
@@ -267,7 +269,7 @@ async fn eh_2_4_no_attempt_starts_when_two_seconds_are_over() {
         tokio::time::sleep(takes).await;
         timed_out()
     }));
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let before = Instant::now();
     let called = engine.call(search(1), tool.clone()).await;
     assert_eq!(tool.starts(), [0, 600, 1200, 1800].map(Duration::from_millis));
@@ -279,22 +281,8 @@ async fn eh_2_4_no_attempt_starts_when_two_seconds_are_over() {
 
 #[tokio::test(start_paused = true)]
 async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
-    let mut own = as_measured();
-    own.retry.attempts = 3.try_into().unwrap();
-    own.retry.backoff = Backoff::Exponential {
-        base: Duration::from_millis(50),
-        factor: Factor::TWO,
-        cap: Duration::from_millis(2000),
-    };
-    let (own, others) = (Arc::new(own), Arc::new(as_measured()));
-    let engine = Engine::builder()
-        .clock(Arc::new(RuntimeClock::new()))
-        .policies(move |call: &CallEnvelope| match call.tool_name.as_str() {
-            "custom_api" => own.clone(),
-            _ => others.clone(),
-        })
-        .start()
-        .await;
+    let own = "[tools.\"t/custom_api\".retry]\nattempts = 3\nbase = \"50ms\"\ncap = \"2s\"\n";
+    let engine = engine(own).await;
     for (number, name, expected) in [(1, "custom_api", &[50, 100][..]), (2, "other", &[100, 200, 400, 800])] {
         let tool = Tried::answers([timed_out]);
         let called = engine.call(nth(number, name), tool.clone()).await;
@@ -346,7 +334,7 @@ const CLOSED_FOUR_TIMES: [(State, u32); 5] =
 
 #[tokio::test(start_paused = true)]
 async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_refused_at_once() {
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let (tool, looks) = looking(&engine, |_| timed_out());
     let first = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
     assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
@@ -364,7 +352,7 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
 
 /// A breaker that has just been opened by five failures. What the tool does after them is said here.
 async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Engine, Tried) {
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let tool = Tried::new(Box::new(move |number, _| match number {
         1..=5 => Box::pin(async { timed_out() }),
         _ => then(number - 5),
@@ -441,11 +429,19 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
     let called = engine.call(search(2), tool.clone()).await;
     assert_eq!((called.result.status, called.result.attempts), (Status::Success, 5));
     assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
-    let gated = Gated::new();
+    let leave = Arc::new(Semaphore::new(0));
+    let waits_for = leave.clone();
+    let gated = Tried::new(script(move |_| {
+        let leave = waits_for.clone();
+        async move {
+            leave.acquire().await.unwrap().forget();
+            ok()
+        }
+    }));
     let calls: Vec<_> = (3..13).map(|n| tokio::spawn(engine.call(search(n), gated.clone()))).collect();
     settle().await;
     assert_eq!(gated.runs(), 10);
-    gated.leave.add_permits(10);
+    leave.add_permits(10);
     for call in calls {
         assert_eq!(call.await.unwrap().result.status, Status::Success);
     }
@@ -453,7 +449,7 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
 
 #[tokio::test(start_paused = true)]
 async fn eh_3_4_permanent_errors_leave_the_breaker_alone() {
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let tool =
         Tried::answers([invalid_input, unauthenticated, not_found, invalid_input, unauthenticated, ok]);
     for number in 1..=5 {
@@ -470,9 +466,7 @@ async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
     let errors = [timed_out, rate_limited, reset, timed_out, rate_limited];
     // As attempts of one call, and each as a call of its own that is not tried again.
     for attempts in [5, 1] {
-        let mut policy = as_measured();
-        policy.retry.attempts = attempts.try_into().unwrap();
-        let engine = engine(policy).await;
+        let engine = engine(&format!("retry.attempts = {attempts}\n")).await;
         let (tool, looks) = looking(&engine, move |number| errors[number as usize - 1]());
         for number in 0..5 / attempts {
             engine.call(search(number), tool.clone()).await;
@@ -487,7 +481,7 @@ async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
 
 #[tokio::test(start_paused = true)]
 async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let tool = Tried::new(hangs());
     let started = engine.now();
     let turned = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
@@ -505,7 +499,7 @@ async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
 
 #[tokio::test(start_paused = true)]
 async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_required_escalates() {
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let tools = Tools::new([
         ("flight_search", refuses()),
         ("compare_prices", says("1")),
@@ -538,7 +532,7 @@ async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tr
     let own = script(async |number| if number == 1 { std::future::pending().await } else { ok() });
     let network = script(async |number| if number == 1 { timed_out() } else { ok() });
     for (script, wait) in [(network, 100), (own, 1000)] {
-        let engine = engine(as_measured()).await;
+        let engine = engine(AS_MEASURED).await;
         let tool = Tried::new(script);
         let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
         let turned = engine.turn(plan(text), Arc::new(tool.clone()), options()).await.unwrap();
@@ -559,7 +553,7 @@ async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tr
 
 #[tokio::test(start_paused = true)]
 async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_five_meet_an_open_breaker() {
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let tool = Tried::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;
     assert_eq!((called.result.attempts, called.result.retried_by.len()), (5, 4));
@@ -570,10 +564,7 @@ async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_f
     assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
 
     // A call that may be tried ten times is not tried on against an open breaker either.
-    let mut policy = as_measured();
-    policy.retry.attempts = 10.try_into().unwrap();
-    policy.retry.total = None;
-    let engine = super::engine(policy).await;
+    let engine = super::engine("retry.attempts = 10\nretry.total = \"none\"\n").await;
     let tool = Tried::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;
     assert_ne!(called.result.status, Status::Success);
@@ -583,7 +574,7 @@ async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_f
 /// The retry of the first error succeeds, so that only the third one counts when it comes.
 #[tokio::test(start_paused = true)]
 async fn eh_7_2_of_mixed_errors_the_transient_are_tried_again_and_counted_and_the_permanent_escalate() {
-    let engine = engine(as_measured()).await;
+    let engine = engine(AS_MEASURED).await;
     let (tool, looks) = looking(&engine, |number| match number {
         1 => timed_out(),
         3 => invalid_input(),

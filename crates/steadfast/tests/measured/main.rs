@@ -1,0 +1,44 @@
+//! Error handling as seed 002 measures it, through the crate that programs use.
+//!
+//! The profile is chosen by a configuration, as users choose it, and every change of a setting is a line of that configuration.
+//! So a setting that does not reach the engine is seen here.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+mod errors;
+#[path = "../../../executor/tests/turns/scripted.rs"]
+mod scripted;
+#[path = "../support/mod.rs"]
+mod support;
+mod turns;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast::classify::Nature;
+use steadfast::turn::Strategy;
+use steadfast::turn::trace::{Event, EventType};
+use steadfast::{Answer, Engine, Listener, RuntimeClock, Steadfast, TurnStory, Turned};
+
+use scripted::*;
+
+/// The engine under the profile `measured`, with these lines in its configuration, for tools that search.
+async fn engine(settings: &str) -> Engine {
+    opened("read_only", settings, None).await
+}
+
+/// The same for tools of another class, heard by somebody.
+async fn opened(class: &str, settings: &str, listener: Option<Arc<dyn Listener>>) -> Engine {
+    let text = format!("profile = \"measured\"\n{settings}\n[tools.\"t/*\"]\nclass = \"{class}\"\n");
+    let sources = support::sources(&support::folder("measured"), "steadfast.toml", &text, &[]);
+    let mut opening = Steadfast::opening(sources).clock(Arc::new(RuntimeClock::new()));
+    if let Some(listener) = listener {
+        opening = opening.listener(listener);
+    }
+    opening.open().await.unwrap().engine().clone()
+}
+
+fn events(story: &TurnStory, event_type: EventType) -> Vec<&Event> {
+    story.events.iter().filter(|event| event.event_type == event_type).collect()
+}

@@ -100,11 +100,6 @@ impl Api {
         Self::within(steadfast, access, Around::default())
     }
 
-    /// The same with these tools.
-    pub fn with_tools(steadfast: Steadfast, access: Access, tools: Arc<dyn Shelf>) -> Self {
-        Self::within(steadfast, access, Around { tools, ..Around::default() })
-    }
-
     /// The same with all that a gateway has.
     pub fn within(steadfast: Steadfast, access: Access, around: Around) -> Self {
         let endpoints = endpoints();

@@ -89,11 +89,11 @@ async fn read(request: Request) -> Result<(Plan, TurnOptions), Problem> {
     let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
     let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), caller.actor())
         .map_err(|error| Problem::bad(error.code().as_str(), error.to_string()))?;
-    let TurnEnvelope { mut target, trace, plan, .. } = envelope;
+    let TurnEnvelope { mut target, control, trace, plan, .. } = envelope;
     make_own(&caller, &mut target)?;
     let plan = Plan::parse(plan.as_str().as_bytes(), &Limits::DEFAULT)
         .map_err(|errors| Problem::wrong_plan(&errors))?;
-    Ok((plan, TurnOptions { traceparent: trace.traceparent, ..TurnOptions::of(target) }))
+    Ok((plan, TurnOptions { control, trace, ..TurnOptions::of(target) }))
 }
 
 impl From<TurnRefused> for Problem {

@@ -13,7 +13,7 @@ use http::Request;
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_address};
 use steadfast_api::{Api, Around};
-use steadfast_gateway::{Caller, Configured, Direct, Door, Listener, OwnTools, Pool};
+use steadfast_gateway::{Configured, Direct, Door, Listener, OwnTools, Pool};
 use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
@@ -199,7 +199,7 @@ fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
 /// nobody is an operator by it.
 pub(crate) fn own_tools(config: &Config) -> OwnTools {
     let gateway = &config.global().gateway;
-    OwnTools { reliability: gateway.reliability_tools.then_some(Caller::Client), turns: gateway.run_turn }
+    OwnTools { reliability: gateway.reliability_tools, turns: gateway.run_turn }
 }
 
 /// What carries the messages of many clients. Clients and servers are on this machine more often than not and need its other

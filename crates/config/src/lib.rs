@@ -36,6 +36,7 @@ mod diagnostics;
 mod document;
 mod global;
 mod import;
+mod json5;
 mod kind;
 mod live;
 mod node;
@@ -59,6 +60,7 @@ pub use global::{
     GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
     OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
+pub use json5::plain_json;
 pub use kind::{listen_address, parse_span};
 pub use live::{Live, Reload, Switched};
 pub use notify::{Webhook, WebhookFormat};

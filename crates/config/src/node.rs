@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use jsonc_parser::ast;
 use jsonc_parser::common::{Range, Ranged as _};
-use jsonc_parser::{CollectOptions, ParseOptions, ast};
 use steadfast_core::json::{Document, Kind, Limits, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::diagnostics::Problem;
+use crate::json5::{self, MOST_DEPTH, NotJson5};
 use crate::place::{Place, SourceText};
 
 /// The largest file that is read.
@@ -197,28 +198,13 @@ pub(crate) fn read_json(source: &Arc<SourceText>) -> Result<Node, Problem> {
     }
 }
 
-/// Objects and lists within each other.
-const MOST_DEPTH: usize = 64;
-
 fn read_json5(source: &Arc<SourceText>) -> Result<Node, Problem> {
-    // Everything of JSON5; that a comma may be missing is not of it, and mostly a mistake.
-    let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
-    let wrong = |start: usize, end: usize, what: &str| {
-        let end = source.text.len().min(end.max(start + 1));
-        let place = Place::File(source.clone(), start.min(end)..end);
-        let help =
-            "names and texts are separated by `:`, entries by `,`; comments and a comma at the end are fine";
-        Problem::new(&place, format!("this is not JSON5: {what}")).help(help)
-    };
-    match jsonc_parser::parse_to_ast(&source.text, &CollectOptions::default(), &options) {
-        Ok(parsed) => match parsed.value {
-            Some(root) => json5_node(source, &root, MOST_DEPTH),
-            None => Err(wrong(0, 1, "there is nothing in it")),
-        },
-        Err(error) => {
-            let what = error.kind().to_string();
-            let what = what.chars().take(1).flat_map(char::to_lowercase).chain(what.chars().skip(1));
-            Err(wrong(error.range().start, error.range().end, &what.collect::<String>()))
+    match json5::parse(&source.text) {
+        Ok(root) => json5_node(source, &root, MOST_DEPTH),
+        Err(NotJson5 { at, what }) => {
+            let help = "names and texts are separated by `:`, entries by `,`; comments and a comma at the end are fine";
+            let place = Place::File(source.clone(), at);
+            Err(Problem::new(&place, format!("this is not JSON5: {what}")).help(help))
         }
     }
 }
@@ -255,21 +241,14 @@ fn json5_node(source: &Arc<SourceText>, value: &ast::Value<'_>, depth: usize) ->
     Ok(Node { raw, place })
 }
 
-/// A number of JSON5: also with a plus, in hexadecimal digits, and with nothing before or behind the point.
 fn json5_number(text: &str) -> Raw {
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
-    let whole = match hexadecimal {
-        Some(digits) => i64::from_str_radix(digits, 16).ok(),
-        None => digits.parse::<i64>().ok(),
-    };
-    match (whole, text.parse::<f64>()) {
-        (Some(whole), _) => Raw::Integer(sign * whole),
-        (None, Ok(number)) if number.is_finite() => Raw::Float(number),
-        (None, Ok(_) | Err(_)) => Raw::Foreign("a number without bounds"),
+    match json5::number(text) {
+        Some(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => Raw::Integer(number),
+            (None, Some(number)) if number.is_finite() => Raw::Float(number),
+            (None, _) => Raw::Foreign("a number without bounds"),
+        },
+        None => Raw::Foreign("a number without bounds"),
     }
 }
 

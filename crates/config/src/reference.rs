@@ -286,9 +286,14 @@ fn rows<'s, D: 'static>(
 fn default_values() -> BTreeMap<&'static str, String> {
     let config = Config::load(&Sources::default());
     let shown = config.map(|config| config.shown()).unwrap_or_default();
-    // Without a home folder there is no path; the page says what is written.
-    let path = ("store.path", "`\"~/.local/state/steadfast/state.db\"`".to_owned());
-    shown.into_iter().map(|one| (one.setting, format!("`{}`", one.value))).chain([path]).collect()
+    // Where these are not set, the value depends on the folders and files that are there.
+    let found = [
+        ("store.path", "`\"~/.local/state/steadfast/state.db\"`"),
+        ("trust_state.file", "not set"),
+        ("log.malformed_calls", "not set: `malformed-calls.jsonl` in the state folder"),
+    ]
+    .map(|(setting, value)| (setting, value.to_owned()));
+    shown.into_iter().map(|one| (one.setting, format!("`{}`", one.value))).chain(found).collect()
 }
 
 /// What a setting starts from, for each profile, for classes that differ, and for the gateway where it differs.

@@ -173,8 +173,15 @@ const METHODS: &[(&str, Option<HttpMethod>)] = &[
 struct Headers(Map);
 
 /// Headers that a request has from us; written by hand they would do nothing, or harm.
-const OURS: [&str; 6] =
-    ["connection", "content-length", "host", "idempotency-key", "traceparent", "transfer-encoding"];
+const OURS: [&str; 7] = [
+    "baggage",
+    "connection",
+    "content-length",
+    "host",
+    "idempotency-key",
+    "traceparent",
+    "transfer-encoding",
+];
 
 impl Kind<Hidden> for Headers {
     fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Hidden> {

@@ -454,6 +454,7 @@ impl Drive {
             deadline: run.deadline,
             run: run.run.clone(),
             modes: self.call.policy().modes,
+            in_turn: self.call.request().in_turn,
             made_key: None,
             keyed_params: None,
             traceparent: own.or_else(|| self.envelope.trace.traceparent.clone()),

@@ -366,7 +366,6 @@ async fn drive(
     request.end = tool.any_sees_end();
     request.reads = options.reads;
     request.limits.start_by = options.start_by;
-    request.in_turn = options.in_turn == InTurn::ThatMayComeAgain;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
     let (asker, listener) = (options.asker, options.listener);
     let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();
@@ -374,7 +373,8 @@ async fn drive(
     if let (ArgumentCheck::Assist, false, Some(tool)) =
         (policy.arguments, policy.modes.leave_alone(), options.tool)
     {
-        desk.assist_with(Assistance { envelope: envelope.clone(), tool });
+        let put_there = policy.dedupe.key_argument.clone();
+        desk.assist_with(Assistance { envelope: envelope.clone(), tool, put_there });
     }
     let cells = inner.cells(&envelope, &request);
     let store = match policy.class {
@@ -593,6 +593,7 @@ impl Inner {
             run: &self.run_id(number),
             channel: options.channel,
             hook_key,
+            in_turn: options.in_turn == InTurn::ThatMayComeAgain,
             equal_calls: options.equal_calls,
             call_id: options.call_id.as_ref(),
             keys_of: options.keys_of,

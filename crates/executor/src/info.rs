@@ -33,6 +33,8 @@ impl ToolInfo {
 pub(crate) struct Assistance {
     pub(crate) envelope: Arc<CallEnvelope>,
     pub(crate) tool: Arc<ToolInfo>,
+    /// The argument that the tool is given beside those that were sent.
+    pub(crate) put_there: Option<Arc<str>>,
 }
 
 impl Assistance {
@@ -42,7 +44,7 @@ impl Assistance {
         };
         let sent = Document::parse(self.envelope.payload.params.as_str().as_bytes(), Limits::ENVELOPE).ok();
         let (Some(schema), Some(sent)) = (self.tool.schema(), sent) else { return };
-        let hint = guard::hint(schema.root(), sent.root(), &error.message);
+        let hint = guard::hint(schema.root(), sent.root(), &error.message, self.put_there.as_deref());
         error.message = format!("{}\n{}", error.message, redact::text(&hint));
     }
 }

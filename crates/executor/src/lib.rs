@@ -103,6 +103,6 @@ pub use standing::is_named;
 pub use telling::{About, EngineEvent, Listener, Outside, TurnAbout, TurnSpan, TurnedAway};
 pub use tool::{Answer, Attempt, Description, NotDone, Tool, ToolFault};
 pub use tool_registry::LastAnnotations;
-pub use trust_file::{TrustFile, TrustKept};
+pub use trust_file::{PlainJson, TrustFile, TrustKept};
 pub use turns::{TurnHead, TurnOptions, TurnRefused, TurnStory, Turned, TurnsWanted};
 pub use undelivered::Undelivered;

@@ -98,6 +98,8 @@ pub struct Attempt {
     pub run: RunId,
     /// Which mechanisms act on the call. Where none does, nothing is to be added to what was sent.
     pub modes: Modes,
+    /// Whether the key in the envelope is that of a turn.
+    pub(crate) in_turn: bool,
     /// The key that was made of the arguments, as the tool is set.
     pub(crate) made_key: Option<Arc<str>>,
     /// The arguments with the key among them, where the tool takes it so.
@@ -120,10 +122,12 @@ impl Attempt {
     }
 
     /// What to send along for an upstream that recognises duplicates: the caller's key, else the one that is made of the
-    /// arguments, else the id of the run.
+    /// arguments, else the key of the turn, else the id of the run.
     pub fn idempotency_key(&self) -> &str {
         let own = self.envelope.payload.idempotency_key.as_ref().map(|key| key.as_str());
-        own.or(self.made_key.as_deref()).unwrap_or(&self.run.0)
+        let made = self.made_key.as_deref();
+        let key = if self.in_turn { made.or(own) } else { own.or(made) };
+        key.unwrap_or(&self.run.0)
     }
 
     /// With the key that the policy makes of the arguments, and the argument that it is passed by.

@@ -9,6 +9,7 @@
 //! written at all
 //! (decision 0021).
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -21,11 +22,8 @@ use steadfast_store::{StoreError, Trouble};
 
 use crate::engine::Inner;
 
-/// The name of the file within its folder.
-const FILE: &str = "reliability.json";
-
 /// Where trust is kept beyond this process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum TrustKept {
     /// With everything else.
     #[default]
@@ -37,22 +35,25 @@ pub enum TrustKept {
 }
 
 /// Where trust is kept as a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct TrustFile {
     path: PathBuf,
+    plain: PlainJson,
 }
+
+/// Makes JSON of what was written by hand, or says with its place why it cannot.
+pub type PlainJson = fn(&str) -> Result<Cow<'_, str>, String>;
 
 impl TrustFile {
     /// This very file.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), plain: |text| Ok(Cow::Borrowed(text)) }
     }
 
-    /// The file of the project if its folder exists, else that of the user. Both are folders that hold a host's
-    /// settings, such as `.jaato` in the project and in the home of the user.
-    pub fn find(project: &Path, user: &Path) -> Self {
-        let folder = if project.is_dir() { project } else { user };
-        Self::at(folder.join(FILE))
+    /// The same file, in which a person may have written with more freedom than JSON has. It is written as plain JSON.
+    #[must_use]
+    pub fn read_by(self, plain: PlainJson) -> Self {
+        Self { plain, ..self }
     }
 
     /// Which file it is.
@@ -253,7 +254,7 @@ impl Dates {
 impl TrustFile {
     fn contents(&self) -> Result<Option<Contents>, String> {
         let text = self.read().map_err(|error| error.to_string())?;
-        text.map(|text| Contents::parse(&text)).transpose()
+        text.map(|text| Contents::parse(&(self.plain)(&text)?)).transpose()
     }
 
     /// Checks that it can be read: how many tools, signatures and domains it says are not trusted, or the first mistake

@@ -742,15 +742,6 @@ async fn rp_12_a_file_of_a_host_keeps_its_form_of_dates_and_what_we_do_not_know(
     }
 }
 
-#[test]
-fn rp_12_the_file_of_the_project_comes_before_that_of_the_user() {
-    let folder = Folder::new("where");
-    let (project, user) = (folder.0.join("project"), folder.0.join("user"));
-    assert_eq!(TrustFile::find(&project, &user).path(), user.join("reliability.json"));
-    std::fs::create_dir_all(&project).unwrap();
-    assert_eq!(TrustFile::find(&project, &user).path(), project.join("reliability.json"));
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
     let clock = Arc::new(RuntimeClock::new());

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use steadfast_core::call::{AttemptEnd, CallId};
 use steadfast_core::envelope::{
     CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, Target, Trace, Transport,
-    Unknown,
+    TurnControl, Unknown, write_baggage,
 };
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::RawJson as Kept;
@@ -33,6 +33,7 @@ pub(crate) fn envelope(
     said: Said,
     connection: &Connection,
 ) -> CallEnvelope {
+    let TurnControl { request_tags, from_hook, .. } = control(&said);
     CallEnvelope {
         contract_version: ContractVersion::V1_1,
         request_id: request,
@@ -46,13 +47,13 @@ pub(crate) fn envelope(
         payload: Payload {
             version: PayloadVersion::V1_0,
             params: Kept::from_trusted(arguments),
-            idempotency_key: said.key,
+            idempotency_key: said.key.clone(),
             call_hints: CallHints::default(),
             unknown: Unknown::new(),
         },
         transport: Transport::default(),
-        control: Control::default(),
-        trace: Trace { traceparent: said.traceparent, ..Trace::default() },
+        control: Control { request_tags, from_hook, ..Control::default() },
+        trace: trace(&said),
         unknown: Unknown::new(),
     }
 }
@@ -71,6 +72,17 @@ pub(crate) fn target(said: &Said, connection: &Connection) -> Target {
         domain: None,
         unknown: Unknown::new(),
     }
+}
+
+/// What a request is tagged with.
+pub(crate) fn control(said: &Said) -> TurnControl {
+    TurnControl { request_tags: said.tags.clone(), from_hook: said.hook.clone(), unknown: Unknown::new() }
+}
+
+/// The trace that a request belongs to.
+pub(crate) fn trace(said: &Said) -> Trace {
+    let (traceparent, baggage) = (said.traceparent.clone(), said.baggage.clone());
+    Trace { traceparent, baggage, unknown: Unknown::new() }
 }
 
 /// An envelope with nothing in it, by which the policy of a tool is found.
@@ -255,6 +267,12 @@ pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
     }
     if let Some(trace) = &attempt.traceparent {
         sent = sent.meta("traceparent", RawJson::string(trace));
+    }
+    // What the client sent in the same place goes on as it stands.
+    if request.meta_member("baggage").is_none()
+        && let Some(baggage) = write_baggage(&attempt.envelope.trace.baggage)
+    {
+        sent = sent.meta("baggage", RawJson::string(&baggage));
     }
     sent.finish()
 }

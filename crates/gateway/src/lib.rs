@@ -64,7 +64,7 @@ pub use listen::{Door, Listener};
 pub use local::{namespace_of, namespace_of_url};
 pub use look::{EndView, InstanceState, InstanceView, ServerView, SessionView};
 pub use pool::Pool;
-pub use reliability::{Caller, OwnTools};
+pub use reliability::OwnTools;
 pub use server::Backend;
 pub use who::{Connection, Said, UnusableKey};
 pub use wrap::{Wrapped, wrap};

@@ -23,20 +23,11 @@ use crate::turn;
 pub(crate) const STATUS: &str = "reliability_status";
 pub(crate) const RESET: &str = "reliability_reset";
 
-/// As whom clients use the tools of our own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caller {
-    /// A person who runs this, and nobody but such persons.
-    Operator,
-    /// Anybody else, with a token or without.
-    Client,
-}
-
 /// Which tools of our own clients see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnTools {
-    /// How the others stand, and the way to forgive one; as whom clients use them.
-    pub reliability: Option<Caller>,
+    /// How the others stand, and the way to forgive one.
+    pub reliability: bool,
     /// Several calls at once.
     pub turns: bool,
 }
@@ -44,7 +35,7 @@ pub struct OwnTools {
 impl OwnTools {
     /// The tools as `tools/list` shows them.
     pub(crate) fn definitions(self) -> Vec<&'static str> {
-        let reliability = self.reliability.map_or(&[][..], |_| definitions());
+        let reliability = if self.reliability { definitions() } else { &[] };
         reliability.iter().copied().chain(self.turns.then_some(turn::DEFINITION)).collect()
     }
 }
@@ -68,7 +59,6 @@ pub(crate) struct Called<'a> {
     /// Whose tools it is about, as it sees them.
     pub(crate) tenant: Option<&'a TenantId>,
     pub(crate) session: Option<&'a SessionKey>,
-    pub(crate) caller: Caller,
     /// Who asks the person at the client.
     pub(crate) asker: Option<Arc<dyn Asker>>,
 }
@@ -114,9 +104,6 @@ impl Called<'_> {
         if self.engine.tools_with_a_past(self.tenant, name).is_empty() {
             let why = format!("nothing counts against {name}; call {STATUS} to see what does");
             return Err(NotReset::Refused(why));
-        }
-        if self.caller == Caller::Operator {
-            return Ok(By::new("operator", Surface::Mcp));
         }
         let own = own_tool();
         let prompt = Escalation::forgiveness(&own, name);
@@ -312,8 +299,8 @@ mod tests {
         engine
     }
 
-    async fn said(engine: &Engine, name: &str, arguments: &str, caller: Caller) -> (String, bool, Value) {
-        let called = Called { engine, tenant: None, session: None, caller, asker: None };
+    async fn said(engine: &Engine, name: &str, arguments: &str) -> (String, bool, Value) {
+        let called = Called { engine, tenant: None, session: None, asker: None };
         let Answered::Result(result) = called.call(name, arguments).await else { panic!("nobody is asked") };
         let result: Value = serde_json::from_str(result.as_str()).unwrap();
         let text = result["content"][0]["text"].as_str().unwrap().to_owned();
@@ -333,13 +320,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rp_13_the_status_says_what_lost_trust_and_why() {
         let engine = engine().await;
-        let (text, is_error, facts) = said(&engine, STATUS, "{}", Caller::Client).await;
+        let (text, is_error, facts) = said(&engine, STATUS, "{}").await;
         assert!(!is_error && text.starts_with("bank/pay: escalated ("), "{text}");
         assert_eq!(facts["states"][0]["tool_name"], "pay");
-        let (text, _, facts) = said(&engine, STATUS, r#"{"tool_name":"bank/look"}"#, Caller::Client).await;
+        let (text, _, facts) = said(&engine, STATUS, r#"{"tool_name":"bank/look"}"#).await;
         assert_eq!((text.as_str(), &facts["states"]), ("bank/look is trusted", &json!([])));
         let with_history = r#"{"tool_name":"pay","include_history":true}"#;
-        let (_, _, facts) = said(&engine, STATUS, with_history, Caller::Client).await;
+        let (_, _, facts) = said(&engine, STATUS, with_history).await;
         assert_eq!(facts["history"].as_array().unwrap().len(), 3);
     }
 
@@ -347,13 +334,10 @@ mod tests {
     async fn rp_13_a_reset_needs_an_operator() {
         let engine = engine().await;
         let pay = r#"{"tool_name":"bank/pay"}"#;
-        let (text, is_error, _) = said(&engine, RESET, pay, Caller::Client).await;
+        let (text, is_error, _) = said(&engine, RESET, pay).await;
         assert!(is_error && text.contains("steadfast approve"), "{text}");
         assert_eq!(engine.trust(None).len(), 1, "nothing was forgiven");
-        let (text, is_error, _) = said(&engine, RESET, pay, Caller::Operator).await;
-        assert_eq!((text.as_str(), is_error), ("forgiven: bank/pay", false));
-        assert_eq!(engine.trust(None), []);
-        let (text, is_error, _) = said(&engine, RESET, "{}", Caller::Operator).await;
+        let (text, is_error, _) = said(&engine, RESET, "{}").await;
         assert!(is_error && text.contains("tool_name"), "{text}");
     }
 }

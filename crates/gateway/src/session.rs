@@ -36,7 +36,7 @@ pub(crate) use self::missed::Returned;
 use self::notifying::{Logging, OfCall};
 use self::wishes::Wishes;
 use crate::approval::{self, Brought, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, envelope, named_so_far, next_request, target};
+use crate::call::{Upstream, control, envelope, named_so_far, next_request, target, trace};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::Memory;
@@ -450,7 +450,7 @@ impl Session {
         from: &Connection,
     ) {
         let (request, brought) = approval::unwrapped(request);
-        let said = match Said::by(&request, from, headers.get("idempotency-key")) {
+        let said = match Said::by(&request, from, headers) {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("the idempotency key cannot be used: {why}");
@@ -458,8 +458,8 @@ impl Session {
             }
         };
         let called = request.name().unwrap_or_default().into_owned();
-        if let Some(caller) = self.own_tools.reliability.filter(|_| reliability::is_ours(&called)) {
-            return self.call_own(id, &called, &request, caller, (said, from.clone(), brought), reply);
+        if self.own_tools.reliability && reliability::is_ours(&called) {
+            return self.call_own(id, &called, &request, (said, from.clone(), brought), reply);
         }
         if self.own_tools.turns && called == turn::RUN_TURN {
             return self.run_turn(id, &request, reply, said, from);
@@ -577,7 +577,6 @@ impl Session {
         id: Id,
         name: &str,
         request: &Message,
-        caller: reliability::Caller,
         (said, from, brought): (Said, Connection, Option<Brought>),
         reply: Reply,
     ) {
@@ -595,7 +594,6 @@ impl Session {
                 engine: &session.engine,
                 tenant: from.tenant.as_ref(),
                 session: said.session.as_ref(),
-                caller,
                 asker,
             };
             let answered = tokio::select! {
@@ -635,7 +633,8 @@ impl Session {
             }
         };
         let options = TurnOptions {
-            traceparent: said.traceparent.clone(),
+            control: control(&said),
+            trace: trace(&said),
             keys_of: KeysOf::Actor,
             ..TurnOptions::of(target(&said, from))
         };

@@ -4,11 +4,12 @@
 //! that knows nothing either, there is no conversation, and equal calls may be those of strangers.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
-use http::HeaderValue;
+use http::HeaderMap;
 use steadfast_core::call::{CallId, EqualCalls};
-use steadfast_core::envelope::IdempotencyKey;
+use steadfast_core::envelope::{IdempotencyKey, MAX_TAGS, read_baggage};
 use steadfast_core::id::{
     ActorId, AgentId, CorrelationId, Digest, InvalidId, ModelId, SessionKey, TenantId, ToolCallId, TurnId,
 };
@@ -51,24 +52,28 @@ pub struct Said {
     pub continuation: Option<Digest>,
     /// The trace that it belongs to, as it is passed on.
     pub traceparent: Option<String>,
+    /// W3C baggage, as it is passed on.
+    pub baggage: BTreeMap<String, String>,
+    /// Tags, for logs.
+    pub tags: Vec<String>,
+    /// The hook that made the call.
+    pub hook: Option<String>,
 }
 
 impl Said {
     /// What this request says, over this connection. A key that cannot be one is refused rather than passed over: its
-    /// caller relies on it. `header` is the key of the HTTP request, where it has one.
-    pub fn by(
-        request: &Message,
-        connection: &Connection,
-        header: Option<&HeaderValue>,
-    ) -> Result<Self, UnusableKey> {
+    /// caller relies on it. The headers are those of the HTTP request, where there is one; what the request itself says
+    /// goes before them.
+    pub fn by(request: &Message, connection: &Connection, headers: &HeaderMap) -> Result<Self, UnusableKey> {
         let text = |names: &[&str]| names.iter().find_map(|name| request.meta_text(name));
         let session = text(&["dev.steadfast/session"]).or_else(|| text(CONVERSATIONS));
-        let trace = request.meta_text("traceparent");
+        let trace = request.meta_text("traceparent").or_else(|| header(headers, "traceparent"));
+        let baggage = request.meta_text("baggage").or_else(|| header(headers, "baggage"));
         Ok(Self {
             session: session
                 .and_then(|text| SessionKey::new(text).ok())
                 .or_else(|| connection.session.clone()),
-            key: key(request, header)?,
+            key: key(request, headers)?,
             call_id: call_id(request),
             turn: turn(request).and_then(|text| TurnId::new(text).ok()),
             trace: trace.as_deref().and_then(trace_id),
@@ -79,6 +84,9 @@ impl Said {
                 .and_then(|text| CorrelationId::new(text).ok()),
             continuation: continuation(request),
             traceparent: trace.map(Cow::into_owned),
+            baggage: baggage.as_deref().map(read_baggage).unwrap_or_default(),
+            tags: tags(request),
+            hook: text(&["dev.steadfast/hook"]).map(Cow::into_owned),
         })
     }
 
@@ -113,8 +121,8 @@ impl std::error::Error for UnusableKey {}
 
 /// The key that means intent: the first of the places that have one. All of them are looked at, so that none is passed over
 /// which its caller relies on.
-fn key(request: &Message, header: Option<&HeaderValue>) -> Result<Option<IdempotencyKey>, UnusableKey> {
-    let header = header.map(|value| value.to_str().map(Cow::Borrowed)).transpose();
+fn key(request: &Message, headers: &HeaderMap) -> Result<Option<IdempotencyKey>, UnusableKey> {
+    let header = headers.get("idempotency-key").map(|value| value.to_str().map(Cow::Borrowed)).transpose();
     let places = [
         text(request.meta_member("dev.steadfast/idempotency-key"))?,
         header.map_err(|_| UnusableKey::NotText)?,
@@ -132,6 +140,21 @@ fn text(value: Option<&str>) -> Result<Option<Cow<'_, str>>, UnusableKey> {
         None | Some("null") => Ok(None),
         Some(value) => raw::string(value).map(Some).ok_or(UnusableKey::NotText),
     }
+}
+
+/// A header as text. One that is there more than once is a list.
+fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
+    let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let first = values.next()?;
+    Some(values.fold(Cow::Borrowed(first), |list, value| Cow::Owned(format!("{list},{value}"))))
+}
+
+/// The tags of a request, as far as they are texts.
+fn tags(request: &Message) -> Vec<String> {
+    let given = request.meta_member("dev.steadfast/tags");
+    let read = given.and_then(|text| Document::parse(text.as_bytes(), Limits::ENVELOPE).ok());
+    let items = read.as_ref().and_then(|tags| tags.root().items()).into_iter().flatten();
+    items.filter_map(|tag| Some(tag.as_str()?.into_owned())).take(MAX_TAGS).collect()
 }
 
 /// Where clients name the conversation.
@@ -191,6 +214,8 @@ fn continuation(request: &Message) -> Option<Digest> {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderName, HeaderValue};
+
     use super::*;
 
     fn connection() -> Connection {
@@ -199,12 +224,17 @@ mod tests {
     }
 
     fn said(params: &str) -> Said {
-        Said::by(&request(params), &connection(), None).unwrap()
+        Said::by(&request(params), &connection(), &HeaderMap::new()).unwrap()
     }
 
     fn request(params: &str) -> Message {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
         Message::parse(text, usize::MAX).unwrap()
+    }
+
+    fn headers(name: &'static str, values: impl IntoIterator<Item = &'static str>) -> HeaderMap {
+        let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).unwrap();
+        values.into_iter().map(|text| (HeaderName::from_static(name), value(text))).collect()
     }
 
     fn session(said: &Said) -> &str {
@@ -218,7 +248,7 @@ mod tests {
         assert_eq!(plain.equal_calls(), EqualCalls::Joined);
         assert_eq!((plain.key, plain.call_id, plain.turn), (None, None, None));
         let stranger = Connection { session: None, ..connection() };
-        let unknown = Said::by(&request("{}"), &stranger, None).unwrap();
+        let unknown = Said::by(&request("{}"), &stranger, &HeaderMap::new()).unwrap();
         assert_eq!(unknown.equal_calls(), EqualCalls::JoinedIfRepeatable);
     }
 
@@ -258,10 +288,37 @@ mod tests {
     }
 
     #[test]
+    fn what_ties_a_call_to_others_is_in_the_request_or_else_in_its_headers() {
+        let by = |meta: &str, headers| {
+            Said::by(&request(&format!(r#"{{"_meta":{meta}}}"#)), &connection(), &headers).unwrap()
+        };
+        let (ours, theirs) = ("0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736");
+        let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let correlation = |said: Said| said.correlation.map(|id| id.as_str().to_owned()).unwrap();
+        let meta = format!(r#"{{"traceparent":"00-{ours}-b7ad6b7169203331-01"}}"#);
+        assert_eq!(correlation(by("{}", headers("traceparent", [header]))), theirs);
+        assert_eq!(correlation(by(&meta, headers("traceparent", [header]))), ours);
+        let said = by("{}", headers("baggage", ["a=1,b=2", "c=3"]));
+        assert_eq!(
+            said.baggage.into_iter().map(|(name, value)| name + &value).collect::<Vec<_>>(),
+            ["a1", "b2", "c3"]
+        );
+        let said = by(
+            r#"{"baggage":"d=4","dev.steadfast/tags":["x",7,"y"],"dev.steadfast/hook":"before-pay"}"#,
+            headers("baggage", ["a=1"]),
+        );
+        assert_eq!(said.baggage.keys().collect::<Vec<_>>(), ["d"]);
+        assert_eq!(
+            (said.tags, said.hook.as_deref()),
+            (vec!["x".to_owned(), "y".to_owned()], Some("before-pay"))
+        );
+        assert!(by(r#"{"dev.steadfast/tags":"x","baggage":17}"#, HeaderMap::new()).tags.is_empty());
+    }
+
+    #[test]
     fn a_key_is_found_wherever_it_may_stand_and_one_that_cannot_be_one_is_refused() {
-        let key = |params: &str, header: Option<&str>| {
-            let header = header.map(|text| HeaderValue::from_bytes(text.as_bytes()).unwrap());
-            Said::by(&request(params), &connection(), header.as_ref())
+        let key = |params: &str, header: Option<&'static str>| {
+            Said::by(&request(params), &connection(), &headers("idempotency-key", header))
                 .map(|said| said.key.map(|key| key.as_str().to_owned()))
         };
         let ours = r#"{"idempotencyKey":"param","_meta":{"dev.steadfast/idempotency-key":"meta"}}"#;

@@ -284,14 +284,6 @@ impl Supervisor {
         self.and_wait(Wish::Reset).await;
     }
 
-    /// Stops it for good, and waits until nothing of it is left.
-    pub async fn shut_down(self) {
-        self.and_wait(Wish::ShutDown).await;
-        let mut status = self.status;
-        // The task ends, and with it the one who tells.
-        while status.changed().await.is_ok() {}
-    }
-
     async fn and_wait(&self, wish: impl FnOnce(oneshot::Sender<()>) -> Wish) {
         let (done, is_done) = oneshot::channel();
         if self.wishes.send(wish(done)).await.is_ok() {
@@ -307,7 +299,6 @@ enum Wish {
     Condemn(IncarnationNumber, String),
     Stop(oneshot::Sender<()>),
     Reset(oneshot::Sender<()>),
-    ShutDown(oneshot::Sender<()>),
 }
 
 /// More wait for their turn.
@@ -362,16 +353,13 @@ struct Keeper {
 
 impl Keeper {
     async fn run(mut self, mut wished: mpsc::Receiver<Wish>) {
-        let done = self.keep(&mut wished).await;
+        self.keep(&mut wished).await;
         self.stop().await;
         self.status.send_modify(|status| status.state = State::Closed);
-        if let Some(done) = done {
-            let _ = done.send(());
-        }
     }
 
-    /// Until somebody ends it, or nobody is there any more to keep it for.
-    async fn keep(&mut self, wished: &mut mpsc::Receiver<Wish>) -> Option<oneshot::Sender<()>> {
+    /// Until nobody is there any more to keep it for.
+    async fn keep(&mut self, wished: &mut mpsc::Receiver<Wish>) {
         loop {
             let wake = match self.restarts.standing() {
                 Standing::BackingOff { until } => Some(self.clock.instant(until)),
@@ -379,29 +367,29 @@ impl Keeper {
             };
             let is_to_hand = self.current.as_ref().is_some_and(|current| current.to_hand.is_some());
             tokio::select! {
-                wish = wished.recv() => match wish? {
-                    Wish::Ask => self.asked().await,
-                    Wish::Ready(number) => self.ready(number),
-                    Wish::Condemn(number, why) => self.condemn(number, why).await,
-                    Wish::Stop(done) => {
+                wish = wished.recv() => match wish {
+                    None => return,
+                    Some(Wish::Ask) => self.asked().await,
+                    Some(Wish::Ready(number)) => self.ready(number),
+                    Some(Wish::Condemn(number, why)) => self.condemn(number, why).await,
+                    Some(Wish::Stop(done)) => {
                         self.stop().await;
                         let _ = done.send(());
                     }
-                    Wish::Reset(done) => {
+                    Some(Wish::Reset(done)) => {
                         self.restarts.reset();
                         self.tell();
                         let _ = done.send(());
                     }
-                    Wish::ShutDown(done) => return Some(done),
                 },
                 () = exited(self.current.as_ref()) => self.exited().await,
                 room = self.handing.clone().reserve_owned(), if is_to_hand => {
-                    let room = room.ok()?;
+                    let Ok(room) = room else { return };
                     if let Some(incarnation) = self.current.as_mut().and_then(|current| current.to_hand.take()) {
                         room.send(incarnation);
                     }
                 }
-                () = self.handing.closed() => return None,
+                () = self.handing.closed() => return,
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => self.asked().await,
             }
         }

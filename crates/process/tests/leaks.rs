@@ -44,7 +44,7 @@ async fn crash(times: u64) {
         let incarnation = soon(incarnations.next()).await.unwrap();
         assert_eq!(incarnation.number.get(), number);
     }
-    soon(supervisor.shut_down()).await;
+    soon(supervisor.stop()).await;
     assert!(stderr.written() >= times - 1);
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use steadfast_config::{Config, LogFormat, LogLevel, StoreKind, StoreSettings};
+use steadfast_config::{Config, LogFormat, LogLevel, StoreKind, StoreSettings, plain_json};
 use steadfast_core::redact::Redacted;
 use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
 use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
@@ -67,7 +67,7 @@ impl Plan {
                 global.trust_state.persist,
             ) {
                 (_, false) => TrustKept::Nowhere,
-                (Some(file), true) => TrustKept::InFile(TrustFile::at(file)),
+                (Some(file), true) => TrustKept::InFile(TrustFile::at(file).read_by(plain_json)),
                 (None, true) => TrustKept::InStore,
             },
             trust_history: count(global.trust_state.entries.get()),

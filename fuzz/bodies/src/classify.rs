@@ -231,9 +231,9 @@ fn json(value: Value<'_>, message: &str) {
         assert_ne!(dangerous(&aims, &without), Some(shape), "found though it was taken out");
     }
     let (schema, sent) = (value.item(0).unwrap_or(value), value.item(1).unwrap_or(value));
-    let hint = guard::hint(schema, sent, message);
+    let hint = guard::hint(schema, sent, message, None);
     assert!(!hint.is_empty() && hint.len() <= 1500 + '…'.len_utf8(), "{} bytes of hint", hint.len());
-    assert!(guard::check_arguments(schema, sent).len() <= 8, "too many problems for one answer");
+    assert!(guard::check_arguments(schema, sent, None).len() <= 8, "too many problems for one answer");
 }
 
 fn tool() -> ToolRef {

@@ -15,7 +15,7 @@
 //! Files beside the ledger change what it does as long as they are there: with `LEDGER.slow` it lists nothing, with
 //! `LEDGER.lists` its ledger says when it is asked for its tools, with
 //! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP;
-//! `LEDGER.names` has the names of more tools, a line each; `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
+//! `LEDGER.names` has the names of more tools, a line each, and `LEDGER.required` those of more arguments that its tools want; `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
 
 #![expect(
     clippy::unwrap_used,
@@ -197,9 +197,11 @@ fn wait_for(ledger: &str, what: &str) {
 }
 
 fn tools(ledger: &str) -> Value {
+    let more = fs::read_to_string(format!("{ledger}.required")).unwrap_or_default();
+    let required: Vec<&str> = ["id"].into_iter().chain(more.lines()).collect();
     let tool = |name: &str, annotations: Value| {
         let schema =
-            json!({ "type": "object", "properties": { "id": { "type": "string" } }, "required": ["id"] });
+            json!({ "type": "object", "properties": { "id": { "type": "string" } }, "required": required });
         json!({ "name": name, "inputSchema": schema, "annotations": annotations, "vendor": { "kept": true } })
     };
     let known = [

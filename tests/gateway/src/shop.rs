@@ -10,6 +10,8 @@
 //! | `late` | it is ordered and answered when the call is cancelled |
 //! | `cancelled_then_ordered` | it answers a cancel at once with an error, and goes on and orders |
 //! | `gate` | it is ordered and answered when the file `DATABASE.gate` is gone |
+//!
+//! A row for the item `orders_find` makes that tool wait for ever.
 
 #![expect(
     clippy::unwrap_used,
@@ -85,6 +87,9 @@ fn answer(
             }
             let item = params.pointer("/arguments/item").and_then(Value::as_str).unwrap();
             if params.get("name").and_then(Value::as_str) == Some("orders_find") {
+                if planned(&shop, "orders_find").is_some() {
+                    forever();
+                }
                 let found: Vec<_> = orders(&shop).into_iter().filter(|order| order == item).collect();
                 let found: Vec<_> = found.iter().map(|item| json!({ "item": item })).collect();
                 return text(&json!({ "orders": found }).to_string());
@@ -108,10 +113,7 @@ fn orders(shop: &Connection) -> Vec<String> {
 
 fn add(database: &str, shop: &Connection, item: &str, cancelled: &Cancelled, request: &Value) -> Value {
     let order = || assert_eq!(shop.execute("INSERT INTO orders (item) VALUES (?1)", params![item]), Ok(1));
-    let planned =
-        "DELETE FROM faults WHERE id = (SELECT min(id) FROM faults WHERE item = ?1) RETURNING fault";
-    let fault: Option<String> = shop.query_row(planned, params![item], |row| row.get(0)).optional().unwrap();
-    match fault.as_deref() {
+    match planned(shop, item).as_deref() {
         Some("crash_before") => std::process::exit(3),
         Some("crash_after") => {
             order();
@@ -151,6 +153,13 @@ fn add(database: &str, shop: &Connection, item: &str, cancelled: &Cancelled, req
             text("ordered")
         }
     }
+}
+
+/// What is to go wrong next with this item.
+fn planned(shop: &Connection, item: &str) -> Option<String> {
+    let planned =
+        "DELETE FROM faults WHERE id = (SELECT min(id) FROM faults WHERE item = ?1) RETURNING fault";
+    shop.query_row(planned, params![item], |row| row.get(0)).optional().unwrap()
 }
 
 fn is_cancelled((count, changed): &(Mutex<usize>, Condvar)) {

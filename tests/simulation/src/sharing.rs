@@ -184,17 +184,21 @@ impl Model {
     /// one second and did not know of each other are not ordered.
     fn by_hand(&self, stored: &Snapshot, newer: &Snapshot, now: Timestamp) -> Option<Broken> {
         let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
-        let word = stored.times_by_hand();
+        let word = times_by_hand(stored);
         let one_of_two = self.words.get(&word).is_some_and(|spoken| *spoken > 1);
-        let overtaken =
-            holds && (newer.times_by_hand() < word || newer.times_by_hand() == word && !one_of_two);
+        let overtaken = holds && (times_by_hand(newer) < word || times_by_hand(newer) == word && !one_of_two);
         overtaken.then(|| ("by hand", format!("{newer:?} replaces what a person had said: {stored:?}")))
     }
 }
 
+/// Which word of a person a breaker goes back to: a later one has a larger number.
+pub(crate) fn times_by_hand(snapshot: &Snapshot) -> u64 {
+    snapshot.epoch() / Snapshot::BY_HAND
+}
+
 /// Whether a person stands between the two.
 fn is_by_hand(one: &Snapshot, other: &Snapshot) -> bool {
-    one.times_by_hand() != other.times_by_hand()
+    times_by_hand(one) != times_by_hand(other)
 }
 
 /// How far a breaker has come by itself, as if no person had ever spoken.

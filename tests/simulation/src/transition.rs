@@ -12,6 +12,7 @@ use steadfast_core::output::{Output, RawJson};
 use crate::clients::Departure;
 use crate::invariants::Broken;
 use crate::model::{Kind, Wish};
+use crate::sharing::times_by_hand;
 use crate::system::World;
 use crate::turns::TurnHappening;
 
@@ -474,7 +475,7 @@ impl World {
                     home.expected.becomes(state, until.filter(|_| force), now);
                 }
                 if spoke {
-                    *self.model.words.entry(home.breaker.snapshot().times_by_hand()).or_default() += 1;
+                    *self.model.words.entry(times_by_hand(&home.breaker.snapshot())).or_default() += 1;
                 }
                 self.share_soon(node);
                 self.tell(format!("an operator at process {node}: {change:?}"));

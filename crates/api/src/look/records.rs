@@ -61,6 +61,8 @@ pub struct Records {
 pub struct RecordView {
     /// Its key, by which it can be resolved or forgotten.
     pub key: String,
+    /// The hash by which log lines name its key. The idempotency key itself is kept nowhere.
+    pub idempotency_key_hash: String,
     /// How it is found.
     pub origin: Origin,
     /// The tool.
@@ -198,6 +200,7 @@ impl RecordView {
         let observed = unknown.map(|unknown| unknown.observed);
         Self {
             key: record.key.0.to_hex(),
+            idempotency_key_hash: record.key.fingerprint(),
             origin: record.origin,
             tool: record.tool,
             state,

@@ -16,7 +16,7 @@ use steadfast::envelope::CallEnvelope;
 use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast::policy::Annotations;
 use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api};
+use steadfast_api::{Access, AdminToken, Api, Around};
 use steadfast_executor::Offered;
 use steadfast_executor::{Found, Shelf};
 use steadfast_mcp::http::front::{Holder, Principal, Tokens};
@@ -135,7 +135,7 @@ impl World {
         let steadfast = opening.open().await.unwrap();
         let access = Access { admin: AdminToken::new("person"), ..access };
         let tools = Arc::new(Bench::default());
-        let api = Api::with_tools(steadfast, access, tools.clone());
+        let api = Api::within(steadfast, access, Around { tools: tools.clone(), ..Around::default() });
         let (_, document) = get(&api, "/openapi.json").await;
         Self { api, tools, document }
     }

@@ -7,8 +7,6 @@
 //!   older epoch and is ignored, exactly as if the attempt had been admitted a moment earlier.
 //! - The first word of the [`Tally`] counts good answers while all is well.
 
-use std::borrow::Borrow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -54,19 +52,9 @@ impl SharedBreaker {
         &self,
         policy: &BreakerPolicy,
         now: Timestamp,
-    ) -> Result<(Permit<&Self>, Option<Transition>), Refused> {
+    ) -> Result<(Permit<'_>, Option<Transition>), Refused> {
         let (ticket, change) = self.take(policy, now)?;
         Ok((Permit { breaker: self, ticket: Some(ticket) }, change))
-    }
-
-    /// The same for an attempt that outlives the place where it was admitted, such as a spawned task.
-    pub fn admit_owned(
-        self: &Arc<Self>,
-        policy: &BreakerPolicy,
-        now: Timestamp,
-    ) -> Result<(Permit<Arc<Self>>, Option<Transition>), Refused> {
-        let (ticket, change) = self.take(policy, now)?;
-        Ok((Permit { breaker: Arc::clone(self), ticket: Some(ticket) }, change))
     }
 
     /// Whether an attempt would be refused now.
@@ -155,18 +143,18 @@ fn closed_word(breaker: &Breaker) -> u64 {
 /// was cancelled says nothing about the tool.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once admits nothing"]
-pub struct Permit<B: Borrow<SharedBreaker>> {
-    breaker: B,
+pub struct Permit<'b> {
+    breaker: &'b SharedBreaker,
     /// Empty once it was given back.
     ticket: Option<Ticket>,
 }
 
-impl<B: Borrow<SharedBreaker>> Permit<B> {
+impl Permit<'_> {
     /// Gives it back with what came of the attempt.
     #[inline]
     pub fn record(mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
         let ticket = self.ticket.take()?;
-        let shared: &SharedBreaker = self.breaker.borrow();
+        let shared = self.breaker;
         if let Verdict::Success { took } = verdict
             && !ticket.is_probe()
             && !policy.forced_open
@@ -180,8 +168,7 @@ impl<B: Borrow<SharedBreaker>> Permit<B> {
 
     /// A sign of life; says whether the attempt still counts.
     pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> Held {
-        let shared: &SharedBreaker = self.breaker.borrow();
-        self.ticket.as_ref().map_or(Held::Lost, |ticket| shared.lock().renew(policy, ticket, now))
+        self.ticket.as_ref().map_or(Held::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
     }
 
     /// Whether this attempt is the one that finds out if the tool is back.
@@ -190,13 +177,12 @@ impl<B: Borrow<SharedBreaker>> Permit<B> {
     }
 }
 
-impl<B: Borrow<SharedBreaker>> Drop for Permit<B> {
+impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
         // Only a probe holds something that has to be freed.
         if let Some(ticket) = self.ticket.take_if(|ticket| ticket.is_probe()) {
-            let shared: &SharedBreaker = self.breaker.borrow();
-            shared.lock().release(ticket);
+            self.breaker.lock().release(ticket);
         }
     }
 }
@@ -334,18 +320,10 @@ mod tests {
 
     #[test]
     fn a_storm_in_half_open_admits_one() {
-        let shared = Arc::new(opened());
+        let shared = opened();
+        let admit = || (0..100).filter_map(|_| shared.admit(&policy(), at(30)).ok()).collect::<Vec<_>>();
         let admitted: Vec<_> = std::thread::scope(|scope| {
-            let storm: Vec<_> = (0..8)
-                .map(|_| {
-                    let shared = Arc::clone(&shared);
-                    scope.spawn(move || {
-                        (0..100)
-                            .filter_map(|_| shared.admit_owned(&policy(), at(30)).ok())
-                            .collect::<Vec<_>>()
-                    })
-                })
-                .collect();
+            let storm: Vec<_> = (0..8).map(|_| scope.spawn(admit)).collect();
             storm.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(admitted.len(), 1);

@@ -67,11 +67,6 @@ impl Snapshot {
         self.state
     }
 
-    /// Which word of a person it goes back to: a later one has a larger number.
-    pub const fn times_by_hand(&self) -> u64 {
-        self.epoch / Self::BY_HAND
-    }
-
     /// Until when a person forced it open; nothing if nobody did, or until it is reset.
     pub const fn until(&self) -> Option<Timestamp> {
         self.until

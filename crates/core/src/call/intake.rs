@@ -31,6 +31,8 @@ pub struct Intake<'a> {
     pub channel: Channel,
     /// The key that the `key` hook gave. The caller's own counts before it.
     pub hook_key: Option<&'a str>,
+    /// Whether it belongs to a turn that may be submitted again, which gave it its own key.
+    pub in_turn: bool,
     /// What becomes of equal calls without a key.
     pub equal_calls: EqualCalls,
     /// The client's id of this dispatch. It counts where nobody gave a key.
@@ -49,9 +51,9 @@ pub struct Intake<'a> {
 }
 
 impl Request {
-    /// The request that an envelope makes. Fails only where the parameters are no JSON, which an envelope that was
-    /// [parsed](CallEnvelope::parse) cannot have.
-    pub fn from_envelope(
+    /// The request that an envelope makes.
+    #[cfg(test)]
+    pub(super) fn from_envelope(
         envelope: &CallEnvelope,
         policy: &Policy,
         intake: Intake<'_>,
@@ -59,13 +61,14 @@ impl Request {
         Ok(Self::from_params(envelope, Self::params(envelope)?.root(), policy, intake))
     }
 
-    /// The parameters of an envelope, read.
+    /// The parameters of an envelope, read. Fails only where they are no JSON, which an envelope that was
+    /// [parsed](CallEnvelope::parse) cannot have.
     pub fn params(envelope: &CallEnvelope) -> Result<Document<'_>, EnvelopeError> {
         let params = envelope.payload.params.as_str();
         Document::parse(params.as_bytes(), Limits::PARAMS).map_err(EnvelopeError::Json)
     }
 
-    /// The same for an envelope whose [parameters](Self::params) were read already, to find its policy.
+    /// The request that an envelope makes whose [parameters](Self::params) were read already, to find its policy.
     pub fn from_params(
         envelope: &CallEnvelope,
         params: Value<'_>,
@@ -76,10 +79,10 @@ impl Request {
         let target = &envelope.target;
         let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
         let own_key = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
-        let made = match (own_key.or(intake.hook_key), &policy.dedupe.key) {
-            (None, Some(template)) => Some(template.fill(params)),
-            (Some(_), _) | (None, None) => None,
-        };
+        // The key of a turn is no caller's: the arguments must be there as without it, because the tool is given what they make.
+        let has_callers = !intake.in_turn && own_key.or(intake.hook_key).is_some();
+        let template = policy.dedupe.key.as_ref().filter(|_| !has_callers);
+        let made = template.map(|template| template.fill(params));
         let made_key = made.as_ref().and_then(|made| made.as_deref().ok());
         let given = GivenKey::choose(own_key.or(made_key), intake.hook_key);
         let unmade = made.as_ref().and_then(|made| made.as_ref().err());
@@ -100,7 +103,7 @@ impl Request {
                 GivenKey::None => SentKey::Run,
             },
             computed_since: None,
-            in_turn: false,
+            in_turn: intake.in_turn,
             digest,
             run: intake.run.clone(),
             process: intake.process.clone(),
@@ -205,7 +208,7 @@ fn no_key(missing: &[String]) -> Arc<str> {
 /// How the arguments break the tool's schema, where that is enforced.
 fn invalid_arguments(policy: &Policy, schema: Option<Value<'_>>, params: Value<'_>) -> Option<Arc<str>> {
     let problems = match policy.arguments {
-        ArgumentCheck::Enforce => check_arguments(schema?, params),
+        ArgumentCheck::Enforce => check_arguments(schema?, params, policy.dedupe.key_argument.as_deref()),
         // The tool answers for itself; its refusal is explained when it comes.
         ArgumentCheck::Assist | ArgumentCheck::Off => return None,
     };

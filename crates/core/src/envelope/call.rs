@@ -315,6 +315,22 @@ pub struct Control {
     pub unknown: Unknown,
 }
 
+/// What the calls of a turn are tagged with. The turn has its deadline in its plan.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TurnControl {
+    /// Tags, for logs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub request_tags: Vec<String>,
+    /// The hook that made the turn, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_hook: Option<String>,
+    /// Fields that we do not know.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
 /// The trace that the call belongs to.
 #[derive(Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -323,7 +339,7 @@ pub struct Trace {
     /// W3C trace context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// W3C baggage. Passed on; of what is kept and logged it gives only its names.
+    /// W3C baggage. It is passed on to the tool; only its names are kept and logged.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub baggage: BTreeMap<String, String>,
     /// Fields that we do not know.

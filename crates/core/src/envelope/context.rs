@@ -22,7 +22,7 @@ pub struct CallContext {
     /// The hook that made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_hook: Option<String>,
-    /// The names in the W3C baggage. Its values are passed on and kept nowhere.
+    /// The names in the W3C baggage. Its values are passed on to the tool and kept nowhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub baggage_keys: Vec<String>,
 }

@@ -9,6 +9,7 @@
 //! whole objects such as `transport`; `null` counts as absent there. Fields that we do not know are kept
 //! and ignored, or refused where the surface is strict.
 
+mod baggage;
 mod call;
 mod context;
 pub(crate) mod parse;
@@ -17,9 +18,10 @@ mod result;
 mod tests;
 mod turn;
 
+pub use baggage::{read_baggage, write_baggage};
 pub use call::{
     BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion,
-    RetryLimits, Target, Trace, Transport, Unknown,
+    RetryLimits, Target, Trace, Transport, TurnControl, Unknown,
 };
 pub use context::CallContext;
 pub use parse::{EnvelopeError, Problem, UnknownFields};

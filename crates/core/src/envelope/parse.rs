@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::call::{
     BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, RetryLimits,
-    Target, Trace, Transport, Unknown, check_text,
+    Target, Trace, Transport, TurnControl, Unknown, check_text,
 };
 use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
@@ -289,6 +289,15 @@ impl Reader {
             deadline_at_ms: self
                 .optional(control, "deadlineAtMs", "milliseconds since the epoch, a whole number", whole)
                 .map(Timestamp::from_millis),
+            request_tags: self.tags(control),
+            from_hook: self.optional(control, "fromHook", ID, text),
+            unknown: self.unknown(control),
+        }
+    }
+
+    pub(super) fn turn_control(&mut self, turn: Object<'_>) -> TurnControl {
+        let control = self.object(turn, "control", "control", TURN_CONTROL);
+        TurnControl {
             request_tags: self.tags(control),
             from_hook: self.optional(control, "fromHook", ID, text),
             unknown: self.unknown(control),
@@ -596,4 +605,5 @@ const CALL_HINTS: &[&str] = &["safetyCritical", "expectedRetrySafe", "timeoutMs"
 const TRANSPORT: &[&str] = &["dedupeMode", "retryBudget", "circuitBreakerHint"];
 const RETRY_BUDGET: &[&str] = &["maxAttempts", "maxElapsedMs"];
 const CONTROL: &[&str] = &["deadlineAtMs", "requestTags", "fromHook"];
+const TURN_CONTROL: &[&str] = &["requestTags", "fromHook"];
 const TRACE: &[&str] = &["traceparent", "baggage"];

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::call::{ContractVersion, Target, Trace, Unknown};
+use super::call::{ContractVersion, Target, Trace, TurnControl, Unknown};
 use super::parse::{EnvelopeError, Object, Reader, UnknownFields, describe};
 use crate::id::ActorId;
 use crate::json::{Document, Limits};
@@ -17,6 +17,9 @@ pub struct TurnEnvelope {
     pub contract_version: ContractVersion,
     /// For whom its calls are made. The turn is named in the plan.
     pub target: Target,
+    /// What its calls are tagged with.
+    #[serde(default)]
+    pub control: TurnControl,
     /// The trace that the turn belongs to.
     #[serde(default)]
     pub trace: Trace,
@@ -45,12 +48,13 @@ impl TurnEnvelope {
         let turn = Object { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
         let contract_version = reader.version(turn, "contractVersion", ContractVersion::V1_1, "1.1");
         let target = reader.target(turn);
+        let control = reader.turn_control(turn);
         let trace = reader.trace(turn);
         let plan = reader.required(turn, "plan", "an object", |value| Ok(RawJson::from_trusted(value.raw())));
         let unknown = reader.unknown(turn);
         let read = match (contract_version, target, plan) {
             (Some(contract_version), Some(target), Some(plan)) => {
-                Some(Self { contract_version, target, trace, plan, unknown })
+                Some(Self { contract_version, target, control, trace, plan, unknown })
             }
             _ => None,
         };
@@ -58,4 +62,4 @@ impl TurnEnvelope {
     }
 }
 
-const TURN: &[&str] = &["contractVersion", "target", "trace", "plan"];
+const TURN: &[&str] = &["contractVersion", "target", "control", "trace", "plan"];

@@ -61,9 +61,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where these arguments break the schema, as far as it is looked at; the first few places.
-pub fn check_arguments(schema: Value<'_>, arguments: Value<'_>) -> Vec<Problem> {
-    let mut search = Search { at: String::new(), problems: Vec::new() };
+/// Where these arguments break the schema, as far as it is looked at; the first few places. The argument that is `put_there`
+/// before the tool gets them may be missing.
+pub fn check_arguments(schema: Value<'_>, arguments: Value<'_>, put_there: Option<&str>) -> Vec<Problem> {
+    let mut search = Search { at: String::new(), problems: Vec::new(), put_there };
     search.visit(schema, arguments, DEEPEST);
     search.problems
 }
@@ -72,8 +73,8 @@ pub fn check_arguments(schema: Value<'_>, arguments: Value<'_>) -> Vec<Problem> 
 ///
 /// Of what was sent it names members and types, never values. `message` is what the tool said; members that
 /// it mentions are described first. Names come from outside, so the caller redacts the text as any other.
-pub fn hint(schema: Value<'_>, sent: Value<'_>, message: &str) -> String {
-    let problems = check_arguments(schema, sent);
+pub fn hint(schema: Value<'_>, sent: Value<'_>, message: &str, put_there: Option<&str>) -> String {
+    let problems = check_arguments(schema, sent, put_there);
     let mut text = String::new();
     if !problems.is_empty() {
         let listed: Vec<String> = problems.iter().map(Problem::to_string).collect();
@@ -95,12 +96,13 @@ pub fn hint(schema: Value<'_>, sent: Value<'_>, message: &str) -> String {
     text
 }
 
-struct Search {
+struct Search<'a> {
     at: String,
     problems: Vec<Problem>,
+    put_there: Option<&'a str>,
 }
 
-impl Search {
+impl Search<'_> {
     fn visit(&mut self, schema: Value<'_>, value: Value<'_>, levels: usize) {
         // What a reference means stands elsewhere, and older drafts ignore everything beside it.
         if schema.get("$ref").is_some() || schema.get("$dynamicRef").is_some() || self.is_full() {
@@ -130,7 +132,8 @@ impl Search {
         let properties = schema.get("properties");
         let property = |name: &str| properties.and_then(|properties| properties.get(name));
         for name in items(schema.get("required")).take(MOST_MEMBERS).filter_map(Value::as_str) {
-            if object.get(&name).is_none() {
+            let is_put_there = self.at.is_empty() && self.put_there == Some(&*name);
+            if object.get(&name).is_none() && !is_put_there {
                 let wanted = property(&name).map_or_else(|| "anything".to_owned(), describe);
                 self.below(&name, |search| search.report(Wrong::Missing { wanted }));
             }
@@ -364,7 +367,24 @@ mod tests {
     }
 
     fn problems(schema: &str, arguments: &str) -> Vec<String> {
-        with(schema, arguments, check_arguments).iter().map(Problem::to_string).collect()
+        with(schema, arguments, |schema, sent| check_arguments(schema, sent, None))
+            .iter()
+            .map(Problem::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn an_argument_that_the_tool_is_given_by_others_may_be_missing_and_must_fit_where_it_is_sent() {
+        let schema = r#"{"type":"object","properties":{"key":{"type":"string"},"in":{"required":["key"]}},
+            "required":["key","id"]}"#;
+        let found = |arguments: &str| -> Vec<String> {
+            let problems = with(schema, arguments, |schema, sent| check_arguments(schema, sent, Some("key")));
+            problems.iter().map(Problem::to_string).collect()
+        };
+        assert_eq!(found(r#"{"id":"a"}"#), [""; 0]);
+        assert_eq!(found("{}"), [r#""id" is missing (anything)"#]);
+        assert_eq!(found(r#"{"id":"a","key":7}"#), [r#""key" is number instead of string"#]);
+        assert_eq!(found(r#"{"id":"a","in":{}}"#), [r#""in/key" is missing (anything)"#]);
     }
 
     #[test]
@@ -407,7 +427,7 @@ mod tests {
     #[test]
     fn a_hint_says_what_is_missing_what_was_sent_and_what_is_wanted() {
         let said = with(READ, r#"{"file":"secret text"}"#, |schema, sent| {
-            hint(schema, sent, "Validation failed: offset is odd")
+            hint(schema, sent, "Validation failed: offset is odd", None)
         });
         assert_eq!(
             said,
@@ -416,9 +436,9 @@ mod tests {
              The schema wants: path (string, required), offset (integer), mode (one of \"text\", \"binary\"), \
              limit (integer or null), edits (array)."
         );
-        let nothing = with(READ, "{}", |schema, sent| hint(schema, sent, ""));
+        let nothing = with(READ, "{}", |schema, sent| hint(schema, sent, "", None));
         assert!(nothing.contains("You sent: an empty object."), "{nothing}");
-        let null = with("true", "null", |schema, sent| hint(schema, sent, ""));
+        let null = with("true", "null", |schema, sent| hint(schema, sent, "", None));
         assert_eq!(null, "You sent: null. The schema wants: any type.");
     }
 
@@ -474,7 +494,7 @@ mod tests {
             assert_eq!(problems(&schema, r#"{"a":"x"}"#), [format!(r#""a" is not one of {listed}"#)]);
             let members: Vec<String> = (0..count).map(|n| format!(r#""m{n}":{{}}"#)).collect();
             let schema = format!(r#"{{"properties":{{{}}}}}"#, members.join(","));
-            let said = with(&schema, "{}", |schema, sent| hint(schema, sent, ""));
+            let said = with(&schema, "{}", |schema, sent| hint(schema, sent, "", None));
             let end = if is_cut { "m11 (any type), …." } else { "m11 (any type)." };
             assert!(said.ends_with(end), "{count}: {said}");
         }
@@ -483,7 +503,7 @@ mod tests {
     #[test]
     fn members_that_the_tool_mentions_as_a_word_are_described_first() {
         let wants = |message: &str| {
-            let said = with(READ, r#"{"path":"a"}"#, |schema, sent| hint(schema, sent, message));
+            let said = with(READ, r#"{"path":"a"}"#, |schema, sent| hint(schema, sent, message, None));
             said.split_once("The schema wants: ").map(|(_, wants)| wants.to_owned()).unwrap()
         };
         for mentions in ["limit is odd", "odd: 'limit'", "which limit?", "args.limit"] {
@@ -511,8 +531,8 @@ mod tests {
         let schema =
             format!("{{\"properties\":{{{}}},\"required\":[{}]}}", members.join(","), required.join(","));
         with(&schema, "{}", |schema, sent| {
-            assert_eq!(check_arguments(schema, sent).len(), MOST_PROBLEMS);
-            assert!(hint(schema, sent, &name).len() <= LONGEST_HINT + '…'.len_utf8());
+            assert_eq!(check_arguments(schema, sent, None).len(), MOST_PROBLEMS);
+            assert!(hint(schema, sent, &name, None).len() <= LONGEST_HINT + '…'.len_utf8());
         });
     }
 }

@@ -48,7 +48,6 @@ pub struct TrustLedger {
     pub(super) history: VecDeque<HistoryEntry>,
     pub(super) most_history: usize,
     pub(super) created: Option<Timestamp>,
-    untracked: u64,
 }
 
 impl Default for TrustLedger {
@@ -69,7 +68,6 @@ impl TrustLedger {
             history: VecDeque::new(),
             most_history: bounds.history,
             created: None,
-            untracked: 0,
         }
     }
 
@@ -260,11 +258,6 @@ impl TrustLedger {
         self.stats.items.iter()
     }
 
-    /// Failures that found no room in any account, because everything in the ledger is escalated or blocked.
-    pub const fn untracked(&self) -> u64 {
-        self.untracked
-    }
-
     /// What is not trusted, with its account, for status and snapshot.
     pub(super) fn not_trusted(&self) -> impl Iterator<Item = (ToolReliabilityState, &Account)> {
         let tools =
@@ -364,22 +357,19 @@ impl TrustLedger {
         let mut changes = Vec::new();
         let mut steps = Vec::new();
         let mut severity = failure.severity;
-        let mut no_room = false;
         let holder = match who.signature {
             Some(signature) => self.signatures.get_or_make((who.tool.clone(), signature.clone()), now),
             None => self.tools.get_or_make(who.tool.clone(), now),
         };
-        match holder {
-            Some(account) => {
-                if severity == Severity::Permission && account.is_repeated_refusal(rule, now) {
-                    severity = Severity::RepeatedAuth;
-                }
-                account.domain = who.domain.cloned();
-                account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
-                let scope = if who.signature.is_some() { Scope::Signature } else { Scope::Tool };
-                who.told(scope, rule).append(&mut steps, &mut changes, now);
+        // Where everything is escalated or blocked, there is no room for another account.
+        if let Some(account) = holder {
+            if severity == Severity::Permission && account.is_repeated_refusal(rule, now) {
+                severity = Severity::RepeatedAuth;
             }
-            None => no_room = true,
+            account.domain = who.domain.cloned();
+            account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
+            let scope = if who.signature.is_some() { Scope::Signature } else { Scope::Tool };
+            who.told(scope, rule).append(&mut steps, &mut changes, now);
         }
         // The tool as a whole was reported before and has not recovered: then each of its signatures counts.
         if who.signature.is_some() {
@@ -393,15 +383,11 @@ impl TrustLedger {
             }
         }
         if let Some((domain, rule)) = who.domain.zip(rules.domain) {
-            match self.domains.get_or_make(domain.clone(), now) {
-                Some(account) => {
-                    account.fail(rule, failure, now, &mut steps);
-                    who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
-                }
-                None => no_room = true,
+            if let Some(account) = self.domains.get_or_make(domain.clone(), now) {
+                account.fail(rule, failure, now, &mut steps);
+                who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
             }
         }
-        self.untracked = self.untracked.saturating_add(u64::from(no_room));
         let entry = who.entry(severity, failure.recoverable, now);
         self.remember(HistoryEntry {
             counts_for_call: true,

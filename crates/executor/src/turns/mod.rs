@@ -38,7 +38,7 @@ use steadfast_core::classify::Nature;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
     CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion, Target,
-    Trace as EnvelopeTrace, Transport, Unknown,
+    Trace as EnvelopeTrace, Transport, TurnControl, Unknown,
 };
 use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::output::RawJson;
@@ -68,8 +68,10 @@ use watch::{Known, Told, Watch, What};
 pub struct TurnOptions {
     /// For whom its calls are made. The turn that it names is replaced by that of the plan.
     pub target: Target,
-    /// The W3C trace that it belongs to.
-    pub traceparent: Option<String>,
+    /// What its calls are tagged with.
+    pub control: TurnControl,
+    /// The W3C trace that it belongs to, with the baggage that is passed on to its tools.
+    pub trace: EnvelopeTrace,
     /// Whether somebody can be asked while a call waits.
     pub channel: Channel,
     /// Who puts a question to the person at the caller's end.
@@ -87,7 +89,8 @@ impl TurnOptions {
     pub fn of(target: Target) -> Self {
         Self {
             target,
-            traceparent: None,
+            control: TurnControl::default(),
+            trace: EnvelopeTrace::default(),
             channel: Channel::Headless,
             asker: None,
             keys_of: KeysOf::Conversation,
@@ -161,7 +164,7 @@ impl Engine {
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
         // Its time runs from here, however long the store takes to say that it may begin: it holds the turn no longer.
         let now = inner.clock.now();
-        let caller = options.traceparent.as_deref().and_then(Caller::read);
+        let caller = options.trace.traceparent.as_deref().and_then(Caller::read);
         let seed = inner.seed_of(number);
         let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
         let name = plan.turn().cloned();
@@ -577,6 +580,9 @@ impl Running {
         envelope.payload.call_hints.timeout_ms = timeout.map(steadfast_core::millis);
         envelope.payload.idempotency_key =
             self.name.as_ref().and_then(|turn| key(turn, &id, choice.candidate));
+        let TurnControl { request_tags, from_hook, .. } = self.options.control.clone();
+        envelope.control = Control { request_tags, from_hook, ..Control::default() };
+        envelope.trace = self.options.trace.clone();
         envelope.trace.traceparent = self.story.as_ref().map(|story| story.traceparent(&id));
         envelope.tool_call_id = Some(id.clone());
         let class = self.class_of(&tool);

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 
 use steadfast_core::call::Notice;
+use steadfast_core::envelope::Trace;
 use steadfast_core::json::Value;
 use steadfast_core::policy::Annotations;
 use steadfast_executor::{About, Listener, Policies, ToolInfo};
@@ -533,7 +534,7 @@ async fn two_turns_of_one_trace_share_no_request() {
     let trace = "0af7651916cd43dd8448eb211c80319c";
     for _ in 0..2 {
         let traceparent = Some(format!("00-{trace}-b7ad6b7169203331-01"));
-        let options = TurnOptions { traceparent, ..options() };
+        let options = TurnOptions { trace: Trace { traceparent, ..Trace::default() }, ..options() };
         let text = r#"{"calls":[{"id":"a","tool":"t/look"},{"id":"b","tool":"t/look"}]}"#;
         engine.turn(plan(text), Arc::new(tools.clone()), options).await.unwrap();
     }

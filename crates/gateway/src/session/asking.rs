@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
+use steadfast_core::breaker::{Permit, Verdict};
 use steadfast_core::classify::{Fault, Source, classify, is_session_lost};
 use steadfast_core::id::ToolName;
 use steadfast_core::policy::{Mode, Policy};
@@ -264,7 +264,7 @@ impl Session {
         server: &'s Server,
         policy: &Policy,
         method: &str,
-    ) -> Result<Option<Permit<&'s SharedBreaker>>, String> {
+    ) -> Result<Option<Permit<'s>>, String> {
         // One that listens is not answered for hours, and says nothing about the server by that.
         let is_judged = policy.modes.breaker == Mode::Enforce && method != "subscriptions/listen";
         if !is_judged {

@@ -104,7 +104,7 @@ async fn a_server_that_dies_too_often_is_down_and_says_why_and_a_reset_starts_it
     assert!(soon(supervisor.up()).await.is_err());
     assert_eq!(supervisor.stderr().written(), 10);
     assert_eq!(supervisor.status().borrow().restarts, 8);
-    soon(supervisor.shut_down()).await;
+    drop(supervisor);
     assert_eq!(soon(taking).await.unwrap(), 10);
 }
 
@@ -144,7 +144,7 @@ async fn of_one_server_there_are_never_two() {
     }
     let end = supervisor.status().borrow().last_end.clone().unwrap();
     assert_eq!(end.end, End::Condemned { why: "it hangs".to_owned(), exit: Exit::Code(1) });
-    soon(supervisor.shut_down()).await;
+    drop(supervisor);
     while soon(incarnations.next()).await.is_some() {}
     assert!(!lock.exists());
 }

@@ -130,6 +130,7 @@ fn request(envelope: &CallEnvelope, policy: &Policy) -> Request {
         run: &RunId("run-1".into()),
         channel: Channel::Headless,
         hook_key: None,
+        in_turn: false,
         equal_calls: EqualCalls::Apart,
         call_id: None,
         keys_of: KeysOf::Conversation,
@@ -138,7 +139,8 @@ fn request(envelope: &CallEnvelope, policy: &Policy) -> Request {
         trace: None,
         input_schema: None,
     };
-    Request::from_envelope(envelope, policy, intake).unwrap()
+    let params = Request::params(envelope).unwrap();
+    Request::from_params(envelope, params.root(), policy, intake)
 }
 
 fn paid() -> Answer {

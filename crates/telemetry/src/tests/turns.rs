@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use opentelemetry::trace::{SpanId, Status, TraceId};
 use opentelemetry::{Key, Value};
-use steadfast_core::envelope::Target;
+use steadfast_core::envelope::{Target, Trace};
 use steadfast_core::turn::trace::Span;
 use steadfast_core::turn::{Limits, Plan};
 use steadfast_core::{Timestamp, millis};
@@ -57,7 +57,8 @@ fn target() -> Target {
 
 pub(super) async fn turn(engine: &Engine, traceparent: Option<&str>, text: &str) -> Turned {
     let traceparent = traceparent.map(str::to_owned);
-    let options = TurnOptions { traceparent, ..TurnOptions::of(target()) };
+    let options =
+        TurnOptions { trace: Trace { traceparent, ..Trace::default() }, ..TurnOptions::of(target()) };
     engine.turn(plan(text), Arc::new(Tools), options).await.unwrap()
 }
 

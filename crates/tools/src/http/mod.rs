@@ -12,6 +12,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use steadfast_config::{HttpMethod, HttpToolSettings, UrlTemplate};
 use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::envelope::write_baggage;
 use steadfast_core::id::{Domain, ToolRef};
 use steadfast_core::output::{Output, RawJson};
 use steadfast_executor::{Answer, Attempt, NotDone, Tool};
@@ -124,6 +125,10 @@ impl Parts {
         {
             headers.insert(TRACEPARENT, trace);
         }
+        let baggage = write_baggage(&attempt.envelope.trace.baggage);
+        if let Some(baggage) = baggage.and_then(|text| HeaderValue::try_from(text).ok()) {
+            headers.insert(BAGGAGE, baggage);
+        }
         Ok(Asked { method: method(self.method), target, headers, body: body.unwrap_or_default() })
     }
 
@@ -205,5 +210,6 @@ fn method(method: HttpMethod) -> Method {
 }
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");

@@ -13,7 +13,7 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 
 use crate::client::{Client, Said};
-use crate::world::{By, LISTEN, World, begun};
+use crate::world::{By, LISTEN, World, begun, wait};
 
 /// Times that a test has; what they are for is the same with those of the defaults.
 const CONFIG: &str = "settling.grace = \"500ms\"\nsettling.settle = \"500ms\"\nsettling.drain = \"1s\"\n\
@@ -58,6 +58,13 @@ impl Shop {
         let shop = Connection::open(&self.database).unwrap();
         shop.busy_timeout(Duration::from_secs(120)).unwrap();
         shop.execute("INSERT INTO faults (item, fault) VALUES (?1, ?2)", params![item, fault]).unwrap();
+    }
+
+    /// How much is still to go wrong.
+    fn planned(&self) -> u32 {
+        let shop = Connection::open(&self.database).unwrap();
+        shop.busy_timeout(Duration::from_secs(120)).unwrap();
+        shop.query_row("SELECT count(*) FROM faults", [], |row| row.get(0)).unwrap()
     }
 
     fn client(&self) -> Client {
@@ -268,6 +275,48 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
         let told = shop.world.logged_times("notification", 1);
         assert_eq!(told[0]["notification"], "outcome_unknown", "{verify}: {told:?}");
     }
+}
+
+/// Its caller is told at its deadline that the call goes on, and never comes back.
+#[test]
+fn sf_10_a_verification_settles_an_outcome_for_which_nobody_comes_back() {
+    for (fault, ran, after) in
+        [("hang_after", "ran", "it ran"), ("hang_before", "did_not_run", "it did not run")]
+    {
+        let shop = Shop::new(&format!("agents_alone_{fault}"), By::Http, &format!("{CONFIG}{VERIFY}"));
+        shop.plan("bread", fault);
+        let mut client = shop.client();
+        client.send_call("orders_add", json!({ "item": "bread" }));
+        // It is under way when its client goes for good.
+        wait(|| shop.planned() == 0, || "the order has begun".to_owned());
+        client.disconnect();
+        let verified = shop.world.logged_times("tool_call_verified", 1);
+        assert_eq!(verified[0]["outcome"], ran, "{fault}: {verified:?}");
+        let audited = shop.world.logged_times("audit", 1);
+        let said =
+            ["by", "deed", "after"].map(|name| audited[0][name].as_str().unwrap_or_default().to_owned());
+        assert_eq!(
+            said,
+            ["verification with shop/orders_find (verify)", "resolved", after].map(str::to_owned),
+            "{fault}: {audited:?}"
+        );
+        let (unknown, _) = shop.world.steadfast(&["unknown"]);
+        assert!(!unknown.contains("orders_add"), "{fault}: {unknown}");
+    }
+}
+
+#[test]
+fn sf_10_a_verification_that_does_not_answer_is_given_up() {
+    let shop = Shop::new("agents_verify_hangs", By::Stdio, &format!("{CONFIG}{VERIFY}"));
+    shop.plan("bread", "crash_after");
+    shop.plan("orders_find", "hang");
+    let mut client = shop.client();
+    let said = order(&mut client, "bread");
+    assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+    let logged = shop.world.logged_times("tool_call_verified", 1);
+    let why = logged[0]["reason"].as_str().unwrap_or_default();
+    assert!(logged[0]["outcome"] == "unknown" && why.contains("did not answer in time"), "{logged:?}");
+    assert_eq!(shop.world.logged("audit"), [json!(null); 0]);
 }
 
 /// Each of the first with each of the second.

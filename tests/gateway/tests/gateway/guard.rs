@@ -404,6 +404,12 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
     let (wrong, looped) =
         ((Some("model-1"), Some("invalid_arguments")), (Some("model-1"), Some("loop_detected")));
     assert_eq!(said, [wrong, wrong, looped], "{text}");
+    // A file that has reached its limit becomes the one before.
+    let full = 10 << 20;
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(full).unwrap();
+    calls(&world);
+    assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 3);
+    assert_eq!(fs::metadata(file.with_extension("jsonl.1")).unwrap().len(), full);
     // Honest work makes no file, and neither does anything where it is turned off.
     let world = World::of("tg_5_honest", "", By::Stdio, By::Stdio);
     let mut client = world.client();

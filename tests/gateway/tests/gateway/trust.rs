@@ -616,6 +616,23 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
     assert_eq!(written["tool_states"]["pay"]["total_failures"], 3, "{written:#}");
     let ours = written["tool_states"].as_object().unwrap().iter().find(|(name, _)| name.contains("look"));
     assert!(ours.is_some_and(|(_, state)| state["last_failure"].as_str().is_some()), "{written:#}");
+    // A person may write it with comments and without quotes. What is written then is JSON.
+    let by_hand = of_jaato("pay").replacen('{', "{ // by hand\n  note: 'mine',", 1);
+    assert!(serde_json::from_str::<Value>(&by_hand).is_err());
+    fs::write(&file, &by_hand).unwrap();
+    assert_eq!(codes(), [None, asked(), None], "as JSON5");
+    let (said, went_well) = world.steadfast(&["doctor", "--no-servers"]);
+    assert!(went_well || !said.contains("cannot be read"), "{said}");
+    let mut failing = client();
+    for id in ["x", "y", "z"] {
+        failing.call("look", json!({ "id": id, "fault": "503" }));
+    }
+    failing.hang_up();
+    let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(
+        (&written["note"], &written["tool_states"]["pay"]["total_failures"]),
+        (&json!("mine"), &json!(3))
+    );
     // Who names no file, or wants nothing kept, gets that.
     for (config, code) in [
         ("trust_state.file = \"none\"\n", None),
@@ -649,11 +666,12 @@ fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it
         told.contains("reliability.json") && told.contains("line 8, column") && told.contains("soon"),
         "{told}"
     );
-    let (said, good) = world.steadfast(&["doctor", "--no-servers"]);
-    assert!(
-        !good && said.contains("reliability.json cannot be read") && said.contains("line 8, column"),
-        "{said}"
-    );
+    for written in [format!("// by hand\n{broken}"), broken.clone()] {
+        fs::write(&file, &written).unwrap();
+        let line = if written == broken { "line 8, column" } else { "line 9, column" };
+        let (said, good) = world.steadfast(&["doctor", "--no-servers"]);
+        assert!(!good && said.contains("reliability.json cannot be read") && said.contains(line), "{said}");
+    }
     let (said, good) = world.steadfast(&["check"]);
     assert!(good && said.contains("note: ") && said.contains("line 8, column"), "{said}");
     // Corrected, it is used.

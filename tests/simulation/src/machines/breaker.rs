@@ -1,7 +1,6 @@
 //! Two breakers that share a store: what opens and closes them, who probes, and what they take over from each other.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
@@ -604,14 +603,14 @@ fn compare(
 /// A breaker behind a lock does the same as one without, whatever it counts beside the lock.
 fn alone(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     let mut policy = policy(rng);
-    let (mut breaker, shared) = (Breaker::default(), Arc::new(SharedBreaker::default()));
-    let mut under_way: Vec<(Ticket, Permit<Arc<SharedBreaker>>)> = Vec::new();
+    let (mut breaker, shared) = (Breaker::default(), SharedBreaker::default());
+    let mut under_way: Vec<(Ticket, Permit<'_>)> = Vec::new();
     let mut now = Timestamp::from_millis(1_000_000);
     let mostly_well = rng.chance(50);
     for _ in 0..100 {
         now = now + millis(rng.between(0, 40));
         match rng.between(0, 9) {
-            0..4 => match (breaker.admit(&policy, now), shared.admit_owned(&policy, now)) {
+            0..4 => match (breaker.admit(&policy, now), shared.admit(&policy, now)) {
                 (Ok((ticket, one)), Ok((permit, other))) => {
                     agree(PROMISE, "admitting behind a lock", &other, &one)?;
                     under_way.push((ticket, permit));

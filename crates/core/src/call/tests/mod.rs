@@ -451,6 +451,7 @@ fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
         run,
         channel: Channel::Headless,
         hook_key: None,
+        in_turn: false,
         equal_calls: EqualCalls::Apart,
         call_id: None,
         keys_of: KeysOf::Conversation,

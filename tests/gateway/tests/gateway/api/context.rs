@@ -6,13 +6,14 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::{Gateway, PLAIN, keyed};
+use crate::client::Client;
 use crate::world::wait;
 
 const SECRET: &str = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";
 
 #[test]
 fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
-    let gateway = Gateway::new("context", PLAIN);
+    let gateway = Gateway::new("context", &format!("{PLAIN}[otlp]\nendpoint = \"http://{{service}}\"\n"));
     let mut call = keyed("bank/look", &json!({ "id": "a", "fault": "503", "times": 1 }), "order 17");
     call["target"]["agentId"] = json!("planner");
     call["target"]["correlationId"] = json!("c-9");
@@ -30,6 +31,7 @@ fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
         kept["key"].is_string() && !kept.to_string().contains("order 17"),
         "the key is somebody's data: {kept:#}"
     );
+    assert_eq!(kept["idempotencyKeyHash"].as_str(), kept["key"].as_str().and_then(|key| key.get(..12)));
     let life = kept["expiresAtMs"].as_u64().unwrap() - kept["updatedAtMs"].as_u64().unwrap();
     assert_eq!(kept["ttlMs"], json!(life), "{kept:#}");
     let attempt = |at: usize| {
@@ -54,13 +56,33 @@ fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
     };
     wait(|| in_history().is_some(), || format!("a context in {:#}", gateway.get("/v1/history")));
     let (history, context) = (gateway.get("/v1/history"), in_history().unwrap());
-    assert_eq!(context["agentId"], "planner", "{history:#}");
+    for said in ["agentId", "correlationId", "requestTags", "fromHook", "baggageKeys"] {
+        assert_eq!((context[said].is_null(), &context[said]), (false, &kept[said]), "{said}: {history:#}");
+    }
     let end = gateway.logged_times("tool_call_end", 1).remove(0);
     assert_eq!((&end["agentId"], &end["correlationId"]), (&json!("planner"), &json!("c-9")), "{end}");
     assert_eq!((&end["fromHook"], &end["baggageKeys"]), (&json!("before-pay"), &json!("user")), "{end}");
     assert!(end["requestTags"].as_str().unwrap().starts_with("nightly,"), "{end}");
-    let everything =
-        fs::read_to_string(gateway.folder.join("log")).unwrap() + &kept.to_string() + &history.to_string();
+    assert_eq!(end["idempotencyKeyHash"], kept["idempotencyKeyHash"], "{end}");
+    // Its span is pushed a little later. Texts stand in protobuf as they are.
+    let pushed = || -> String {
+        let heard = gateway.service.heard().into_iter();
+        heard.filter(|heard| heard.line.starts_with("POST /v1/traces ")).map(|heard| heard.body).collect()
+    };
+    wait(|| pushed().contains("tool_execution"), || format!("a span in {:?}", gateway.service.heard()));
+    for (attribute, value) in [
+        ("agent.id", "planner"),
+        ("correlation.id", "c-9"),
+        ("request.tags", "nightly,"),
+        ("hook.name", "before-pay"),
+        ("baggage.keys", "user"),
+    ] {
+        let spans = pushed();
+        let behind = spans.split_once(attribute).unwrap_or_else(|| panic!("{attribute}: {spans:?}")).1;
+        assert!(behind.find(value).is_some_and(|at| at < 8), "{attribute} = {value}: {spans:?}");
+    }
+    let log = fs::read_to_string(gateway.folder.join("log")).unwrap();
+    let everything = log + &kept.to_string() + &history.to_string() + &pushed();
     assert!(!everything.contains("abcdefghijklm") && !everything.contains("value-of-ann"), "{everything}");
 
     // A refusal says whether calling again can help, and how the breaker stands.
@@ -72,4 +94,102 @@ fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
     let blocked = gateway.logged_times("tool_call_blocked", 1).remove(0);
     assert!(blocked["retriable"].is_boolean(), "{blocked}");
     assert!(blocked["breakerState"].as_str().unwrap().to_lowercase().contains("open"), "{blocked}");
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// What the records and the history keep of the words about calls of `pay`.
+fn kept(gateway: &Gateway, calls: usize) -> Vec<[Value; 5]> {
+    let pays = |list: &Value| -> Vec<Value> {
+        list.as_array().unwrap().iter().filter(|one| one["tool"]["tool"] == "pay").cloned().collect()
+    };
+    let history = || pays(&gateway.get("/v1/history")["calls"]);
+    wait(|| history().len() == calls, || format!("{calls} calls in {:#}", gateway.get("/v1/history")));
+    let of = |said: &Value| {
+        ["agentId", "correlationId", "requestTags", "fromHook", "baggageKeys"].map(|name| said[name].clone())
+    };
+    let mut in_history: Vec<_> = history().iter().map(|call| of(&call["context"])).collect();
+    let mut in_records: Vec<_> = pays(&gateway.get("/v1/records")["records"]).iter().map(of).collect();
+    for list in [&mut in_history, &mut in_records] {
+        list.sort_by_key(|words| words[1].to_string());
+    }
+    assert_eq!(in_history, in_records);
+    in_history
+}
+
+#[test]
+fn over_mcp_a_call_says_the_same_in_meta_or_in_headers_and_its_server_gets_the_baggage() {
+    let gateway = Gateway::new("context_mcp", PLAIN);
+    let headers = format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\nbaggage: team=value-of-bob\r\n");
+    let mut client = Client::at(gateway.address).with_headers(&headers);
+    client.initialize();
+    client.request("tools/list", json!({}));
+    let pay = |client: &mut Client, id: &str, mut meta: Value| -> Value {
+        meta["dev.steadfast/idempotency-key"] = id.into();
+        let said = client.call_with("pay", json!({ "id": id, "fault": "echo" }), meta);
+        serde_json::from_str::<Value>(&said.text).unwrap_or_else(|_| panic!("{said:?}"))["_meta"].clone()
+    };
+    let sent = pay(&mut client, "a", json!({}));
+    assert_eq!(sent["baggage"], "team=value-of-bob", "{sent}");
+    assert!(sent["traceparent"].as_str().is_some_and(|parent| parent.contains(TRACE)), "{sent}");
+    let words = json!({
+        "baggage": "user=value-of-ann;secret,plan=b%20c", "dev.steadfast/agent": "planner",
+        "dev.steadfast/correlation-id": "c-9", "dev.steadfast/tags": ["nightly", SECRET],
+        "dev.steadfast/hook": "before-pay",
+    });
+    let sent = pay(&mut client, "b", words);
+    assert_eq!(sent["baggage"], "user=value-of-ann;secret,plan=b%20c", "as it came: {sent}");
+    let kept = kept(&gateway, 2);
+    assert_eq!(kept[0], [json!(null), json!(TRACE), json!(null), json!(null), json!(["team"])]);
+    let [agent, correlation, tags, hook, baggage] = &kept[1];
+    assert_eq!((agent, correlation), (&json!("planner"), &json!("c-9")));
+    assert_eq!(
+        (&tags[0], tags.as_array().unwrap().len(), hook),
+        (&json!("nightly"), 2, &json!("before-pay"))
+    );
+    assert_eq!(baggage, &json!(["plan", "user"]));
+    let everything = fs::read_to_string(gateway.folder.join("log")).unwrap() + &format!("{kept:?}");
+    for secret in ["value-of", "b%20c", "b c", "abcdefghijklm"] {
+        assert!(!everything.contains(secret), "{secret}: {everything}");
+    }
+}
+
+#[test]
+fn what_is_said_of_a_turn_is_said_of_its_calls_and_tools_get_the_baggage() {
+    let gateway = Gateway::new("context_turn", &format!("{PLAIN}gateway.run_turn = true\n"));
+    let tools = |ids: [&str; 2]| -> Value {
+        let call = |(tool, id): (&str, &str)| {
+            let params = json!({ "id": id, "fault": if tool == "bank/pay" { "echo" } else { "" } });
+            json!({ "id": tool.replace('/', "-"), "tool": tool, "params": params })
+        };
+        json!(["http/pay", "bank/pay"].into_iter().zip(ids).map(call).collect::<Vec<_>>())
+    };
+    let target = json!({ "sessionKey": "s", "actorId": "ann", "agentId": "planner", "correlationId": "c-9" });
+    let turn = json!({
+        "contractVersion": "1.1", "target": target, "plan": { "turnId": "t", "calls": tools(["a", "b"]) },
+        "control": { "requestTags": ["nightly"], "fromHook": "before-pay" },
+        "trace": { "baggage": { "user": "ann, the \u{e4}" } },
+    });
+    let turned = gateway.post("/v1/turns", &turn).body;
+    assert_eq!(turned["status"], "completed", "{turned:#}");
+    let encoded = "user=ann%2C%20the%20%C3%A4";
+    let heard = gateway.service.heard();
+    assert_eq!(heard[0].header("baggage"), Some(encoded), "{heard:?}");
+    assert!(turned.to_string().contains(&format!(r#"\"baggage\":\"{encoded}\""#)), "{turned:#}");
+    let said = [json!("planner"), json!("c-9"), json!(["nightly"]), json!("before-pay"), json!(["user"])];
+    assert_eq!(kept(&gateway, 2), [said.clone(), said]);
+
+    // The same by MCP, for the servers that the client has.
+    let mut client = Client::at(gateway.address);
+    client.initialize();
+    client.request("tools/list", json!({}));
+    let words = json!({
+        "baggage": "team=bob", "dev.steadfast/tags": ["weekly"], "dev.steadfast/hook": "after-pay",
+        "dev.steadfast/correlation-id": "c-10",
+    });
+    let plan = json!({ "turnId": "u", "calls": [{ "id": "p", "tool": "pay", "params": { "id": "c", "fault": "echo" } }] });
+    let turned = client.call_with("run_turn", plan, words);
+    assert!(!turned.is_error && turned.text.contains(r#"\"baggage\":\"team=bob\""#), "{turned:?}");
+    let said = [json!(null), json!("c-10"), json!(["weekly"]), json!("after-pay"), json!(["team"])];
+    assert_eq!(kept(&gateway, 3)[0], said);
 }

@@ -1,10 +1,12 @@
 //! TR-1 to TR-4: what is no call, and the same call again.
 
+use std::fs;
 use std::thread;
 
 use serde_json::{Value, json};
 
 use super::{Gateway, KINDS, PLAIN, envelope, keyed};
+use crate::client::Client;
 use crate::raw::send;
 use crate::world::signal;
 
@@ -275,4 +277,72 @@ fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
     let own = json!({ "id": "own", "fault": "echo", "idempotency_key": "mine" });
     let echoed = gateway.call(&envelope("bank/look", &own));
     assert!(echoed.text().contains(r#""idempotency_key":"mine""#), "{}", echoed.text());
+}
+
+/// The same over MCP, with arguments that are checked against a schema which demands the key.
+#[test]
+fn tr_4_over_mcp_the_key_that_the_gateway_puts_there_is_not_missing() {
+    let each = "key = \"order-{id}\"\nkey_argument = \"idempotency_key\"\n";
+    let config = format!("{PLAIN}validate_arguments = \"enforce\"\n");
+    let gateway = Gateway::with("key_of_arguments_mcp", &config, each, |command| {
+        let folder = command.get_current_dir().unwrap();
+        fs::write(folder.join("bank.required"), "idempotency_key").unwrap();
+    });
+    let mut client = Client::at(gateway.address);
+    client.initialize();
+    let listed = client.request("tools/list", json!({}));
+    let required = &listed["result"]["tools"][0]["inputSchema"]["required"];
+    assert_eq!(required, &json!(["id", "idempotency_key"]), "{listed:#}");
+    let pay = |client: &mut Client, arguments: Value| client.call("pay", arguments);
+    let said = pay(&mut client, json!({ "id": "a", "fault": "echo" }));
+    assert!(said.text.contains(r#""idempotency_key":"order-a""#), "{said:?}");
+    // The key says that it is the same call, also to another conversation, and that another one is not.
+    let mut other = Client::at(gateway.address);
+    other.initialize();
+    let again = pay(&mut other, json!({ "id": "a", "fault": "echo" }));
+    assert!(again.from_cache && gateway.count("bank", "pay a") == 1, "{again:?}");
+    let conflict = pay(&mut other, json!({ "id": "a", "text": "more" }));
+    assert_eq!(conflict.code.as_deref(), Some("idempotency_conflict"), "{conflict:?}");
+    // What the client fills in stays, and the rest of the schema counts.
+    let own = pay(&mut client, json!({ "id": "b", "fault": "echo", "idempotency_key": "mine" }));
+    assert!(own.text.contains(r#""idempotency_key":"mine""#), "{own:?}");
+    for arguments in [json!({ "id": 7 }), json!({ "fault": "echo" })] {
+        let refused = pay(&mut client, arguments.clone());
+        assert_eq!(refused.code.as_deref(), Some("invalid_arguments"), "{arguments}: {refused:?}");
+        assert!(!refused.text.contains("idempotency_key"), "{arguments}: {refused:?}");
+    }
+    assert_eq!(gateway.ledger("bank").matches("pay ").count(), 2, "{}", gateway.ledger("bank"));
+}
+
+/// In a turn with a name the turn says which calls are the same, and the tool is given the key of its arguments.
+#[test]
+fn tr_4_in_a_named_turn_the_arguments_of_the_key_must_be_there_and_the_tool_gets_it() {
+    let each = "key = \"order-{id}\"\nkey_argument = \"idempotency_key\"\n";
+    let gateway = Gateway::with("key_of_turn", PLAIN, each, |_| {});
+    let turn = |name: &str, params: Value| {
+        let plan = json!({ "turnId": name, "calls": [{ "id": "p", "tool": "http/pay", "params": params }] });
+        let target = json!({ "sessionKey": "s", "actorId": "ann" });
+        let asked = json!({ "contractVersion": "1.1", "target": target, "plan": plan });
+        gateway.post("/v1/turns", &asked).body
+    };
+    let refused = turn("one", json!({ "text": "no id" }));
+    let call = &refused["calls"][0];
+    assert_eq!(
+        (&call["outcome"], &call["code"]),
+        (&json!("failed"), &json!("invalid_arguments")),
+        "{refused:#}"
+    );
+    assert!(call["message"].as_str().is_some_and(|said| said.contains("`id`")), "{refused:#}");
+    assert!(gateway.service.heard().is_empty(), "{:?}", gateway.service.heard());
+    for name in ["two", "two", "three"] {
+        assert_eq!(turn(name, json!({ "id": "a" }))["status"], "completed", "{name}");
+    }
+    // Submitted again it does not run again; another turn does, and its tool can tell that it is the same order.
+    let heard = gateway.service.heard();
+    let keys: Vec<_> = heard.iter().map(|heard| heard.header("idempotency-key")).collect();
+    assert_eq!(keys, [Some("order-a"), Some("order-a")], "{heard:?}");
+    assert!(heard.iter().all(|heard| heard.body.contains(r#""idempotency_key":"order-a""#)), "{heard:?}");
+    // A call of the turn is the same call, whatever its arguments are now.
+    let changed = turn("two", json!({ "id": "b" }));
+    assert_eq!(changed["calls"][0]["code"], "idempotency_conflict", "{changed:#}");
 }

@@ -1,6 +1,7 @@
 //! TR-5 to TR-7 and TR-11: when it is tried again, and when not.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::thread;
 
 use serde_json::json;
@@ -115,5 +116,25 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
             }
         });
         assert_eq!(gateway.ledger(kind).lines().filter(|line| line.starts_with("look ")).count(), 8);
+    }
+}
+
+#[test]
+fn eh_1_5_the_manifest_of_a_tool_says_which_of_its_errors_last() {
+    let config = format!("{PLAIN}retry.base = \"1ms\"\n");
+    let gateway = Gateway::with("eh_1_5_manifest", &config, "", |command| {
+        let folder = command.get_current_dir().unwrap();
+        fs::write(
+            folder.join("look.json"),
+            r#"{"id": "look", "classification": {"503": "permanent", "400": "transient"}}"#,
+        )
+        .unwrap();
+        command.args(["--config", "steadfast.toml", "--config", "look.json"]);
+    });
+    for (tool, fault, attempts) in [("http/look", "503", 1), ("http/look", "400", 2), ("http/pay", "400", 1)]
+    {
+        let params = json!({ "id": format!("{tool} {fault}"), "fault": fault, "times": 1 });
+        let said = gateway.call(&envelope(tool, &params));
+        assert_eq!(said.body["attempts"], attempts, "{tool} {fault}: {}", said.body);
     }
 }

@@ -100,7 +100,7 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    request.body = String::from_utf8(body).unwrap();
+    request.body = String::from_utf8_lossy(&body).into_owned();
     heard.lock().push(request.clone());
     let (tool, params) = request.asked();
     let did = format!("{tool} {}", params["id"].as_str().unwrap_or_default());

@@ -1,0 +1,186 @@
+//! JSON5: JSON with comments, commas at the end, names without quotes and the rest of it, as OpenClaw and editors allow it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use jsonc_parser::common::Ranged as _;
+use jsonc_parser::{CollectOptions, ParseOptions, ast};
+use serde::de::IgnoredAny;
+use serde_json::{Number, json};
+
+use crate::place::SourceText;
+
+/// Values within each other.
+pub(crate) const MOST_DEPTH: usize = 64;
+
+/// Why a text is not JSON5, and where.
+pub(crate) struct NotJson5 {
+    pub(crate) at: Range<usize>,
+    pub(crate) what: String,
+}
+
+/// Reads a text.
+pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, NotJson5> {
+    // Everything of JSON5; that a comma may be missing is not of it, and mostly a mistake.
+    let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
+    let wrong = |start: usize, end: usize, what: String| {
+        let end = text.len().min(end.max(start + 1));
+        NotJson5 { at: start.min(end)..end, what }
+    };
+    match jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options) {
+        Ok(parsed) => parsed.value.ok_or_else(|| wrong(0, 1, "there is nothing in it".to_owned())),
+        Err(error) => {
+            let what = error.kind().to_string();
+            let what =
+                what.chars().take(1).flat_map(char::to_lowercase).chain(what.chars().skip(1)).collect();
+            Err(wrong(error.range().start, error.range().end, what))
+        }
+    }
+}
+
+/// A number of JSON5: also with a plus, in hexadecimal digits, and with nothing before or behind the point. Nothing if it has
+/// no bounds.
+pub(crate) fn number(text: &str) -> Option<Number> {
+    if let Ok(number) = text.parse() {
+        return Some(number);
+    }
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let whole = match hexadecimal {
+        Some(digits) => i64::from_str_radix(digits, 16).ok(),
+        None => digits.parse::<i64>().ok(),
+    };
+    match whole {
+        Some(whole) => Some((sign * whole).into()),
+        None => Number::from_f64(text.parse().ok()?),
+    }
+}
+
+/// Returns the same as JSON, each value in the line in which it was, or says with line and column why it cannot be read.
+pub fn plain_json(text: &str) -> Result<Cow<'_, str>, String> {
+    if serde_json::from_str::<IgnoredAny>(text).is_ok() {
+        return Ok(Cow::Borrowed(text));
+    }
+    let written = parse(text).and_then(|root| {
+        let mut plain = Plain { text, json: String::with_capacity(text.len()), read: 0, column: 0 };
+        plain.value(&root, MOST_DEPTH)?;
+        Ok(plain.json)
+    });
+    written.map(Cow::Owned).map_err(|NotJson5 { at, what }| {
+        let place = SourceText::new("", text).position(at.start);
+        format!("line {}, column {}: this is not JSON5: {what}", place.line, place.column)
+    })
+}
+
+/// JSON that is written beside the text that it is made of.
+struct Plain<'t> {
+    text: &'t str,
+    json: String,
+    /// How much of the text has been passed.
+    read: usize,
+    /// How much is written of the line.
+    column: usize,
+}
+
+impl Plain<'_> {
+    fn value(&mut self, value: &ast::Value<'_>, depth: usize) -> Result<(), NotJson5> {
+        let (start, end) = (value.range().start, value.range().end);
+        let wrong = |what: &str| NotJson5 { at: start..end, what: what.to_owned() };
+        let within = depth.checked_sub(1).ok_or_else(|| wrong("it is nested too deeply"))?;
+        match value {
+            ast::Value::StringLit(text) => self.write(start, &json!(text.value).to_string()),
+            ast::Value::NumberLit(digits) => {
+                let number = number(digits.value).ok_or_else(|| wrong("a number without bounds"))?;
+                self.write(start, &number.to_string());
+            }
+            ast::Value::BooleanLit(truth) => self.write(start, &truth.value.to_string()),
+            ast::Value::NullKeyword(_) => self.write(start, "null"),
+            ast::Value::Array(list) => {
+                self.write(start, "[");
+                for (at, item) in list.elements.iter().enumerate() {
+                    self.comma(at);
+                    self.value(item, within)?;
+                }
+                self.write(end.saturating_sub(1), "]");
+            }
+            ast::Value::Object(object) => {
+                self.write(start, "{");
+                for (at, member) in object.properties.iter().enumerate() {
+                    self.comma(at);
+                    self.write(member.range.start, &json!(member.name.as_str()).to_string());
+                    self.put(":");
+                    self.value(&member.value, within)?;
+                }
+                self.write(end.saturating_sub(1), "}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what stands at this place of the text.
+    fn write(&mut self, at: usize, json: &str) {
+        let passed = self.text.get(self.read..at).unwrap_or_default();
+        let lines = passed.matches('\n').count();
+        if lines > 0 {
+            self.json.extend(std::iter::repeat_n('\n', lines));
+            self.column = 0;
+        }
+        let before = self.text.get(..at).unwrap_or_default();
+        let column = at - before.rfind('\n').map_or(0, |end| end + 1);
+        let missing = column.saturating_sub(self.column);
+        self.json.extend(std::iter::repeat_n(' ', missing));
+        self.column += missing;
+        self.read = at.max(self.read);
+        self.put(json);
+    }
+
+    fn comma(&mut self, at: usize) {
+        if at > 0 {
+            self.put(",");
+        }
+    }
+
+    fn put(&mut self, json: &str) {
+        self.json.push_str(json);
+        self.column += json.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json5_becomes_json_at_the_same_places() {
+        let text = "// of a host\n{ /* two */ \"a\": [1, 2,],\n  b: 'c\"d', 'e': +0x1F,\n  f: null, g: .5, h: 'x\\\n  y', i: true }\n";
+        let plain = plain_json(text).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&plain).unwrap();
+        let expected =
+            json!({ "a": [1, 2], "b": "c\"d", "e": 31, "f": null, "g": 0.5, "h": "x  y", "i": true });
+        assert_eq!(value, expected, "{plain}");
+        for name in ["\"a\"", "[1"] {
+            let place =
+                |text: &str| text.lines().enumerate().find_map(|(line, text)| Some((line, text.find(name)?)));
+            assert_eq!(place(&plain), place(text), "{name} in {plain}");
+        }
+        assert_eq!(plain.lines().position(|line| line.contains("\"i\"")), Some(4), "{plain}");
+    }
+
+    #[test]
+    fn what_is_json_stays_as_it_is_and_what_is_neither_is_told_with_its_place() {
+        assert!(matches!(plain_json("{\"a\": 1e400}").as_deref(), Ok("{\"a\": 1e400}") | Err(_)));
+        assert!(matches!(plain_json("{\"a\": 1}"), Ok(Cow::Borrowed(_))));
+        for (text, place) in [
+            ("{\n  a: }", "line 2, column 6: "),
+            ("", "line 1, column 1: "),
+            ("{a: Infinity}", "line 1, column 5: "),
+        ] {
+            let why = plain_json(text).unwrap_err();
+            assert!(why.starts_with(place), "{text}: {why}");
+        }
+        assert!(plain_json(&format!("{}// deep", "[".repeat(10_000))).is_err());
+    }
+}

@@ -620,7 +620,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
     let by_hand = of_jaato("pay").replacen('{', "{ // by hand\n  note: 'mine',", 1);
     assert!(serde_json::from_str::<Value>(&by_hand).is_err());
     fs::write(&file, &by_hand).unwrap();
-    assert_eq!(codes(), [None, asked(), None], "as JSON5");
+    assert_eq!(codes("by hand"), [None, asked(), None], "as JSON5");
     let (said, went_well) = world.steadfast(&["doctor", "--no-servers"]);
     assert!(went_well || !said.contains("cannot be read"), "{said}");
     let mut failing = client();

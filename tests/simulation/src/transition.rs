@@ -14,6 +14,7 @@ use crate::invariants::Broken;
 use crate::model::{Kind, Wish};
 use crate::system::World;
 use crate::turns::TurnHappening;
+use crate::weather::Agent;
 
 /// Something that happens at its time.
 #[derive(Debug)]
@@ -263,7 +264,7 @@ impl World {
                     self.later(at + twice, Happening::Send { wish });
                 }
             }
-            if !self.weather.obedient[client] {
+            if self.weather.agents[client] == Agent::Naive {
                 for _ in 0..self.rng.between(0, 3) {
                     let at = self.rng.between(0, storm);
                     self.later(at, Happening::Verify { client });

@@ -2,7 +2,8 @@
 //!
 //! Obedient clients do what the answer says. After a pending unknown-outcome response they wait for the announced time and
 //! call again. After a final one they verify, and call again only if the effect is not there. They make equal calls one after
-//! the other, because a read could not tell their effects apart.
+//! the other, because a read could not tell their effects apart. Careful ones do the same, and verify before they repeat a call
+//! for any reason.
 //!
 //! The others repeat a call whenever they like, and verify or not.
 
@@ -16,10 +17,34 @@ use crate::model::{Fate, Kind};
 use crate::system::{Dispatch, World};
 use crate::transition::Happening;
 use crate::unknown_outcomes::ResponseKind;
+use crate::weather::Agent;
 
 impl World {
     pub(crate) fn is_obedient(&self, wish: usize) -> bool {
-        self.weather.obedient[self.model.wishes[wish].client]
+        self.weather.agents[self.model.wishes[wish].client] != Agent::Naive
+    }
+
+    fn is_careful(&self, wish: usize) -> bool {
+        self.weather.agents[self.model.wishes[wish].client] == Agent::Careful
+    }
+
+    /// A client calls again after so many milliseconds; a careful one looks first. Turns come again whole.
+    pub(crate) fn repeat(&mut self, wish: usize, pause: u64) {
+        let wished = &self.model.wishes[wish];
+        if self.is_careful(wish) && !matches!(wished.kind, Kind::Turn(_)) {
+            return self.verify(wished.client, None, Some(wish), None, pause);
+        }
+        self.later(pause, Happening::Send { wish });
+    }
+
+    /// Some operators cannot wait either.
+    fn may_be_resolved(&mut self, about: Option<&(Key, Owner)>) {
+        if let Some((key, _)) = about
+            && self.fault(self.weather.resolved)
+        {
+            let soon = self.rng.between(1, 10_000);
+            self.later(soon, Happening::Resolve { key: *key, tries: 0 });
+        }
     }
 
     /// Whether an obedient client has to wait with a wish, because an equal one is still open.
@@ -76,7 +101,7 @@ impl World {
         if self.is_obedient(wish) {
             self.obey(dispatch, result, kind, about)
         } else {
-            self.do_as_it_likes(dispatch, result, kind);
+            self.do_as_it_likes(dispatch, result, kind, about.as_ref());
             Ok(())
         }
     }
@@ -108,12 +133,8 @@ impl World {
                 self.model.wishes[wish].calls += 1;
                 let millis = u64::try_from(patience.as_millis()).unwrap_or(0);
                 let more = self.rng.between(0, 200);
-                self.later(millis + more, Happening::Send { wish });
-                // Some operators cannot wait either.
-                if let Some((key, _)) = about.filter(|_| self.stormy() && self.rng.chance(30)) {
-                    let soon = self.rng.between(1, 10_000);
-                    self.later(soon, Happening::Resolve { key, tries: 0 });
-                }
+                self.repeat(wish, millis + more);
+                self.may_be_resolved(about.as_ref());
             }
             (_, Err(failure)) => match failure.code {
                 Code::ApprovalDenied | Code::IdempotencyConflict => {
@@ -131,7 +152,7 @@ impl World {
                 Code::LoopDetected | Code::ToolErrorLimit => {
                     self.model.wishes[wish].calls += 1;
                     let pause = self.rng.between(100_000, 400_000);
-                    self.later(pause, Happening::Send { wish });
+                    self.repeat(wish, pause);
                 }
                 Code::InvalidEnvelope
                 | Code::UnsupportedVersion
@@ -195,7 +216,13 @@ impl World {
         self.later(pause, Happening::Send { wish });
     }
 
-    fn do_as_it_likes(&mut self, dispatch: usize, result: &CallResult, kind: ResponseKind) {
+    fn do_as_it_likes(
+        &mut self,
+        dispatch: usize,
+        result: &CallResult,
+        kind: ResponseKind,
+        about: Option<&(Key, Owner)>,
+    ) {
         let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
         let client = self.model.wishes[wish].client;
         let again = match kind {
@@ -205,6 +232,7 @@ impl World {
                     let delay = self.rng.between(1, 8_000);
                     self.verify(client, Some(connection), None, None, delay);
                 }
+                self.may_be_resolved(about);
                 self.model.wishes[wish].calls += 1;
                 self.rng.chance(85)
             }

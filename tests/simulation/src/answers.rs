@@ -33,10 +33,11 @@ impl World {
         if let Some(answer) = self.answers_otherwise(parked, now) {
             return self.drive(node, number, Event::Answered(answer));
         }
+        let approves = self.rng.chance(self.weather.approvals);
         // When the storm is over there is somebody who answers.
-        let most = if self.stormy() { 9 } else { 7 };
-        let answer = match (self.rng.between(0, most), parked) {
-            (0..=5, Some(parked)) => {
+        let nobody = self.fault(self.weather.absences);
+        let answer = match parked {
+            Some(parked) if approves => {
                 match self.store.approvals.decide(parked, Decision::Once, Grantor::Operator, now) {
                     Ok(steadfast_core::approval::Decided::Granted { grant, .. }) => {
                         self.store.grants(grant, self.now);
@@ -45,8 +46,8 @@ impl World {
                     Ok(steadfast_core::approval::Decided::Denied) | Err(_) => Approval::Nobody,
                 }
             }
-            (6..=7, _) => Approval::Denied,
-            _ => Approval::Nobody,
+            Some(_) if !nobody => Approval::Denied,
+            Some(_) | None => Approval::Nobody,
         };
         self.drive(node, number, Event::Answered(answer))
     }
@@ -185,6 +186,7 @@ impl World {
         result: &CallResult,
     ) -> Result<(), Broken> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        self.claims_what_happened(running, result)?;
         let wish = self.model.wishes[running.wish].clone();
         let heard = &self.dispatches[running.dispatch].heard;
         let limits = running.call.request().limits;
@@ -259,7 +261,9 @@ impl World {
                             format!("{owner:?} gives back a grant that it has used"),
                         ));
                     }
-                    self.store.give_back(grant, &owner);
+                    if self.defect != Some(Defect::GrantNotGivenBack) {
+                        self.store.give_back(grant, &owner);
+                    }
                 }
                 Kept::Park(_) => {}
             }

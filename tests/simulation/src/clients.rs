@@ -5,7 +5,6 @@ use std::time::Duration;
 use steadfast_core::call::{Event, Others};
 
 use crate::invariants::Broken;
-use crate::model::Kind;
 use crate::system::{Connection, Dispatch, World};
 use crate::transition::Happening;
 
@@ -86,11 +85,7 @@ impl World {
         }
         let [short, long] = self.weather.pauses;
         let pause = self.rng.between(short, long) + 1_000 * tries.saturating_sub(MOST_TRIES);
-        if obedient && self.weather.careful && !matches!(self.model.wishes[wish].kind, Kind::Turn(_)) {
-            let client = self.model.wishes[wish].client;
-            return self.verify(client, None, Some(wish), None, pause);
-        }
-        self.later(pause, Happening::Send { wish });
+        self.repeat(wish, pause);
     }
 
     /// The caller gives up on this dispatch: it cancels, goes away, or just does not listen any more.

@@ -337,10 +337,12 @@ impl World {
     /// Checked when all is quiet: whoever had a place has given it back.
     pub(crate) fn places_given_back(&self) -> Result<(), Broken> {
         for (node, home) in self.nodes.iter().enumerate() {
-            if home.limiter.inside() > 0 || home.dependency_limiter.inside() > 0 {
+            let of_turns = home.cells.values().map(|cell| &cell.limiter);
+            let mut limiters = [&home.limiter, &home.dependency_limiter].into_iter().chain(of_turns);
+            if let Some(limiter) = limiters.find(|limiter| limiter.inside() > 0) {
                 return Err((
                     "places are given back",
-                    format!("process {node} is idle, and {:?} places are taken", home.limiter),
+                    format!("process {node} is idle, and places are taken: {limiter:?}"),
                 ));
             }
         }

@@ -11,6 +11,8 @@
 //! | done for the obedient | when all is quiet, what such a client wanted is done, unless a person said no |
 //! | one effect for a double dispatch | two equal calls, of which the second came before the first had its answer, have one effect |
 //! | two meant as two | a call on the connection that brought the answer to an equal one before is not answered with that answer |
+//! | claims what happened | an answer never claims more than the history shows: a result is that of an effect, an unknown outcome says what came of an attempt of its run, as many attempts are told as were made, and what is told as recorded was in the store |
+//! | a mark belongs to one answer | what is marked as delivered is the very answer that was, and nothing that replaced it |
 //! | recorded stays | what was given out as recorded under a key is what everyone gets under it later, and no save changes an answer |
 //! | waiters are answered | who waited for a run that is done does not run |
 //! | right arguments | nobody gets the answer to other arguments |
@@ -19,7 +21,7 @@
 //! | own epoch | an answer changes a breaker only if it was asked in the same epoch |
 //! | by hand | what a person forced open stays so until a person or its time ends it, whatever others conclude who have not heard of it |
 //! | no refusal again | what is given again is never a refusal of ours |
-//! | grants once | a grant for one call is spent by one claim, and given back where the tool only asked something |
+//! | grants once | a grant for one call is spent at most once and only for an attempt that started: it is given back where none did, and where the tool only asked something |
 //! | each conversation is asked for | calls of two conversations never share a request for approval |
 //! | guard counts calls | a loop is told only after two failures were told, each to somebody who waited |
 //! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
@@ -231,14 +233,11 @@ impl World {
     }
 }
 
-/// Whether an emptied store stands between the two runs.
+/// Whether an emptied store stands between the two runs. That a run does not know of another one is decided when it is claimed:
+/// what counts for this excuse is which claim came first and what the store lost before the second, whichever effect comes first.
 fn forgotten(model: &Model, one: &Effect, other: &Effect, by: FoundBy) -> bool {
-    let (earlier, later) = in_order(one, other);
+    let (earlier, later) = if one.claimed < other.claimed { (one, other) } else { (other, one) };
     model.lost_between(earlier, later, by)
-}
-
-fn in_order<'e>(one: &'e Effect, other: &'e Effect) -> (&'e Effect, &'e Effect) {
-    if one.claimed < other.claimed { (one, other) } else { (other, one) }
 }
 
 /// Refusals of ours are made anew each time; they are never an answer that is kept.

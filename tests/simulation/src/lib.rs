@@ -29,6 +29,7 @@ mod breakers;
 mod clients;
 mod coverage;
 mod emptied;
+mod history;
 mod interference;
 mod invariants;
 mod judgements;
@@ -148,11 +149,17 @@ pub enum Defect {
     ParallelismIgnored,
     /// A process that comes back goes on with the turns that it held.
     TurnGoesOnByItself,
+    /// The store says that it has saved an answer, and has not.
+    SaveOnlySaid,
+    /// A tool reports as done what it has not done yet, and may never do.
+    AnswerBeforeEffect,
+    /// A grant that was spent for nothing is not given back.
+    GrantNotGivenBack,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 48] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -198,6 +205,9 @@ impl Defect {
         Self::UnkeptForgotten,
         Self::ParallelismIgnored,
         Self::TurnGoesOnByItself,
+        Self::SaveOnlySaid,
+        Self::AnswerBeforeEffect,
+        Self::GrantNotGivenBack,
     ];
 }
 
@@ -275,7 +285,10 @@ impl Defect {
             | Self::ResolvedBeforeTheEnd
             | Self::OverWhenCut
             | Self::OverWithItsHolder
-            | Self::ClocksCompared => false,
+            | Self::ClocksCompared
+            | Self::SaveOnlySaid
+            | Self::AnswerBeforeEffect
+            | Self::GrantNotGivenBack => false,
         }
     }
 
@@ -291,7 +304,8 @@ impl Defect {
             Self::LateBreakerResultCounted => &["own epoch"],
             Self::GuardCountsRetries => &["guard counts calls"],
             Self::WaiterForgetsThatItWaited => &["told before run again", "waiters are answered"],
-            Self::GrantSpentByAll => &["grants once"],
+            Self::GrantSpentByAll | Self::GrantNotGivenBack => &["grants once"],
+            Self::SaveOnlySaid | Self::AnswerBeforeEffect => &["claims what happened"],
             Self::EmptiedStoreTakesClaims | Self::ClaimNotWrittenAgain => {
                 &["one run per key", "told before run again", "recorded stays"]
             }
@@ -302,7 +316,10 @@ impl Defect {
             | Self::EarlierReadCounts => &["told before run again"],
             Self::LateCountsAsDelivered => &["once for the obedient", "told before run again"],
             Self::ToldBeforeRecorded => &["recorded before told"],
-            Self::ErrorAfterCutCounts | Self::ResolvedBeforeTheEnd => {
+            Self::ErrorAfterCutCounts => {
+                &["nothing after the end", "told before run again", "one run per key", "claims what happened"]
+            }
+            Self::ResolvedBeforeTheEnd => {
                 &["nothing after the end", "told before run again", "one run per key"]
             }
             Self::OverWhenCut | Self::OverWithItsHolder => &["nothing after the end"],
@@ -350,8 +367,8 @@ pub struct Failure {
 
 /// Tries the machines of one seed alone, and lives through its world. Defects are planted in worlds only.
 pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<Failure>> {
-    if defect.is_none() {
-        machines::run(seed)?;
-    }
-    system::World::new(seed, defect).live()
+    let of_machines = if defect.is_none() { machines::run(seed)? } else { Coverage::default() };
+    let mut summary = system::World::new(seed, defect).live()?;
+    summary.coverage.add(&of_machines);
+    Ok(summary)
 }

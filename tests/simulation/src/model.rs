@@ -7,6 +7,7 @@ use steadfast_core::dedupe::Owner;
 use steadfast_core::id::ToolRef;
 
 use crate::emptied::Emptying;
+use crate::history::History;
 use crate::invariants::Broken;
 use crate::turns::TurnWish;
 use crate::unknown_outcomes::UnknownRun;
@@ -146,6 +147,7 @@ pub(crate) struct Model {
     pub(crate) unprotected_turns: BTreeSet<(usize, usize)>,
     /// When a turn first heard that a call succeeded and is recorded, and when that turn was submitted.
     pub(crate) succeeded: BTreeMap<(usize, usize), (Timestamp, Timestamp)>,
+    pub(crate) history: History,
     /// Of which tool and with which arguments a call of a turn was made.
     pub(crate) made: BTreeMap<TurnCall, BTreeSet<(ToolRef, u64)>>,
 }

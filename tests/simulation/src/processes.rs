@@ -416,6 +416,9 @@ impl World {
         self.model.heard(&save.claimed.owner, self.now);
         let before = answer(self);
         let verdict = self.store.save(save, self.now);
+        if matches!(verdict, SaveVerdict::Saved(_)) {
+            self.note_stored(&save.claimed.owner);
+        }
         if before.is_some() && before != answer(self) {
             self.model.broken =
                 Some(("recorded stays", format!("{:?} saved over {before:?}", save.claimed.owner)));

@@ -22,14 +22,19 @@ impl Rng {
         Self(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ SALT)
     }
 
-    /// A fourth one, for the clocks of machines.
+    /// A fourth one, for what was added after that, and then for the clocks of machines.
     pub(crate) fn fourth(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xAEF1_7502_108E_F2D9) ^ SALT)
     }
 
-    /// A fifth one, for limits and budgets that were added last.
+    /// A fifth one, for limits and budgets.
     pub(crate) fn fifth(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9FB2_1C65_1E98_DF25) ^ SALT)
+    }
+
+    /// A sixth one, for rates.
+    pub(crate) fn sixth(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0xDA94_2042_E4DD_58B5) ^ SALT)
     }
 
     /// One for each machine that is looked at alone.

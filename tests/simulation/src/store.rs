@@ -173,6 +173,7 @@ impl Store {
                 decided.verdict
             }
             (Some(Defect::SaveNeedsItsRecord), None) => SaveVerdict::FenceLost,
+            (Some(Defect::SaveOnlySaid), own) => decide_save(save, own, None, now).verdict,
             (Some(_) | None, _) => self.records.save(save, now),
         };
         if let Some(before) = before {
@@ -218,7 +219,7 @@ impl Store {
         let mut verdict = self.records.resolve(&by_hand, rules, &sight, now);
         if let Some(before) = before {
             let after = (&before, &self.records);
-            self.tables.resolve((key, resolution, rules), &sight, now, after, verdict);
+            self.tables.resolve((&by_hand, rules), &sight, now, after, verdict);
         }
         if let (Some(Defect::ResolvedBeforeTheEnd), ResolveVerdict::NotSettled(_)) = (self.defect, &verdict)
             && let Some(record) = self.records.get(key)
@@ -285,7 +286,10 @@ impl Store {
 
     pub(crate) fn give_back(&mut self, grant: GrantId, owner: &Owner) {
         self.approvals.give_back(grant, owner.digest());
-        if let Some(owners) = self.spent.get_mut(&(self.marker.0, grant)) {
+        // It may be one of the store that was lost.
+        for owners in
+            self.spent.iter_mut().filter(|((_, spent), _)| *spent == grant).map(|(_, owners)| owners)
+        {
             owners.retain(|spender| spender != owner);
         }
     }

@@ -243,7 +243,7 @@ pub(crate) struct SentAnswer {
 pub(crate) struct Cell {
     pub(crate) breaker: Breaker,
     budget: RetryBudget,
-    limiter: Limiter,
+    pub(crate) limiter: Limiter,
 }
 
 /// A client's connection to one process.
@@ -338,7 +338,10 @@ pub(crate) struct World {
     /// When the clock jumped, and how far.
     pub(crate) jumps: Vec<(Timestamp, Duration)>,
     pub(crate) summary: Summary,
-    story: Vec<String>,
+    /// The weather, and the last that happened.
+    story: VecDeque<String>,
+    /// How many lines are missing between them.
+    forgotten: usize,
 }
 
 /// When a world begins. Clocks that are behind show less, and never nothing.
@@ -375,6 +378,7 @@ impl World {
             weather.draw_more(&mut third);
             weather.draw_last(&mut fourth);
             weather.draw_limits(&mut Rng::fifth(seed));
+            weather.draw_rates(&mut Rng::sixth(seed));
         }
         if defect.is_some_and(Defect::needs_unknown_outcomes) {
             weather.has_unknown_outcomes();
@@ -416,7 +420,8 @@ impl World {
             submissions: Vec::new(),
             jumps: Vec::new(),
             summary: Summary::default(),
-            story: Vec::new(),
+            story: VecDeque::new(),
+            forgotten: 0,
             weather,
         };
         world.tell(format!("the world of seed {seed}: {:?}", world.weather));
@@ -460,12 +465,18 @@ impl World {
     }
 
     fn failed(self, (invariant, how): Broken) -> Box<Failure> {
-        Box::new(Failure { seed: self.seed, invariant, how, story: self.story })
+        let mut story = Vec::from(self.story);
+        if self.forgotten > 0 {
+            story.insert(1, format!("... {} lines are left out ...", self.forgotten));
+        }
+        Box::new(Failure { seed: self.seed, invariant, how, story })
     }
 
     pub(crate) fn tell(&mut self, line: String) {
-        if self.story.len() < LONGEST_STORY {
-            self.story.push(format!("{}  {line}", invariants::clock(self.now)));
+        self.story.push_back(format!("{}  {line}", invariants::clock(self.now)));
+        if self.story.len() > LONGEST_STORY {
+            self.story.remove(1);
+            self.forgotten += 1;
         }
     }
 
@@ -538,6 +549,9 @@ impl World {
         let now = self.clock(node);
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let ran = matches!(event, Event::Ran(_));
+        if let Event::Ran(outcome) = &event {
+            self.note_end(node, number, outcome);
+        }
         let retry_after = asked_to_wait(&event);
         let claim_lost = loses_claim(&event);
         let is_gone = matches!(event, Event::Settled);
@@ -895,9 +909,25 @@ impl World {
         }
         self.turns_at_rest()?;
         self.obedient_at_rest()?;
+        self.grants_at_rest()
+    }
+
+    /// Whoever has spent a grant and still has it has started an attempt, or died on the way.
+    fn grants_at_rest(&self) -> Result<(), Broken> {
         for (grant, owners) in &self.store.spent {
             if owners.len() > 1 {
                 return Err(("grants once", format!("{grant:?} was spent by {owners:?}")));
+            }
+            let of_its_call =
+                |owner: &Owner, sent: &Owner| (&sent.process, sent.call) == (&owner.process, owner.call);
+            let has_started = |owner: &&Owner| self.sent.iter().any(|sent| of_its_call(owner, sent));
+            let unused =
+                owners.iter().find(|owner| !self.died.contains(&owner.process) && !has_started(owner));
+            if let Some(owner) = unused {
+                return Err((
+                    "grants once",
+                    format!("{grant:?} was spent by {owner:?}, which started nothing"),
+                ));
             }
         }
         Ok(())

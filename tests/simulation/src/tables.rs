@@ -9,7 +9,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Absence, Address, Claim, ClaimVerdict, End, Ending, Intent, Known, Lease, LeaseSight, Observed, Origin,
-    Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, ReplayReason, Resolution,
+    Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, ReplayReason, Resolution, Resolve,
     ResolveVerdict, Role, Rules, Save, SaveVerdict, Settles, SettlesIn, StartVerdict, UnknownEnding,
     UnknownOutcome, Unsettled,
 };
@@ -63,8 +63,12 @@ type Sight<'s> = &'s dyn Fn(&Owner) -> LeaseSight;
 
 impl Tables {
     fn check(&mut self, holds: bool, how: impl FnOnce() -> String) {
+        self.check_promise("as the tables say", holds, how);
+    }
+
+    fn check_promise(&mut self, promise: &'static str, holds: bool, how: impl FnOnce() -> String) {
         if !holds && self.broken.is_none() {
-            self.broken = Some(("as the tables say", how()));
+            self.broken = Some((promise, how()));
         }
     }
 
@@ -490,7 +494,8 @@ impl Tables {
         };
         self.coverage.count(Table::Delivered, row, "");
         let changed = changes(before, after);
-        self.check(changed.len() == usize::from(row == "the answer"), || {
+        let is_right = changed.len() == usize::from(row == "the answer");
+        self.check_promise("a mark belongs to one answer", is_right, || {
             format!("the mark of a delivery that finds {row} changed {changed:?}")
         });
         if let (Some(old), Some(there), "the answer") = (found, after.get(&receipt.key), row) {
@@ -501,17 +506,19 @@ impl Tables {
 
     pub(crate) fn resolve(
         &mut self,
-        (key, resolution, rules): (&Key, Resolution, &Rules),
+        (resolve, rules): (&Resolve, &Rules),
         sight: Sight<'_>,
         now: Timestamp,
         (before, after): (&Records, &Records),
         verdict: ResolveVerdict,
     ) {
+        let Resolve { key, resolution, of, needs_seen_end } = resolve;
         let column = match resolution {
             Resolution::Ran => "ran",
             Resolution::DidNotRun => "did not run",
         };
-        let found = before.get(key);
+        let there = before.get(key);
+        let found = there.filter(|record| of.as_ref().is_none_or(|owner| record.owner == *owner));
         // What it says once it is known that its owner does not say anything any more.
         let marked = found.map(|record| (record, sight(&record.owner))).and_then(|(record, sight)| {
             let is_lost = match &record.state {
@@ -524,9 +531,13 @@ impl Tables {
         let is_unknown = |record: &&Record| matches!(record.state, RecordState::Unknown(_));
         let stands = marked.as_ref().or(found.filter(is_unknown));
         let row = match stands {
-            Some(record) if is_settled(record, now) => "settled",
-            Some(_) => "not settled",
+            Some(record) if !is_settled(record, now) => "not settled",
+            Some(record) if *needs_seen_end && settles(record) != Settles::Settled => {
+                "over by its time, its end was not seen"
+            }
+            Some(_) => "settled",
             None if found.is_some() => "not unknown",
+            None if there.is_some() => "another run",
             None => "nothing",
         };
         self.coverage.count(Table::Resolve, row, column);
@@ -539,7 +550,7 @@ impl Tables {
             ..record.clone()
         });
         let (due, left) = match (stands, resolution) {
-            (None, _) => (ResolveVerdict::NotUnknown, found.cloned()),
+            (None, _) => (ResolveVerdict::NotUnknown, there.cloned()),
             (Some(_), Resolution::Ran) => (ResolveVerdict::Resolved, ran),
             (Some(_), Resolution::DidNotRun) if row == "settled" => (ResolveVerdict::Resolved, None),
             (Some(record), Resolution::DidNotRun) => {
@@ -549,7 +560,7 @@ impl Tables {
         };
         let there = after.get(key);
         self.check(verdict == due && there == left.as_ref(), || {
-            format!("{column}, of {found:?}, which is {row}, got {verdict:?} and left {there:?}; due is {due:?} and {left:?}")
+            format!("{resolve:?}, which found {row}, got {verdict:?} and left {there:?}; due is {due:?} and {left:?}")
         });
         let changed = changes(before, after);
         self.check(changed.is_empty() || changed == [*key], || {

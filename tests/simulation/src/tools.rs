@@ -152,10 +152,12 @@ impl World {
 
     /// When an effect comes of which the answer says nothing: before the answer, within some time after it, or never.
     fn before_or_after(&mut self, works: u64, span: u64) -> Option<u64> {
-        match self.rng.between(0, 9) {
-            0..=4 => Some(works),
-            5..=7 => Some(works + 1 + self.rng.between(0, span)),
-            _ => None,
+        if self.rng.chance(self.weather.effects_missing) {
+            return None;
+        }
+        match self.rng.chance(self.weather.effects_after) {
+            true => Some(works + 1 + self.rng.between(0, span)),
+            false => Some(works),
         }
     }
 
@@ -194,30 +196,26 @@ impl World {
         self.cancel_work(attempt);
         let answer =
             |outcome| Happening::ToolAnswers { node, life, number, attempt, outcome: Box::new(outcome) };
-        match self.rng.between(0, 2) {
-            0 => {}
-            1 => {
-                let soon = self.rng.between(1, 4_000);
-                let fault = match self.rng.between(0, 2) {
-                    // It had not even been sent, and is not sent any more.
-                    0 if !self.has_happened(attempt) && self.third.chance(50) => {
-                        self.never_happens(attempt);
-                        Fault::new(
-                            Source::Transport { error: Transport::ConnectionClosed, written: false },
-                            "never sent",
-                        )
-                    }
-                    0 => self.doubt(),
-                    1 => Fault::new(Source::JsonRpc { code: -32_800 }, "request cancelled"),
-                    _ => Fault::new(Source::IsError, "cancelled"),
-                };
-                self.later(soon, answer(Outcome::Failure { fault, output: None }));
-            }
-            _ => {
-                // Only if it has had its effect by then.
-                let late = self.rng.between(1, 20_000);
-                self.later(late, answer(success(attempt)));
-            }
+        if self.rng.chance(self.weather.cut_successes) {
+            // Only if it has had its effect by then.
+            let late = self.rng.between(1, 20_000);
+            self.later(late, answer(success(attempt)));
+        } else if self.rng.chance(self.weather.cut_errors) {
+            let soon = self.rng.between(1, 4_000);
+            let fault = match self.rng.between(0, 2) {
+                // It had not even been sent, and is not sent any more.
+                0 if !self.has_happened(attempt) && self.third.chance(50) => {
+                    self.never_happens(attempt);
+                    Fault::new(
+                        Source::Transport { error: Transport::ConnectionClosed, written: false },
+                        "never sent",
+                    )
+                }
+                0 => self.doubt(),
+                1 => Fault::new(Source::JsonRpc { code: -32_800 }, "request cancelled"),
+                _ => Fault::new(Source::IsError, "cancelled"),
+            };
+            self.later(soon, answer(Outcome::Failure { fault, output: None }));
         }
     }
 
@@ -272,7 +270,8 @@ impl World {
         let current = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let Some(current) = current.filter(|current| current.number == attempt) else { return Ok(()) };
         // What has not been done cannot be reported as done.
-        if matches!(outcome, Outcome::Success { .. }) && !self.has_happened(attempt) {
+        let is_early = matches!(outcome, Outcome::Success { .. }) && !self.has_happened(attempt);
+        if is_early && self.defect != Some(Defect::AnswerBeforeEffect) {
             return Ok(());
         }
         if let Some(running) = self.nodes[node].calls.get_mut(&number).filter(|running| running.is_marking())

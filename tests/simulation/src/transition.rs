@@ -15,6 +15,7 @@ use crate::model::{Kind, Wish};
 use crate::sharing::times_by_hand;
 use crate::system::World;
 use crate::turns::TurnHappening;
+use crate::weather::Agent;
 
 /// Something that happens at its time.
 #[derive(Debug)]
@@ -264,7 +265,7 @@ impl World {
                     self.later(at + twice, Happening::Send { wish });
                 }
             }
-            if !self.weather.obedient[client] {
+            if self.weather.agents[client] == Agent::Naive {
                 for _ in 0..self.rng.between(0, 3) {
                     let at = self.rng.between(0, storm);
                     self.later(at, Happening::Verify { client });

@@ -249,6 +249,7 @@ impl World {
         match verdict {
             ResolveVerdict::Resolved => {
                 self.summary.resolved += 1;
+                self.note_stored(&owner);
                 match resolution {
                     Resolution::Ran => drop(self.model.ended.entry(owner).or_insert(now)),
                     Resolution::DidNotRun => self.model.rely_on(&owner, now),

@@ -21,6 +21,17 @@ pub(crate) enum Leases {
     Time,
 }
 
+/// What a client does with an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Agent {
+    /// It repeats a call as it likes.
+    Naive,
+    /// It does what the answer says.
+    Obedient,
+    /// It does too, and looks before it repeats anything, whatever it was told.
+    Careful,
+}
+
 /// Everything that a seed decides before the first event.
 #[derive(Clone, Debug)]
 pub(crate) struct Weather {
@@ -31,10 +42,8 @@ pub(crate) struct Weather {
     pub(crate) leases: Leases,
     /// Whether tools are children of ours, or far away.
     pub(crate) end: AttemptEnd,
-    /// Which clients do as they are told.
-    pub(crate) obedient: Vec<bool>,
-    /// Whether the obedient ones look before they repeat anything, whatever they were told.
-    pub(crate) careful: bool,
+    /// Of which kind each client is.
+    pub(crate) agents: Vec<Agent>,
     pub(crate) policy: Arc<Policy>,
     /// Until when things go wrong, in milliseconds.
     pub(crate) storm: u64,
@@ -56,6 +65,20 @@ pub(crate) struct Weather {
     pub(crate) tool_lost: u64,
     /// How often a tool answers with an error that proves nothing.
     pub(crate) tool_doubts: u64,
+    /// How often a tool that was told to stop answers with an error, where it does not succeed.
+    pub(crate) cut_errors: u64,
+    /// How often it succeeds all the same.
+    pub(crate) cut_successes: u64,
+    /// How often an effect of which the answer says nothing never comes.
+    pub(crate) effects_missing: u64,
+    /// How often one comes after the answer, where it comes.
+    pub(crate) effects_after: u64,
+    /// How often an operator resolves an unknown outcome while its client waits.
+    pub(crate) resolved: u64,
+    /// How often a person who is asked approves one call.
+    pub(crate) approvals: u64,
+    /// How often nobody is there to be asked, where nobody approved.
+    pub(crate) absences: u64,
     /// How often a caller has a deadline.
     pub(crate) deadlines: u64,
     /// How often a tool asks for input before it does anything.
@@ -133,8 +156,9 @@ impl Weather {
             processes: usize::try_from(rng.between(1, 3)).unwrap_or(1),
             clients,
             end: if rng.chance(50) { AttemptEnd::Seen } else { AttemptEnd::Unseen },
-            careful: false,
-            obedient: (0..clients).map(|_| rng.chance(60)).collect(),
+            agents: (0..clients)
+                .map(|_| if rng.chance(60) { Agent::Obedient } else { Agent::Naive })
+                .collect(),
             wishes: rng.between(2, 8),
             arguments: rng.between(1, 3),
             leases: if rng.chance(50) { Leases::Process } else { Leases::Time },
@@ -155,6 +179,13 @@ impl Weather {
             tool_hangs,
             tool_lost,
             tool_doubts,
+            cut_errors: 50,
+            cut_successes: 33,
+            effects_missing: 20,
+            effects_after: 37,
+            resolved: 30,
+            approvals: 60,
+            absences: 50,
             deadlines,
             operator,
             jump,
@@ -185,7 +216,7 @@ impl Weather {
 
     /// A world in which calls reach the store long after they came, and find answers that were given meanwhile.
     fn has_late_claims(&mut self) {
-        self.obedient.fill(false);
+        self.agents.fill(Agent::Naive);
         (self.arguments, self.emptyings) = (1, 0);
         (self.answer_breaks, self.connection_breaks) = (0, 0);
         self.double = self.double.max(60);
@@ -273,7 +304,7 @@ impl Weather {
     /// A world in which many calls come at once under one key, with other arguments at times, and most of them fail.
     fn has_one_key(&mut self) {
         (self.one_key, self.arguments, self.clients, self.wishes) = (true, 2, 3, 8);
-        self.obedient = vec![false; 3];
+        self.agents = vec![Agent::Naive; 3];
         self.storm = self.storm.min(8_000);
         self.tool_fails = self.tool_fails.max(60);
         self.slow_store = self.slow_store.max(40);
@@ -285,7 +316,7 @@ impl Weather {
     /// A world in which a call is sent to two processes, and the claim of one of them gets lost and is repeated late.
     fn has_late_second_claims(&mut self) {
         (self.processes, self.arguments, self.double, self.slow_store) = (2, 1, 95, 50);
-        self.obedient.fill(false);
+        self.agents.fill(Agent::Naive);
         (self.tool_fails, self.tool_hangs, self.tool_lost, self.tool_doubts) = (0, 0, 0, 0);
         (self.store_lost, self.slow_failures) = (30, 95);
         (self.crash, self.freeze, self.jump, self.connection_breaks) = (0, 0, 0, 0);
@@ -296,7 +327,7 @@ impl Weather {
     /// A world in which models repeat what is wrong, between calls that work.
     fn has_models_that_loop(&mut self) {
         (self.mistaken, self.arguments, self.clients, self.wishes) = (true, 2, 2, 14);
-        self.obedient = vec![false; 2];
+        self.agents = vec![Agent::Naive; 2];
         self.storm = 60_000;
         (self.tool_fails, self.tool_hangs, self.tool_lost, self.tool_doubts) = (0, 0, 0, 0);
         (self.crash, self.stops, self.freeze, self.blocks) = (0, 0, 0, 0);
@@ -345,7 +376,6 @@ impl Weather {
             trust.cooldown = Duration::from_secs(rng.between(1, 60));
             trust.successes_to_recover = few(rng.between(1, 3));
         }
-        self.careful = rng.chance(30);
         self.twins = self.processes > 1 && rng.chance(25);
         if rng.chance(20) {
             self.critical = rng.between(1, 60);
@@ -374,6 +404,32 @@ impl Weather {
             0 => self.has_stops_in_doubt(),
             1 => self.has_failures_after_trust_was_lost(),
             _ => {}
+        }
+    }
+
+    /// The kinds of clients, and how often what comes up in every world.
+    pub(crate) fn draw_rates(&mut self, rng: &mut Rng) {
+        let careful = if rng.chance(50) { rng.between(1, 100) } else { 0 };
+        for agent in self.agents.iter_mut().filter(|agent| **agent == Agent::Obedient) {
+            if rng.chance(careful) {
+                *agent = Agent::Careful;
+            }
+        }
+        let rates = [
+            &mut self.cut_errors,
+            &mut self.cut_successes,
+            &mut self.effects_missing,
+            &mut self.effects_after,
+            &mut self.resolved,
+            &mut self.approvals,
+            &mut self.absences,
+        ];
+        for rate in rates {
+            match rng.between(0, 3) {
+                0 => *rate = 0,
+                1 => {}
+                _ => *rate = rng.between(1, 95),
+            }
         }
     }
 
@@ -407,7 +463,7 @@ impl Weather {
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing
     /// after the other are never in their own way.
     pub(crate) fn has_dispatches_in_each_others_way(&mut self) {
-        self.obedient.fill(false);
+        self.agents.fill(Agent::Naive);
         self.arguments = 1;
         self.storm = self.storm.min(60_000);
         self.answer_breaks = self.answer_breaks.max(40);

@@ -347,12 +347,6 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        // What was approved was not done: the approval is still good.
-        if self.attempts == 0
-            && let Some((grant, owner)) = self.spent.take()
-        {
-            kept.push(Kept::GiveBack { grant, owner });
-        }
         let Some(record) = &self.record else { return self.finish(result, kept, now, notices) };
         if self.store == StoreSight::Down {
             kept.extend(self.kept_release());
@@ -367,6 +361,12 @@ impl Call {
     pub(super) fn kept_release(&self) -> Option<Kept> {
         let record = self.record.as_ref()?;
         Some(Kept::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() }))
+    }
+
+    /// However a call ends that made no attempt: what was approved was not done, and the approval is still good.
+    fn unused_grant(&mut self) -> Option<Kept> {
+        let (grant, owner) = self.spent.take().filter(|_| self.attempts == 0)?;
+        Some(Kept::GiveBack { grant, owner })
     }
 
     /// Remembers that the last claim may have been written although no answer came.
@@ -422,6 +422,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
+        kept.extend(self.unused_grant());
         kept.extend(self.releases_in_doubt());
         self.state = State::Finished;
         let mut result = result.into();

@@ -29,6 +29,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 
 use crate::Failure;
+use crate::coverage::Coverage;
 use crate::invariants::Broken;
 use crate::rng::Rng;
 
@@ -50,32 +51,32 @@ const MACHINES: [Check; 12] = [
     watchdog::check,
 ];
 
-/// Runs every machine through the orders of this seed.
-pub(crate) fn run(seed: u64) -> Result<(), Box<Failure>> {
+/// Runs every machine through the orders of this seed. Returns what of the tables came up.
+pub(crate) fn run(seed: u64) -> Result<Coverage, Box<Failure>> {
+    let mut untold = Story::default();
     for (place, check) in (0..).zip(MACHINES) {
-        if check(&mut Rng::of_machine(seed, place), &mut Story::untold()).is_err() {
+        if check(&mut Rng::of_machine(seed, place), &mut untold).is_err() {
             // The same again, told this time.
-            let mut story = Story { lines: Some(Vec::new()) };
+            let mut story = Story { lines: Some(Vec::new()), ..Story::default() };
             let broken = check(&mut Rng::of_machine(seed, place), &mut story);
             let (invariant, how) =
                 broken.err().unwrap_or(("the same again", "it broke once only".to_owned()));
             return Err(Box::new(Failure { seed, invariant, how, story: story.lines.unwrap_or_default() }));
         }
     }
-    Ok(())
+    Ok(untold.coverage)
 }
 
-/// What a machine was told, for whoever reads of a failure.
+/// What a machine was told.
+#[derive(Default)]
 pub(crate) struct Story {
+    /// The orders, for whoever reads of a failure. Most runs hold, and nobody reads of them.
     lines: Option<Vec<String>>,
+    /// What of the tables came up.
+    coverage: Coverage,
 }
 
 impl Story {
-    /// One that nobody reads: most runs hold.
-    fn untold() -> Self {
-        Self { lines: None }
-    }
-
     pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push(line());

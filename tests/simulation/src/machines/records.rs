@@ -67,6 +67,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             return Err(broken);
         }
     }
+    story.coverage.add(&store.tables.coverage);
     Ok(())
 }
 
@@ -245,8 +246,15 @@ impl Store {
             retriable: false,
         };
         let made = *rng.pick(&[0, 1, 2, 16, 17]);
+        let mut claimed = rng.pick(&self.claimed).clone();
+        // One whose answer was lost knows only where it would have been written.
+        let is_indexed =
+            self.records.indexed(claimed.index).is_some_and(|record| record.owner == claimed.owner);
+        if is_indexed && rng.chance(10) {
+            claimed = Arc::new(Record { key: key("another place"), ..(*claimed).clone() });
+        }
         let save = Save {
-            claimed: rng.pick(&self.claimed).clone(),
+            claimed,
             ending,
             attempts: (0..made).map(fact).collect(),
             delivered: rng.chance(10).then_some(self.now),
@@ -326,10 +334,13 @@ impl Store {
         let before = self.records.clone();
         let sights = self.sights.clone();
         let sight = Self::sight(&sights);
-        let by_hand = Resolve::by_hand(key, resolution);
-        let verdict = self.records.resolve(&by_hand, rules, &sight, self.now);
-        story.tell(|| format!("{}: {key:?} {resolution:?}: {verdict:?}", self.now.as_millis()));
-        self.tables.resolve((&key, resolution, rules), &sight, self.now, (&before, &self.records), verdict);
+        // A person means whatever is there; a call that looked means the run that it looked for.
+        let there = before.get(&key).map(|record| record.owner.clone()).filter(|_| rng.chance(75));
+        let of = perhaps(rng, |rng| there.unwrap_or_else(|| an_owner(rng, 0)));
+        let resolve = Resolve { key, resolution, of, needs_seen_end: rng.chance(30) };
+        let verdict = self.records.resolve(&resolve, rules, &sight, self.now);
+        story.tell(|| format!("{}: {resolve:?}: {verdict:?}", self.now.as_millis()));
+        self.tables.resolve((&resolve, rules), &sight, self.now, (&before, &self.records), verdict);
         self.woken(&before)
     }
 

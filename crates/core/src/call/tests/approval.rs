@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::classify::Severity;
+use crate::dedupe::{Receipt, Replay, ReplayReason};
 use crate::policy::Dangerous;
 use crate::trust::TrustState;
 
@@ -148,6 +149,41 @@ fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
         let (result, kept) = finished_keeping(world.serve(&mut call, step));
         assert_eq!((code(&result), world.runs), (Some(Code::ToolBlocked), 0), "{channel:?}");
         assert!(kept.iter().any(|kept| matches!(kept, Kept::GiveBack { .. })), "{kept:?}");
+    }
+}
+
+/// Its claim was another's by then, or nobody could say. Whatever it is told, nothing was done with the approval.
+#[test]
+fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
+    let policy = asking();
+    let owner = Owner { process: process(), call: 99, claim: 1 };
+    let receipt = Receipt { key: Key(Digest::of(b"k")), owner, version: 2 };
+    let answered = Replay {
+        answer: Ok(Some(answer("paid"))),
+        reason: ReplayReason::Waited,
+        age: Duration::ZERO,
+        receipt,
+    };
+    let ends = [
+        ClaimVerdict::Replay(Box::new(answered)),
+        ClaimVerdict::Conflict,
+        ClaimVerdict::Full,
+        ClaimVerdict::Busy,
+    ];
+    for end in ends {
+        let mut world = World::new();
+        let request = || from_envelope_on(&keyed("k"), &policy, Channel::Headless);
+        world.grant_once(&request(), &policy);
+        let (mut call, mut step) = world.begin_only(request(), &policy);
+        while !matches!(step, Step::Start { .. }) {
+            let event = world.store_event(&call, &step).expect("the store's business");
+            step = world.on_only(&mut call, event).unwrap();
+        }
+        let step = world.on_only(&mut call, Event::Started(StartVerdict::Lost)).unwrap();
+        assert!(matches!(step, Step::Claim(_)), "it looks what became of its record: {step:?}");
+        let told = end.clone();
+        let (_, kept) = finished_keeping(world.on_only(&mut call, Event::Claimed(end)).unwrap());
+        assert!(matches!(&kept[..], [Kept::GiveBack { .. }]), "{told:?}: {kept:?}");
     }
 }
 

@@ -61,6 +61,7 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     for _ in 0..60 {
         let got = as_due(&step);
         agree(PROMISE, call.state(), &got, &due)?;
+        notices.iter().for_each(|notice| story.coverage.notice(notice));
         let got: Vec<Notice> = notices.drain(..).map(without_words).collect();
         let told = std::mem::take(&mut reference.notices);
         agree(PROMISE, "what is told", &got, &told.into_iter().map(without_words).collect())?;
@@ -83,8 +84,15 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         if rng.chance(5) {
             interfere(rng, &mut machines, &mut reference.machines, &request, now);
         }
+        // A claim that is on its way says already that an attempt follows; what has to be approved first is claimed anew.
+        if call.state() == "Claiming" && rng.chance(20) {
+            for machines in [&mut machines, &mut reference.machines] {
+                fails_trust(&mut machines.trust, &request, &policy, now);
+            }
+        }
         let event = event(rng, &call, &step, now);
         let before = call.state();
+        story.coverage.event(before, &event);
         due = reference.on(&event, now);
         step = match call.on(&mut machines.shared(), now, event.clone(), &mut notices) {
             Ok(step) => step,
@@ -434,16 +442,17 @@ fn interfere(rng: &mut Rng, one: &mut Machines, other: &mut Machines, request: &
 
 fn event(rng: &mut Rng, call: &Call, step: &Step, now: Timestamp) -> Event {
     let owner = call.claimed().map(|record| record.owner.clone());
-    match rng.between(0, 39) {
+    // Few calls give their claim back.
+    let most = if call.state() == "GivingBack" { 9 } else { 39 };
+    match rng.between(0, most) {
         0 => return Event::Cancelled(*rng.pick(&[Others::None, Others::Waiting])),
         1 => return Event::Disconnected(*rng.pick(&[Others::None, Others::Waiting])),
-        2 if call.state() != "Renewing" => {
-            if let Some(owner) = owner {
-                return renewed(rng, owner, now);
-            }
+        // The answer to a renewal may be late, and be about a claim that is no more.
+        2 | 5 if call.state() != "Renewing" => {
+            return renewed(rng, owner.unwrap_or_else(|| owner_of(9)), now);
         }
         3 => return Event::Woke(if rng.chance(50) { Wake::Time } else { Wake::Changed }),
-        4 if call.state() != "Looking" => return Event::Progressed,
+        4 => return Event::Progressed,
         _ => {}
     }
     let fails = |rng: &mut Rng, event: Event| {
@@ -506,6 +515,8 @@ fn event(rng: &mut Rng, call: &Call, step: &Step, now: Timestamp) -> Event {
             }
             None => Event::Woke(Wake::Time),
         },
+        // Its child was seen to end after it had answered.
+        "Saving" if rng.chance(5) => Event::Settled,
         "Marking" | "Saving" => {
             let receipt = Receipt { key: key("explicit"), owner: owner_of(1), version: 3 };
             let verdict = if rng.chance(90) { SaveVerdict::Saved(receipt) } else { SaveVerdict::FenceLost };

@@ -178,11 +178,6 @@ impl Reference {
     }
 
     pub(super) fn release(&mut self, told: Told, mut kept: Vec<Kept>) -> Due {
-        if self.attempts == 0
-            && let Some((grant, owner)) = self.spent.take()
-        {
-            kept.push(Kept::GiveBack(grant, owner));
-        }
         match self.release_of_claim() {
             None => self.finish(told, kept),
             Some(release) if self.sight == Sight::Down => {
@@ -215,6 +210,10 @@ impl Reference {
     }
 
     pub(super) fn finish(&mut self, told: Told, mut kept: Vec<Kept>) -> Due {
+        // Nothing was done with what was approved.
+        if let Some((grant, owner)) = self.spent.take().filter(|_| self.attempts == 0) {
+            kept.push(Kept::GiveBack(grant, owner));
+        }
         if let Some(address) = self.address() {
             let (key, index) = (address.own(), address.index());
             let doubts = std::mem::take(&mut self.doubts).into_iter();

@@ -51,8 +51,10 @@ pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
 /// The last three lines that say something, and before them the last one that names an error: many runtimes write a stack
 /// and their version below it. Each is cut where it is too long.
 pub fn last_words(stderr: &[String]) -> Option<String> {
-    let lines: Vec<&str> =
+    let mut lines: Vec<&str> =
         stderr.iter().map(|line| line.trim()).filter(|line| says_something(line)).collect();
+    // A server that is started again says the same again.
+    lines.dedup();
     let (before, last) = lines.split_at(lines.len().saturating_sub(LAST_WORDS));
     let cause = match last.iter().any(|line| names_an_error(line)) {
         true => None,

@@ -166,7 +166,7 @@ async fn what_cannot_be_sent_reaches_nobody() {
     let server = Server::start(|_| answer("200 OK", "", "")).await;
     let asking = tool(&toolbox(&server.tool("GET", "/users/{id}", "")), "http", "t");
     let engine = engine(standard(ToolClass::Mutating)).await;
-    for params in ["{}", r#"{"id":".."}"#, r#"{"id":"a","filter":{"x":1}}"#] {
+    for params in ["{}", r#"{"id":".."}"#, r#"{"id":"../../admin"}"#, r#"{"id":"a","filter":{"x":1}}"#] {
         let called = soon(engine.call(call("http", params, None), asking.clone())).await;
         assert_eq!((code(&called), called.result.attempts), (Some(Code::InvalidArguments), 1), "{called:?}");
     }
@@ -178,13 +178,13 @@ async fn hostile_values_arrive_as_one_segment_and_one_value() {
     let server = Server::start(|_| answer("200 OK", "", "")).await;
     let asking = tool(&toolbox(&server.tool("DELETE", "/users/{id}/keys?q={q}", "")), "http", "t");
     let engine = engine(once(ToolClass::Mutating)).await;
-    let hostile = r#"{"id":"../../admin?x=1#y","q":"a&role=admin\r\nX-Evil: 1","größe &=":"日本/#"}"#;
+    let hostile = r#"{"id":"a/b?x=1#y","q":"a&role=admin\r\nX-Evil: 1","größe &=":"日本/#"}"#;
     let called = soon(engine.call(call("http", hostile, None), asking)).await;
     assert_eq!(called.result.status, Status::Success);
     let asked = &server.requests()[0];
     assert_eq!(
         asked.line,
-        "DELETE /users/..%2F..%2Fadmin%3Fx%3D1%23y/keys?q=a%26role%3Dadmin%0D%0AX-Evil%3A%201\
+        "DELETE /users/a%2Fb%3Fx%3D1%23y/keys?q=a%26role%3Dadmin%0D%0AX-Evil%3A%201\
          &gr%C3%B6%C3%9Fe%20%26%3D=%E6%97%A5%E6%9C%AC%2F%23 HTTP/1.1"
     );
     assert_eq!(asked.header("x-evil"), None);

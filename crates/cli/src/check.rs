@@ -82,7 +82,7 @@ fn look(options: &Options, open: Option<&Runtime>) -> Found {
     let mut found = Found { files, ..Found::default() };
     let frontend = |config: &Config| Frontend::Http(options.listen.unwrap_or_else(|| config.global().listen));
     let Examination { config, mistakes, problems } =
-        preflight::examine(&sources, &frontend, Upstreams::Configured);
+        preflight::examine(&sources, frontend, Upstreams::Configured);
     (found.mistakes, found.problems) = (mistakes, problems);
     if found.mistakes.is_some() {
         return found;

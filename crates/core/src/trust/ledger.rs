@@ -381,11 +381,11 @@ impl TrustLedger {
                 }
             }
         }
-        if let Some((domain, rule)) = who.domain.zip(rules.domain) {
-            if let Some(account) = self.domains.get_or_make(domain.clone(), now) {
-                account.fail(rule, failure, now, &mut steps);
-                who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
-            }
+        if let Some((domain, rule)) = who.domain.zip(rules.domain)
+            && let Some(account) = self.domains.get_or_make(domain.clone(), now)
+        {
+            account.fail(rule, failure, now, &mut steps);
+            who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
         }
         let entry = who.entry(severity, failure.recoverable, now);
         self.remember(HistoryEntry {

@@ -71,6 +71,7 @@ impl Telemetry {
             ("successesNeeded", number(trust.map(|trust| trust.successes_needed.into()))),
             ("approvalId", number(approval.map(|approval| approval.id.0))),
             ("key", Field::own(notification.key.as_deref())),
+            ("fromElsewhere", if notification.is_from_elsewhere { Field::Flag(true) } else { Field::Absent }),
         ];
         self.write(level, NOTIFICATION, notification.at, &[&fields]);
     }

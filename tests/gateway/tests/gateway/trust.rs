@@ -47,10 +47,10 @@ fn is_refused(message: &Value) -> bool {
     is_refusal && said.ours["attempts"] == 0
 }
 
-/// The states that a tool went through, as people were told.
+/// The states that a tool went through, as people were told. A gateway beside it that shares the state says so too.
 fn states(world: &World) -> Vec<(String, String)> {
-    let told =
-        world.logged("notification").into_iter().filter(|line| line["notification"] == "trust_changed");
+    let is_own = |line: &Value| line["notification"] == "trust_changed" && line["fromElsewhere"] != true;
+    let told = world.logged("notification").into_iter().filter(is_own);
     let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
     told.map(|line| (text(&line, "fromState"), text(&line, "trustState"))).collect()
 }

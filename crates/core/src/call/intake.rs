@@ -62,7 +62,10 @@ impl Request {
     /// The parameters of an envelope, read.
     pub fn params(envelope: &CallEnvelope) -> Result<Document<'_>, EnvelopeError> {
         let params = envelope.payload.params.as_str();
-        Document::parse(params.as_bytes(), Limits::PARAMS).map_err(EnvelopeError::Json)
+        Document::parse(params.as_bytes(), Limits::PARAMS).map_err(|error| {
+            let position = error.position(params.as_bytes());
+            EnvelopeError::Arguments { error, position }
+        })
     }
 
     /// The same for an envelope whose [parameters](Self::params) were read already, to find its policy.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::code::Status;
-use crate::envelope::{EnvelopeError, MatchedOn};
+use crate::envelope::MatchedOn;
 use crate::guard::{Layer, Remark};
 use crate::id::ToolCallId;
 use crate::json::{Document, Limits, Value};

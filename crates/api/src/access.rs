@@ -9,8 +9,7 @@
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 use steadfast_core::id::ActorId;
-use steadfast_mcp::http::front::{Holder, Names, Principal, Tokens, bearer};
-use subtle::ConstantTimeEq as _;
+use steadfast_mcp::http::front::{AdminToken, Holder, Names, Principal, Tokens, bearer, target_host};
 
 use crate::problem::Problem;
 
@@ -75,24 +74,6 @@ pub enum Reach {
     Others,
 }
 
-/// The secret of whoever runs this.
-#[derive(Clone)]
-pub struct AdminToken(Box<[u8]>);
-
-impl AdminToken {
-    /// This secret. An empty one is none.
-    pub fn new(secret: &str) -> Option<Self> {
-        (!secret.is_empty()).then(|| Self(secret.as_bytes().into()))
-    }
-}
-
-/// Says nothing.
-impl std::fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AdminToken")
-    }
-}
-
 impl Access {
     /// Who asks for something that is for these.
     pub(crate) fn admit(&self, who: Who, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
@@ -104,14 +85,14 @@ impl Access {
     /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.
     fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
         self.names.admit(uri, headers).map_err(|why| Problem::new(why.status, "forbidden", why.text))?;
-        if !is_of_our_page(headers) {
+        if !is_of_our_page(uri, headers) {
             return Err(Problem::forbidden("asked from a page that is not ours"));
         }
         let Some(given) = bearer(headers) else {
             let is_open = self.reach == Reach::ThisMachine && !self.tokens.have_clients();
             return Ok(if is_open { Caller::Local } else { Caller::Stranger });
         };
-        if self.admin.as_ref().is_some_and(|token| token.0.ct_eq(given).into()) {
+        if self.admin.as_ref().is_some_and(|token| token.is(given)) {
             return Ok(Caller::Admin);
         }
         match self.tokens.holder(given) {
@@ -124,10 +105,10 @@ impl Access {
 
 /// Whether it was asked by a program, or by the page that we show ourselves. Pages of other programs on this machine pass where
 /// MCP clients are taken, which send what no page can send without asking first; here a page could call a tool blindly.
-fn is_of_our_page(headers: &HeaderMap) -> bool {
+fn is_of_our_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest);
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = target_host(uri).or_else(|| headers.get(HOST)?.to_str().ok());
     matches!((authority, host), (Some(authority), Some(host)) if authority.eq_ignore_ascii_case(host))
 }
 
@@ -224,7 +205,6 @@ mod tests {
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
         let nobody = Access { admin: None, ..access(false) };
         assert_eq!(ask(&nobody, Who::Admin, &[(AUTHORIZATION, "Bearer ")]), Err(StatusCode::UNAUTHORIZED));
-        assert!(AdminToken::new("").is_none(), "an empty token would be everybody's");
     }
 
     #[test]
@@ -258,6 +238,20 @@ mod tests {
             let page = ask(&access, Who::Caller, &[(ORIGIN, other)]);
             assert_eq!(page, Err(StatusCode::FORBIDDEN), "the page of another program here: {other}");
         }
+    }
+
+    #[test]
+    fn sf_7_a_page_is_compared_with_the_authority_of_an_absolute_target() {
+        let access = access(false);
+        let ask = |target: &'static str, origin: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, "127.0.0.1:3000".parse().unwrap());
+            headers.insert(ORIGIN, origin.parse().unwrap());
+            access.admit(Who::Anyone, &Uri::from_static(target), &headers).is_ok()
+        };
+        assert!(ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:8080"));
+        assert!(!ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:3000"));
+        assert!(!ask("http://evil.example/v1/status", "http://evil.example"));
     }
 
     #[test]

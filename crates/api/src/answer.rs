@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
+use steadfast::redact;
 
 /// An answer in JSON. What is told here changes all the time, so nobody may keep it.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
@@ -18,6 +19,14 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
             "text/plain; charset=utf-8",
             format!("the answer cannot be written as JSON: {error}"),
         ),
+    }
+}
+
+/// The same for a person or a program that looks: names that callers chose are shown without secrets.
+pub(crate) fn shown(status: StatusCode, body: &impl Serialize) -> Response {
+    match serde_json::to_string(body) {
+        Ok(text) => whole(status, "application/json", redact::answer(&text).into_owned()),
+        Err(_) => json(status, body),
     }
 }
 

@@ -101,6 +101,7 @@ impl Endpoint {
     pub(crate) fn takes<T: JsonSchema>(mut self) -> Self {
         self.takes = Some(shape::<T>);
         self.gives.push(wrong(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long"));
+        self.gives.push(wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body has a `Content-Encoding`"));
         self.gives.push(wrong(StatusCode::REQUEST_TIMEOUT, "the body does not end"));
         self
     }

@@ -41,17 +41,19 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 use bytes::Bytes;
-use http::{Method, Uri};
+use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use steadfast::Steadfast;
 use steadfast_executor::{Shelf, Shelves};
 use steadfast_gateway::{Configured, Listener};
 use steadfast_mcp::delivery::Link;
+use steadfast_mcp::http::front::is_encoded;
 use tower::ServiceExt as _;
 
-pub use access::{Access, AdminToken, Reach};
+pub use access::{Access, Reach};
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
+pub use steadfast_mcp::http::front::AdminToken;
 
 use crate::access::Who;
 use crate::calls::Seal;
@@ -119,7 +121,13 @@ impl Api {
                 async move |method: Method, uri: Uri| Problem::wrong_method(&method, uri.path(), &allow);
             router = router.route(path, routes.fallback(wrong_method));
         }
-        let guard = EndpointGuard { state: state.clone(), who: Who::Anyone, name: "".into(), query: None };
+        let guard = EndpointGuard {
+            state: state.clone(),
+            who: Who::Anyone,
+            name: "".into(),
+            takes_body: false,
+            query: None,
+        };
         let router = router
             .merge(page::routes().layer(from_fn_with_state(guard, admit)))
             .fallback(async |uri: Uri| Problem::no_such_path(uri.path()))
@@ -152,6 +160,8 @@ struct EndpointGuard {
     who: Who,
     /// Its method and path.
     name: Arc<str>,
+    /// Whether it reads a body.
+    takes_body: bool,
     /// The query parameters that it takes; nothing where they are not looked at.
     query: Option<Arc<[String]>>,
 }
@@ -162,8 +172,14 @@ impl EndpointGuard {
             state: state.clone(),
             who: endpoint.who,
             name: format!("{} {}", endpoint.method, endpoint.path).into(),
+            takes_body: endpoint.takes.is_some(),
             query: Some(openapi::query_names(endpoint).into()),
         }
+    }
+
+    /// Refuses a body with a content coding: it would be read as if it had none.
+    fn check_encoding(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.takes_body && is_encoded(headers) { Err(Problem::encoded()) } else { Ok(()) }
     }
 
     /// Refuses parameters that the endpoint does not take: one that is misspelled would be passed over otherwise.
@@ -191,7 +207,8 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
     let access = &guard.state.0.access;
     let admitted = access
         .admit(guard.who, request.uri(), request.headers())
-        .and_then(|caller| guard.check_query(request.uri()).map(|()| caller));
+        .and_then(|caller| guard.check_query(request.uri()).map(|()| caller))
+        .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {
         Ok(caller) => {
             request.extensions_mut().insert(caller);

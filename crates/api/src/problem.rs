@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ACCEPT_ENCODING, ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{StoreError, redact};
 use steadfast_core::turn::PlanErrors;
+use steadfast_mcp::http::front::ENCODED;
 
 use crate::answer::json;
 
@@ -153,6 +154,11 @@ impl Problem {
         Self::bad_request(format!("unknown query {parameters} {names}: {endpoint} takes {takes}"))
     }
 
+    /// The body has a content coding, which no endpoint decodes.
+    pub(crate) fn encoded() -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", ENCODED)
+    }
+
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
@@ -198,6 +204,9 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if let Some(allow) = &self.allow
             && let Ok(allow) = HeaderValue::from_str(&listed(allow.iter().map(Method::as_str)))

@@ -21,7 +21,7 @@ use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Steered, Surface};
 use steadfast_store::{Flush, Selection};
 
 use crate::access::Who;
-use crate::answer::json;
+use crate::answer::shown;
 use crate::asked::{Asked, Named, Said};
 use crate::endpoint::Endpoint;
 use crate::look;
@@ -239,7 +239,7 @@ pub(crate) async fn approve(
     match engine.decide(tenant.as_ref(), number, decision, Grantor::Operator, &by).await {
         Ok(decided) => {
             let granted = matches!(decided, Decided::Granted { .. });
-            Ok(json(StatusCode::OK, &Answering { granted }))
+            Ok(shown(StatusCode::OK, &Answering { granted }))
         }
         Err(AnswerError::Store(error)) => Err(error.into()),
         Err(AnswerError::NotDecided(why)) if why.is_gone() => Err(Problem::not_found(format!(
@@ -275,7 +275,7 @@ pub(crate) async fn breaker(
 ) -> Answered {
     let key: BreakerKey = key.parse().map_err(|why| Problem::no_such("breaker", &key).because(&why))?;
     let steered = turned(inner.steadfast.engine(), whose.read()?.as_ref(), &key, turn, &by).await?;
-    Ok(json(StatusCode::OK, &steered))
+    Ok(shown(StatusCode::OK, &steered))
 }
 
 async fn turned(
@@ -322,7 +322,7 @@ pub(crate) async fn guard(
 ) -> Answered {
     let tenant = whose.read()?;
     let freed = inner.steadfast.engine().reset_guard(tenant.as_ref(), session.as_ref(), &by).await?;
-    Ok(json(StatusCode::OK, &Freed { freed }))
+    Ok(shown(StatusCode::OK, &Freed { freed }))
 }
 
 /// What is to be done about the reliability of tools.
@@ -383,7 +383,7 @@ pub(crate) async fn debug(
             Debugged::Forgotten(engine.flush(&which.read()?, &by).await?)
         }
     };
-    Ok(json(StatusCode::OK, &done))
+    Ok(shown(StatusCode::OK, &done))
 }
 
 /// What was changed in the trust of tools.
@@ -407,7 +407,7 @@ pub(crate) async fn trust(
     for target in meant.targets() {
         changes += engine.reset_trust(tenant.as_ref(), target, &by).await?.len();
     }
-    Ok(json(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
+    Ok(shown(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
 }
 
 /// The target of a request: `namespace/tool` (with the slash encoded), `domain:HOST`, or `*` for everything.
@@ -466,7 +466,7 @@ pub(crate) async fn recover(
     if changes == 0 && !matches!(meant, Meant::Everything) {
         return Err(Problem::no_such("escalated tool or domain", &key));
     }
-    Ok(json(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
+    Ok(shown(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
 }
 
 /// Which records are forgotten.
@@ -496,7 +496,7 @@ pub(crate) async fn flush(
     Asked(which): Asked<Forgotten>,
 ) -> Answered {
     let forgotten = inner.steadfast.engine().flush(&which.read()?, &by).await?;
-    Ok(json(StatusCode::OK, &Removed { forgotten }))
+    Ok(shown(StatusCode::OK, &Removed { forgotten }))
 }
 
 impl Forgotten {
@@ -549,7 +549,7 @@ pub(crate) async fn resolve(
     let key = read_key(&name).map_err(|why| Problem::no_such("record", &name).because(&why))?;
     let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
     match inner.steadfast.engine().resolve(key, resolution, &by).await? {
-        ResolveVerdict::Resolved => Ok(json(StatusCode::OK, &ResolveResponse { resolved: true })),
+        ResolveVerdict::Resolved => Ok(shown(StatusCode::OK, &ResolveResponse { resolved: true })),
         ResolveVerdict::NotUnknown => Err(Problem::no_such("record with an unknown outcome", &name)),
         ResolveVerdict::NotSettled(left) => Err(not_settled(left)),
     }
@@ -615,5 +615,5 @@ pub(crate) async fn switches(
         after: words(after),
     };
     steadfast.engine().audited(&by, done).await;
-    json(StatusCode::OK, &after)
+    shown(StatusCode::OK, &after)
 }

@@ -13,7 +13,7 @@ use http::Request;
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_address};
 use steadfast_api::{Api, Around};
-use steadfast_gateway::{Configured, Direct, Door, Listener, OwnTools, Pool};
+use steadfast_gateway::{Caller, Configured, Connection, Direct, Door, Listener, Operator, OwnTools, Pool};
 use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
@@ -71,6 +71,8 @@ impl Listened {
         // Behind several doors a server is still one.
         let all = doors.iter().flat_map(|(_, servers)| servers);
         let servers: BTreeMap<_, _> = all.map(|server| (server.name.clone(), server.clone())).collect();
+        let admin = admin_token::find_or_make(&steadfast.config());
+        let operator = admin.clone().map(|token| Operator { token, actor: Connection::of_parent().actor });
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for (path, servers) in doors {
             let listener = Listener::new(Door {
@@ -82,6 +84,7 @@ impl Listened {
                 pool: pool.clone(),
                 tokens: access.tokens.clone(),
                 local: access.local.clone(),
+                operator: operator.clone(),
             });
             let settings = Settings { names: names.clone(), ..Settings::default() };
             endpoints.push((path, Endpoint::new(listener.clone(), settings)));
@@ -96,12 +99,7 @@ impl Listened {
             Shelves(vec![Arc::new(PlainTools::of(steadfast)?), Arc::new(ServerTools(direct.clone()))]);
         let api = Api::within(
             steadfast.clone(),
-            steadfast_api::Access {
-                names,
-                tokens: access.tokens.clone(),
-                reach: access.reach(),
-                admin: admin_token::find_or_make(&steadfast.config()),
-            },
+            steadfast_api::Access { names, tokens: access.tokens.clone(), reach: access.reach(), admin },
             Around {
                 tools: Arc::new(tools),
                 servers: servers.into_values().collect(),

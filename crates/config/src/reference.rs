@@ -201,7 +201,9 @@ const COMMAND_TOOLS: &str = "
 
 These stand in `[command_tools.NAME]`: a tool that is a command, run once for each attempt. What is said about its calls
 stands in `[tools.\"command/NAME\"]`. Beside its `env` it gets `TOOL_IDEMPOTENCY_KEY`, `TOOL_ATTEMPT` (from 1) and, where there
-is one, `TOOL_DEADLINE_MS` (since the epoch). A command that takes too long is ended with everything that it started.
+is one, `TOOL_DEADLINE_MS` (since the epoch). A command that takes too long is ended with everything that it started, and so is what a
+command leaves behind when it ends. On Linux this includes processes that left its process group (`setsid`, daemons). On other systems
+such a process is not found and goes on running.
 
 ```toml
 [command_tools.convert]

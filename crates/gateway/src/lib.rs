@@ -60,7 +60,7 @@ mod wrap;
 
 pub use configured::{Configured, Sharing, Start};
 pub use direct::{Direct, DirectTool};
-pub use listen::{Door, Listener};
+pub use listen::{Door, Listener, Operator};
 pub use local::{namespace_of, namespace_of_url};
 pub use look::{EndView, InstanceState, InstanceView, ServerView, SessionView};
 pub use pool::Pool;

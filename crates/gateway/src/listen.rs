@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use steadfast_core::id::{ActorId, Digest, SessionKey};
 use steadfast_executor::Engine;
 use steadfast_mcp::http::front::{
-    self, Caller, Front, Holder, Listening, NotAdmitted, Principal, Refusal, Resumed, SessionId,
+    self, AdminToken, Caller, Front, Holder, Listening, NotAdmitted, Principal, Refusal, Resumed, SessionId,
     StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, MODERN};
@@ -53,6 +53,17 @@ pub struct Door {
     pub tokens: Tokens,
     /// Who asks without a token, as long as no client has one. Nobody, where others than those of this machine can ask.
     pub local: Option<ActorId>,
+    /// The holder of the admin token, who makes calls like a client.
+    pub operator: Option<Operator>,
+}
+
+/// The operator of a gateway as a client of it.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    /// What the operator sends.
+    pub token: AdminToken,
+    /// As whom the calls are made.
+    pub actor: ActorId,
 }
 
 /// The sessions of all clients of a door.
@@ -346,7 +357,12 @@ fn introduction(initialize: &Message) -> Digest {
 
 impl Front for Listener {
     fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, NotAdmitted> {
-        let Door { tokens, local, .. } = &self.door;
+        let Door { tokens, local, operator, .. } = &self.door;
+        if let (Some(operator), Some(bearer)) = (operator, bearer)
+            && operator.token.is(bearer)
+        {
+            return Ok(Principal::new(operator.actor.clone()));
+        }
         match bearer.and_then(|bearer| tokens.holder(bearer)) {
             Some(Holder::Client(principal)) => Ok(principal),
             Some(Holder::Viewer(_)) => Err(NotAdmitted::VIEWER),
@@ -487,6 +503,7 @@ mod tests {
             pool: Arc::default(),
             tokens: Tokens::default(),
             local: Some(me()),
+            operator: AdminToken::new("person").map(|token| Operator { token, actor: me() }),
         })
     }
 
@@ -566,6 +583,7 @@ mod tests {
         for bearer in [None, Some(&b"anything"[..])] {
             assert_eq!(listener.admit(bearer), Err(NotAdmitted::TOKEN));
         }
+        assert_eq!(listener.admit(Some(b"person")), Ok(principal()), "the admin may do everything");
         let reached = Listener::new(Door { tokens: Tokens::default(), local: None, ..listener.door.clone() });
         assert_eq!(reached.admit(None), Err(NotAdmitted::TOKEN), "others can reach it");
     }

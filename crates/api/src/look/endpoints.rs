@@ -7,7 +7,7 @@ use serde::Serialize;
 use steadfast_executor::Series;
 
 use crate::access::Who;
-use crate::answer::{accepts, json, whole};
+use crate::answer::{accepts, shown, whole};
 use crate::asked::{Asked, Named};
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
@@ -249,7 +249,7 @@ const JSON_LINES: &str = "application/jsonl";
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 async fn status(Shared(State(inner)): Shared<State>) -> Response {
-    json(StatusCode::OK, &look::status(&inner.steadfast, &inner.around).await)
+    shown(StatusCode::OK, &look::status(&inner.steadfast, &inner.around).await)
 }
 
 async fn breakers(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::BreakersAsked>) -> Answered {
@@ -285,17 +285,17 @@ async fn tools(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::To
 
 /// A page, or what was wrong with the question.
 fn listed(page: Result<impl Serialize, String>) -> Answered {
-    Ok(json(StatusCode::OK, &page.map_err(Problem::misread)?))
+    Ok(shown(StatusCode::OK, &page.map_err(Problem::misread)?))
 }
 
 async fn audit(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::AuditAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::misread)?;
-    Ok(json(StatusCode::OK, &look::audit(inner.steadfast.engine(), &wanted).await?))
+    Ok(shown(StatusCode::OK, &look::audit(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn failures(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::FailuresAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::misread)?;
-    Ok(json(StatusCode::OK, &look::failures(inner.steadfast.engine(), &wanted).await?))
+    Ok(shown(StatusCode::OK, &look::failures(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn tool_failures(
@@ -311,30 +311,30 @@ async fn tool_failures(
         return Err(Problem::no_such("tool", &name)
             .because(&"it was never called here, and no server that has been used lists it"));
     }
-    Ok(json(StatusCode::OK, &failures))
+    Ok(shown(StatusCode::OK, &failures))
 }
 
 async fn tool_annotations(Shared(State(inner)): Shared<State>, Named(name): Named) -> Answered {
     let tool = look::tool(&name).map_err(|why| Problem::no_such("tool", &name).because(&why))?;
     match look::annotations(inner.steadfast.engine(), tool).await? {
-        Some(seen) => Ok(json(StatusCode::OK, &seen)),
+        Some(seen) => Ok(shown(StatusCode::OK, &seen)),
         None => Err(Problem::no_such("record of the annotations of the tool", &name)),
     }
 }
 
 async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::misread)?;
-    Ok(json(StatusCode::OK, &look::records(inner.steadfast.engine(), &wanted).await?))
+    Ok(shown(StatusCode::OK, &look::records(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::HistoryAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::misread)?;
-    Ok(json(StatusCode::OK, &look::history(&**inner.steadfast.store(), &wanted).await?))
+    Ok(shown(StatusCode::OK, &look::history(&**inner.steadfast.store(), &wanted).await?))
 }
 
 async fn story(Shared(State(inner)): Shared<State>, Named(id): Named) -> Answered {
     match look::story(&inner.steadfast, &id).await? {
-        Some(story) => Ok(json(StatusCode::OK, &story)),
+        Some(story) => Ok(shown(StatusCode::OK, &story)),
         None => Err(Problem::no_such("call with the request id", &id)),
     }
 }
@@ -344,12 +344,12 @@ async fn running(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::
 }
 
 async fn series(Shared(State(inner)): Shared<State>) -> Response {
-    json(StatusCode::OK, &look::series(&inner.steadfast))
+    shown(StatusCode::OK, &look::series(&inner.steadfast))
 }
 
 async fn traces(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::TracesAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::misread)?;
-    Ok(json(StatusCode::OK, &look::traces(inner.steadfast.engine(), &wanted).await?))
+    Ok(shown(StatusCode::OK, &look::traces(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn trace(Shared(State(inner)): Shared<State>, headers: HeaderMap, Named(id): Named) -> Answered {
@@ -357,7 +357,7 @@ async fn trace(Shared(State(inner)): Shared<State>, headers: HeaderMap, Named(id
         Some(story) if accepts(&headers, JSON_LINES) => {
             Ok(whole(StatusCode::OK, JSON_LINES, look::lines(&story)))
         }
-        Some(story) => Ok(json(StatusCode::OK, &story)),
+        Some(story) => Ok(shown(StatusCode::OK, &story)),
         None => Err(Problem::no_such("turn with the trace or name", &id)),
     }
 }
@@ -379,10 +379,10 @@ async fn metrics(Shared(State(inner)): Shared<State>) -> Response {
 }
 
 async fn healthz() -> Response {
-    json(StatusCode::OK, &look::Health { ok: true })
+    shown(StatusCode::OK, &look::Health { ok: true })
 }
 
 async fn readyz(Shared(State(inner)): Shared<State>) -> Answered {
     inner.steadfast.check_store().await?;
-    Ok(json(StatusCode::OK, &look::Health { ok: true }))
+    Ok(shown(StatusCode::OK, &look::Health { ok: true }))
 }

@@ -10,6 +10,7 @@ use steadfast_core::breaker::State;
 use steadfast_core::classify::Nature;
 use steadfast_core::code::Code;
 use steadfast_core::id::{ActorId, Namespace, RequestId, SessionKey, TenantId, ToolCallId, ToolName, TurnId};
+use steadfast_core::redact;
 use steadfast_core::turn::trace::{Event, EventType, Kind, Span, SpanId, TraceId, iso};
 use steadfast_core::turn::{Outcome, Strategy, TurnStatus};
 use steadfast_store::Position;
@@ -204,7 +205,7 @@ pub fn lines(story: &TraceView) -> String {
     fn line(kind: &str, content: &impl Serialize, lines: &mut String) {
         // Everything in a story can be written.
         let text = serde_json::to_string(content).unwrap_or_default();
-        lines.push_str(&format!("{{\"{kind}\":{text}}}\n"));
+        lines.push_str(&format!("{{\"{kind}\":{}}}\n", redact::answer(&text)));
     }
     let mut lines = String::new();
     line("turn", &story.turn, &mut lines);

@@ -65,7 +65,10 @@ impl Request {
     /// [parsed](CallEnvelope::parse) cannot have.
     pub fn params(envelope: &CallEnvelope) -> Result<Document<'_>, EnvelopeError> {
         let params = envelope.payload.params.as_str();
-        Document::parse(params.as_bytes(), Limits::PARAMS).map_err(EnvelopeError::Json)
+        Document::parse(params.as_bytes(), Limits::PARAMS).map_err(|error| {
+            let position = error.position(params.as_bytes());
+            EnvelopeError::Arguments { error, position }
+        })
     }
 
     /// The request that an envelope makes whose [parameters](Self::params) were read already, to find its policy.

@@ -13,7 +13,7 @@ use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ActorId, InvalidId};
-use crate::json::{Document, JsonError, Kind, Limits, Value};
+use crate::json::{Document, JsonError, Kind, Limits, Position, Value};
 use crate::key::DedupeMode;
 use crate::output::RawJson;
 use crate::redact;
@@ -52,6 +52,13 @@ pub enum UnknownFields {
 pub enum EnvelopeError {
     /// It is not JSON, or too large, or too deep.
     Json(JsonError),
+    /// The arguments of a call that came without an envelope are not JSON that every reader understands in the same way.
+    Arguments {
+        /// What is wrong with them.
+        error: JsonError,
+        /// Where, in the arguments as they were sent.
+        position: Position,
+    },
     /// It is JSON, but not an envelope.
     Fields {
         /// `unsupported_version` if a version is one that we do not speak, else `invalid_envelope`.
@@ -67,7 +74,7 @@ impl EnvelopeError {
     /// The code for the answer.
     pub const fn code(&self) -> Code {
         match self {
-            Self::Json(_) => Code::InvalidEnvelope,
+            Self::Json(_) | Self::Arguments { .. } => Code::InvalidEnvelope,
             Self::Fields { code, .. } => *code,
         }
     }
@@ -77,6 +84,9 @@ impl fmt::Display for EnvelopeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => write!(f, "the envelope is not readable JSON: {error}"),
+            Self::Arguments { error, position: Position { line, column } } => {
+                write!(f, "the arguments at line {line}, column {column}: {}", error.problem)
+            }
             Self::Fields { problems, more, .. } => {
                 f.write_str("the envelope is not valid: ")?;
                 for (place, problem) in problems.iter().enumerate() {
@@ -97,7 +107,7 @@ impl fmt::Display for EnvelopeError {
 impl std::error::Error for EnvelopeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Json(error) => Some(error),
+            Self::Json(error) | Self::Arguments { error, .. } => Some(error),
             Self::Fields { .. } => None,
         }
     }

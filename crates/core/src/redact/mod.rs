@@ -7,11 +7,14 @@
 //! | --- | --- |
 //! | `names` | the value of a field, variable, flag, header or query parameter whose name says that it is secret |
 //! | `shapes` | known token shapes (`ghp_…`, `sk-…`, JWT, …) and strings that look random |
+//! | `shapes` | numbers of payment cards, by their check digit |
 //! | `scan` | credentials in URLs, `Bearer` and `Basic`, private key blocks, and where each of the above may stand in a text |
 //!
 //! A text that is JSON as a whole is read and rewritten as JSON (`structure`), so that it stays valid and
 //! no escape can hide a secret; any other text is scanned once from left to right. Both take linear time,
 //! whatever the text, and doing it twice changes nothing.
+//!
+//! Controls of writing direction and of terminals, by which a line looks different from what it says, leave as `\u202e`.
 //!
 //! When in doubt a value is masked: a message that says less is better than one that says too much.
 
@@ -59,6 +62,15 @@ pub fn excerpt(long: &str, max_bytes: usize) -> String {
         cut = up_to(cut, start);
     }
     format!("{cut}{ELLIPSIS}")
+}
+
+/// An answer of ours in JSON, in which the names of tools, requests and conversations leave without secrets: callers choose them, and
+/// may choose badly. Everything else stays as it is.
+pub fn answer(json: &str) -> Cow<'_, str> {
+    let limits = Limits { bytes: usize::MAX, depth: Limits::ENVELOPE.depth };
+    let redacted =
+        Document::parse(json.as_bytes(), limits).ok().and_then(|read| structure::answer(read.root()));
+    redacted.map_or(Cow::Borrowed(json), Cow::Owned)
 }
 
 /// What may be told of the arguments of a call: their shape and their harmless beginnings, as JSON of at

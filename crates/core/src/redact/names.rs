@@ -61,6 +61,11 @@ pub(super) fn is_working_folder(name: &str) -> bool {
     is_one_of(&["pwd", "oldpwd"], name)
 }
 
+/// Whether a field of an answer of ours holds a name that a caller chose, or a sentence with such a name in it.
+pub(super) fn holds_a_chosen_name(field: &str) -> bool {
+    is_one_of(&CHOSEN_NAMES, field)
+}
+
 /// The words of a name, without those at its end that only say how the value is written.
 fn words(name: &str) -> Vec<&str> {
     let mut words = all_words(name);
@@ -148,6 +153,15 @@ type Words = LazyLock<Vec<&'static str>>;
 fn list(words: &'static str) -> Vec<&'static str> {
     words.split(' ').collect()
 }
+
+/// The fields of our answers that hold names of tools, requests and conversations, or sentences about them.
+static CHOSEN_NAMES: Words = LazyLock::new(|| {
+    list(
+        "\
+    breakers conversation correlationId key message model name namespace request requestId session sessionKey \
+    sessions subject text tool toolCallId toolName toolNamespace tools todo turn turnId what",
+    )
+});
 
 /// Secret wherever they stand in the name.
 static SECRET_WORDS: Words = LazyLock::new(|| {

@@ -52,6 +52,8 @@ impl<'t> Scanner<'t, '_> {
                 self.word = None;
             } else if is_blob(byte) {
                 self.blob();
+            } else if let Some(length) = invisible(self.bytes.get(self.at..).unwrap_or_default()) {
+                self.escape(length);
             } else {
                 self.at += 1;
             }
@@ -82,8 +84,15 @@ impl<'t> Scanner<'t, '_> {
         let mut at = start;
         while at < end {
             let boundary = at == from || !self.byte(at - 1).is_some_and(|byte| byte.is_ascii_alphanumeric());
-            let shape =
-                if boundary { shapes::known_shape(self.bytes.get(at..).unwrap_or_default()) } else { None };
+            let rest = self.bytes.get(at..).unwrap_or_default();
+            let shape = match boundary {
+                true => shapes::known_shape(rest).or_else(|| {
+                    // The digits of a fraction, and a telephone number.
+                    let is_part = at > from && matches!(self.byte(at - 1), Some(b'.' | b'+'));
+                    if is_part { None } else { shapes::card_number(rest) }
+                }),
+                false => None,
+            };
             if let Some(length) = shape {
                 self.random_parts(from, at);
                 self.mask(at..at + length);
@@ -345,11 +354,19 @@ impl<'t> Scanner<'t, '_> {
     /// Masks a private key in PEM, its lines real or escaped. One that was cut off ends where no such line can.
     fn private_key(&mut self) -> bool {
         let start = self.at;
+        let Some(end) = self.end_of_private_key(start) else { return false };
+        self.mask(start..end);
+        self.at = end;
+        true
+    }
+
+    /// Where the private key ends whose first line begins here, if one does.
+    fn end_of_private_key(&self, start: usize) -> Option<usize> {
         let label = start + PEM_BEGIN.len();
         let label_end =
             self.end_within(label, label + MAX_PEM_LABEL, |byte| byte.is_ascii_uppercase() || byte == b' ');
         if !self.slice(label, label_end).contains("PRIVATE KEY") {
-            return false;
+            return None;
         }
         let mut at = label_end;
         while let Some(byte) = self.byte(at) {
@@ -370,13 +387,33 @@ impl<'t> Scanner<'t, '_> {
                 break;
             }
         }
-        self.mask(start..at);
-        self.at = at;
-        true
+        Some(at)
+    }
+
+    /// Where a value ends with the private keys that begin in it: the rules for a value stop at a blank or at the end of a line,
+    /// and the lines of a key go on.
+    fn end_with_keys(&self, value: &Range<usize>) -> usize {
+        let (mut from, mut end) = (value.start, value.end);
+        while from < end {
+            let last = (end + PEM_BEGIN.len() - 1).min(self.bytes.len());
+            let begins = self.bytes.get(from..last).unwrap_or_default();
+            let begin = begins.windows(PEM_BEGIN.len()).position(|part| part == PEM_BEGIN.as_bytes());
+            let Some(begin) = begin.map(|place| from + place) else { break };
+            // What was looked at for a key is not looked at again.
+            from = match self.end_of_private_key(begin) {
+                Some(key) => {
+                    end = end.max(key);
+                    key
+                }
+                None => begin + PEM_BEGIN.len(),
+            };
+        }
+        end
     }
 
     /// Masks a value and goes on behind it.
     fn mask_value(&mut self, value: Range<usize>) {
+        let value = if value.is_empty() { value } else { value.start..self.end_with_keys(&value) };
         self.at = value.end.max(self.at);
         if !value.is_empty() && self.slice(value.start, value.end) != MASK {
             self.mask(value);
@@ -385,11 +422,23 @@ impl<'t> Scanner<'t, '_> {
     }
 
     fn mask(&mut self, secret: Range<usize>) {
-        let kept = self.text.get(self.kept..secret.start).unwrap_or_default();
+        self.replace(secret, MASK);
+    }
+
+    /// Shows a character that would hide or rearrange others.
+    fn escape(&mut self, length: usize) {
+        let place = self.at..self.at + length;
+        let code = self.slice(place.start, place.end).chars().next().map_or(0, u32::from);
+        self.at = place.end;
+        self.replace(place, &format!("\\u{code:04x}"));
+    }
+
+    fn replace(&mut self, place: Range<usize>, with: &str) {
+        let kept = self.text.get(self.kept..place.start).unwrap_or_default();
         let out = self.out.get_or_insert_with(String::new);
         out.push_str(kept);
-        out.push_str(MASK);
-        self.kept = secret.end;
+        out.push_str(with);
+        self.kept = place.end;
     }
 
     /// The quote that stands here, perhaps escaped because the text is a string within a string.
@@ -510,6 +559,17 @@ const fn ends_value(byte: u8) -> bool {
 
 const fn ends_url(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b'`' | b'<' | b'>' | b'\\')
+}
+
+/// The length of the character that begins here, if it is one by which a text looks different from what it says: the
+/// controls of writing direction (U+202A to U+202E, U+2066 to U+2069), and those of terminals beyond ASCII (U+0080 to U+009F).
+/// The plain marks of direction stay: texts in Arabic or Hebrew have them.
+const fn invisible(text: &[u8]) -> Option<usize> {
+    match text {
+        [0xe2, 0x80, 0xaa..=0xae, ..] | [0xe2, 0x81, 0xa6..=0xa9, ..] => Some(3),
+        [0xc2, 0x80..=0x9f, ..] => Some(2),
+        _ => None,
+    }
 }
 
 /// A user without a password, such as `git`, tells nothing.

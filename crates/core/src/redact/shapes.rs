@@ -36,6 +36,60 @@ pub(super) fn known_shape(text: &[u8]) -> Option<usize> {
     )
 }
 
+/// The end of the payment card number that starts at the beginning of `text`, if one does: 13 to 19 digits with a right check
+/// digit (Luhn), beginning as numbers of cards do, in one piece or in groups with one blank or one dash between. Times in
+/// milliseconds begin with a 1, and are none.
+pub(super) fn card_number(text: &[u8]) -> Option<usize> {
+    let (mut digits, mut count, mut at) = ([0_u8; MAX_CARD], 0, 0);
+    let (mut separator, mut end) = (None, None);
+    loop {
+        let before = count;
+        while let Some(digit @ b'0'..=b'9') = text.get(at) {
+            let Some(place) = digits.get_mut(count) else { return end };
+            (*place, count, at) = (digit - b'0', count + 1, at + 1);
+        }
+        let (group, rest) = (count - before, text.get(at..).unwrap_or_default());
+        if before > 0 && group < MIN_CARD_GROUP {
+            return end;
+        }
+        let goes_on = match rest {
+            [b'.', next, ..] => next.is_ascii_digit(),
+            [next, ..] => next.is_ascii_alphanumeric() || *next == b'_',
+            [] => false,
+        };
+        if !goes_on && is_card(digits.get(..count).unwrap_or_default()) {
+            end = Some(at);
+        }
+        match rest {
+            [by @ (b' ' | b'-'), b'0'..=b'9', ..]
+                if separator.is_none_or(|other| other == by) && (before > 0 || group == CARD_GROUP) =>
+            {
+                (separator, at) = (Some(by), at + 1);
+            }
+            _ => return end,
+        }
+    }
+}
+
+fn is_card(digits: &[u8]) -> bool {
+    let begins = match digits {
+        [3..=6, ..] => true,
+        [2, 2..=7, ..] => digits.len() == 16,
+        _ => false,
+    };
+    let sum: u32 = digits
+        .iter()
+        .rev()
+        .enumerate()
+        .map(|(place, digit)| match (place % 2, u32::from(*digit)) {
+            (0, digit) => digit,
+            (_, digit @ 5..) => digit * 2 - 9,
+            (_, digit) => digit * 2,
+        })
+        .sum();
+    begins && digits.len() >= MIN_CARD && sum % 10 == 0
+}
+
 /// Whether a string of letters, digits and `-_+/` looks random, and is none of the known public ones.
 /// `public_hex` says whether a name before it makes hexadecimal harmless; it is asked only if that matters.
 pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bool {
@@ -232,6 +286,12 @@ impl Tail {
     }
 }
 
+/// The digits of the number of a payment card.
+const MIN_CARD: usize = 13;
+const MAX_CARD: usize = 19;
+/// The digits of the first of its groups, where it is written in groups, and the fewest of each other.
+const CARD_GROUP: usize = 4;
+const MIN_CARD_GROUP: usize = 2;
 /// Length from which a mix of upper case, lower case and digits can be called random.
 const MIN_MIXED: usize = 24;
 /// Length from which anything else can be.
@@ -393,6 +453,46 @@ mod tests {
             assert!(!looks_random(plain, || false), "{plain}");
         }
         assert!(!looks_random("d41d8cd98f00b204e9800998ecf8427e", || true));
+    }
+
+    #[test]
+    fn card_numbers_are_told_from_other_numbers_by_their_check_digit_and_their_beginning() {
+        for card in [
+            "4111111111111111",
+            "4111 1111 1111 1111",
+            "4111-1111-1111-1111",
+            "4222222222222",
+            "5555555555554444",
+            "2223003122003222",
+            "378282246310005",
+            "3782 822463 10005",
+            "30569309025904",
+            "6011 1111 1111 1117",
+            "3530111333300000",
+            "6200000000000000000",
+        ] {
+            for after in ["", ".", ". Then", ",4", " 2026", " EUR", ")", "-x", "\n4"] {
+                let end = card_number(format!("{card}{after}").as_bytes());
+                assert_eq!(end, Some(card.len()), "{card}{after}");
+            }
+        }
+        for other in [
+            "4111111111111112",
+            "4111 1111-1111 1111",
+            "4111  1111 1111 1111",
+            "41111111111111110000",
+            "41111111111111a1",
+            "4111111111111111a",
+            "4111111111111111_1",
+            "4111111111111111.5",
+            "4 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1",
+            "1763498308123",
+            "0000000000000000",
+            "411111111116",
+            "2026-11-18 20:38:28",
+        ] {
+            assert_eq!(card_number(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

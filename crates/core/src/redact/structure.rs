@@ -3,28 +3,21 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{ELLIPSIS, MASK, is_secret_name, scan, up_to, within};
+use super::{ELLIPSIS, MASK, is_secret_name, names, scan, shapes, up_to, within};
 use crate::json::{Kind, Value};
 
 /// The text of a whole document without its secrets; nothing if it has none.
 pub(super) fn redact(root: Value<'_>, nested_texts: u8) -> Option<String> {
     let mut edits = Edits { nested_texts, done: Vec::new() };
     edits.value(root, None);
-    if edits.done.is_empty() {
-        return None;
-    }
-    let offset = root.span().start;
-    let text = root.raw();
-    let mut out = String::with_capacity(text.len());
-    let mut kept = 0;
-    for (place, replacement) in &edits.done {
-        let (start, end) = (place.start - offset, place.end - offset);
-        out.push_str(text.get(kept..start).unwrap_or_default());
-        out.push_str(replacement);
-        kept = end;
-    }
-    out.push_str(text.get(kept..).unwrap_or_default());
-    Some(out)
+    edits.applied_to(root)
+}
+
+/// The text of an answer of ours without secrets in the names that callers chose; nothing if there are none.
+pub(super) fn answer(root: Value<'_>) -> Option<String> {
+    let mut edits = Edits { nested_texts: 0, done: Vec::new() };
+    edits.chosen_names(root, None);
+    edits.applied_to(root)
 }
 
 /// A redacted summary of a value, as JSON of at most `most` bytes.
@@ -41,9 +34,49 @@ struct Edits {
 }
 
 impl Edits {
-    fn value(&mut self, value: Value<'_>, label: Option<&str>) {
+    /// The text of a document with all that was replaced; nothing if nothing was.
+    fn applied_to(&self, root: Value<'_>) -> Option<String> {
+        if self.done.is_empty() {
+            return None;
+        }
+        let offset = root.span().start;
+        let text = root.raw();
+        let mut out = String::with_capacity(text.len());
+        let mut kept = 0;
+        for (place, replacement) in &self.done {
+            let (start, end) = (place.start - offset, place.end - offset);
+            out.push_str(text.get(kept..start).unwrap_or_default());
+            out.push_str(replacement);
+            kept = end;
+        }
+        out.push_str(text.get(kept..).unwrap_or_default());
+        Some(out)
+    }
+
+    /// `field` is the name of the field that the value is in, if that holds a name that a caller chose.
+    fn chosen_names(&mut self, value: Value<'_>, field: Option<&str>) {
         match value.kind() {
             Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}
+            Kind::String(text) => {
+                let Some(field) = field.filter(|_| !is_own_id(&text)) else { return };
+                if let Cow::Owned(redacted) = within(&text, Some(field), self.nested_texts) {
+                    self.done.push((value.span(), quoted(&redacted)));
+                }
+            }
+            Kind::Array(items) => items.for_each(|item| self.chosen_names(item, field)),
+            Kind::Object(members) => {
+                for (name, member) in members {
+                    self.chosen_names(member, Some(&*name).filter(|name| names::holds_a_chosen_name(name)));
+                }
+            }
+        }
+    }
+
+    fn value(&mut self, value: Value<'_>, label: Option<&str>) {
+        match value.kind() {
+            Kind::Null | Kind::Bool(_) => {}
+            Kind::Number(digits) if is_card(digits) => self.mask(value),
+            Kind::Number(_) => {}
             Kind::String(text) => {
                 if let Cow::Owned(redacted) = within(&text, label, self.nested_texts) {
                     self.done.push((value.span(), quoted(&redacted)));
@@ -99,6 +132,7 @@ impl Edits {
 fn summarise(value: Value<'_>, label: Option<&str>, most: usize, depth: usize, out: &mut String) {
     match value.kind() {
         Kind::Null | Kind::Bool(_) => out.push_str(value.raw()),
+        Kind::Number(digits) if is_card(digits) => out.push_str(&quoted(MASK)),
         Kind::Number(digits) if digits.len() <= MAX_SUMMARY_NUMBER => out.push_str(digits),
         Kind::Number(digits) => out.push_str(&quoted(&short(digits, None))),
         Kind::String(text) => out.push_str(&quoted(&short(&text, label))),
@@ -217,6 +251,16 @@ fn is_secret_member(name: &str, named: bool) -> bool {
     is_secret_name(name) || (named && name.eq_ignore_ascii_case("value"))
 }
 
+/// Whether this is an id of our own. They are hexadecimal, and no secrets.
+fn is_own_id(text: &str) -> bool {
+    text.len() <= MAX_OWN_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+/// Whether a number is that of a payment card.
+fn is_card(digits: &str) -> bool {
+    shapes::card_number(digits.as_bytes()) == Some(digits.len())
+}
+
 /// Nothing, a truth value and an empty container tell nothing, and a mask is already one.
 fn is_worth_masking(value: Value<'_>) -> bool {
     match value.kind() {
@@ -232,6 +276,8 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// The length of our longest ids.
+const MAX_OWN_ID: usize = 64;
 /// Parts of one container that a summary shows.
 const MAX_SUMMARY_PARTS: usize = 16;
 /// Containers within containers that a summary shows.

@@ -180,6 +180,97 @@ fn what_is_no_secret_stays_as_it_is() {
     }
 }
 
+/// Only the first line was masked, and the key followed in plain text.
+#[test]
+fn sf_6_a_private_key_in_a_bearer_token_is_masked_to_its_last_line() {
+    let short = "c2hvcnQ=";
+    for key in [pem(), pem().replace("\n-----END", &format!("\n{short}\n-----END"))] {
+        for place in [
+            format!("Authorization: Bearer {key}"),
+            format!("authorization: {key}\nhost: x"),
+            format!("Bearer {key} and more"),
+            format!("Bearer abc{key}\nand more"),
+            format!("Cookie: a=1; b={key}"),
+            format!("password={key}"),
+            format!("token = x{key}, next"),
+            format!("--token x{key}"),
+            format!("-u bob:{key}"),
+            format!("password='{key}' next"),
+            format!("Authorization: Bearer {}", key.replace('\n', "\\n")),
+        ] {
+            let redacted = text(&place).into_owned();
+            for leaked in ["MIIE", "AbCdEf", short, "PRIVATE KEY", "-----END"] {
+                assert!(!redacted.contains(leaked), "{leaked} of {place}\n{redacted}");
+            }
+            assert_eq!(text(&redacted), redacted, "a second time");
+        }
+    }
+    assert_eq!(text("Bearer -----BEGIN CERTIFICATE-----"), "Bearer [redacted] CERTIFICATE-----");
+}
+
+#[test]
+fn sf_6_the_names_that_callers_chose_leave_an_answer_without_secrets() {
+    let secret = format!("ghp_{}", "9aK3xQ7mZ2pL5vB8nR1tY6");
+    let id = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let told = format!(
+        r#"{{"calls":[{{"requestId":"r-{secret}","tool":"bank/pay-{secret}","session":"{secret}","key":"{id}"}}],
+            "findings":[{{"what":"bank/{secret} fails","tools":["a","{secret}"]}}],"output":"{secret}","next":"{id}"}}"#
+    );
+    let expected = told.replacen(&secret, MASK, 5);
+    assert_eq!(answer(&told), expected);
+    assert_eq!(answer(&expected), expected, "a second time");
+    assert!(matches!(answer("no JSON"), Cow::Borrowed("no JSON")));
+}
+
+#[test]
+fn sf_6_card_numbers_do_not_leave() {
+    for (before, after) in [
+        ("card 4111111111111111.", "card [redacted]."),
+        ("card 4111 1111 1111 1111 until 12/29", "card [redacted] until 12/29"),
+        ("card 3782-822463-10005, Ann", "card [redacted], Ann"),
+        ("order-4111-1111-1111-1111-7", "order-[redacted]-7"),
+        ("/cards/5555555555554444/charge", "/cards/[redacted]/charge"),
+        (r#"{"text":"4111111111111111","n":4111111111111111}"#, r#"{"text":"[redacted]","n":"[redacted]"}"#),
+        (r#"{"nested":"{\"n\":4111111111111111}"}"#, r#"{"nested":"{\"n\":\"[redacted]\"}"}"#),
+    ] {
+        assert_eq!(text(before), after);
+        assert_eq!(text(after), after, "a second time");
+    }
+    let document = r#"{"n":4111111111111111,"t":"4111 1111 1111 1111","ms":1763498308123}"#;
+    let document = Document::parse(document.as_bytes(), Limits::ENVELOPE).unwrap();
+    let told = summary(document.root());
+    assert_eq!(told.as_str(), r#"{"n":"[redacted]","t":"[redacted]","ms":1763498308123}"#);
+    for plain in [
+        "order 4111111111111112",
+        "after 1763498308123 ms",
+        "0.4111111111111111 of it",
+        "3.4111111111111111",
+        "call +4111111111111111",
+        "id 41111111111111110000000000",
+        "build x4111111111111111",
+    ] {
+        assert!(matches!(text(plain), Cow::Borrowed(_)), "{plain}\n{}", text(plain));
+    }
+}
+
+#[test]
+fn sf_6_controls_that_make_a_text_look_like_another_are_shown() {
+    for (before, after) in [
+        ("paid \u{202e}001\u{202c} EUR", "paid \\u202e001\\u202c EUR"),
+        ("\u{2066}a\u{2069}", "\\u2066a\\u2069"),
+        ("a\u{9b}31mb", "a\\u009b31mb"),
+        ("{\"a\":\"\\u202e\"}", "{\"a\":\"\\\\u202e\"}"),
+        ("token=\u{202e}hunter2", "token=[redacted]"),
+        ("sk-abcdefghijklmnop\u{202e}1234", "[redacted]\\u202e1234"),
+    ] {
+        assert_eq!(text(before), after);
+        assert_eq!(text(after), after, "a second time");
+    }
+    // A mark of direction belongs to its text, and so do other characters of the same blocks.
+    let plain = "\u{5e9}\u{5dc}\u{5d5}\u{5dd}\u{200f}! \u{2014} \u{a0}\u{e9}";
+    assert!(matches!(text(plain), Cow::Borrowed(_)));
+}
+
 #[test]
 fn json_stays_json_and_no_escape_hides_a_secret() {
     for (before, after) in [
@@ -281,6 +372,15 @@ fn hostile_texts_take_linear_time() {
         "call_",
         "abc ",
         "cookie: ",
+        "4111 1111 1111 1112 ",
+        "4111-",
+        "4",
+        "Bearer -----BEGIN PRIVATE KEY-----",
+        "token=x-----BEGIN PRIVATE KEY----- ",
+        "cookie: -----BEGIN ",
+        "-u a:-----BEGIN PRIVATE KEY-----\n",
+        "\u{202e}",
+        "password=\u{202e}",
     ] {
         let hostile = fragment.repeat((1 << 19) / fragment.len());
         let redacted = text(&hostile);
@@ -296,7 +396,8 @@ fn fragments() -> impl Strategy<Value = String> {
             "=", ":", ": ", "=>", "://", "@", "/", "?", "&", ".", ",", ";", " ", "\n", "\"", "'", "\\", "\\\"", "\\n", "{",
             "}", "[", "]", "(", ")", "-", "_", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", MASK, "https",
             "sk-", "ghp_", "eyJ", "call_", "é", "null", "user:pw", "b", "Some", "~", "\\u0041", "unexpected", "pwd",
-            "{\"a\":\"", "\"}", "{\"token\":\"", "12345678:",
+            "{\"a\":\"", "\"}", "{\"token\":\"", "12345678:", "\u{202e}", "\u{9b}", "4111111111111111", "4111 1111 ",
+            "1111-", "+",
         ]).prop_map(str::to_owned),
         1 => "[A-Za-z0-9]{1,40}",
         1 => "[a-f0-9]{30,42}",

@@ -1,6 +1,10 @@
-//! The process that holds the leash: waits, and ends the group when its owner or its leader is gone.
+//! The process that holds the leash: waits, and ends the group, and on Linux all daemons that left it, when its owner or its
+//! leader is gone.
 
+use std::collections::HashSet;
 use std::env;
+#[cfg(target_os = "linux")]
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -60,7 +64,7 @@ async fn try_hold(grace: Duration) -> io::Result<Exit> {
     let pid = u32::try_from(leader.as_raw_nonzero().get()).unwrap_or_default();
     let mut owner_is_there = reports.write_all(Report::Started(pid).to_string().as_bytes()).await.is_ok();
 
-    let mut group = Group { leader, exit: None };
+    let mut group = Group { leader, exit: None, has_children: true, asked: HashSet::new() };
     let mut phase = if owner_is_there { Phase::Holding } else { group.ask_to_end(grace) };
     loop {
         // Looked at before it is collected: until then nobody else can have the group's number.
@@ -73,6 +77,11 @@ async fn try_hold(grace: Duration) -> io::Result<Exit> {
         }
         if group.is_empty() {
             break;
+        }
+        match phase {
+            Phase::Holding => {}
+            Phase::Ending { .. } => group.ask_adopted_to_end(),
+            Phase::Killed { .. } => group.end_adopted(),
         }
         let mut wish = [0];
         tokio::select! {
@@ -130,11 +139,16 @@ impl Phase {
     }
 }
 
-/// The server and all that it started and that has not left it.
+/// The server and all that it started.
 struct Group {
     leader: Pid,
     /// How the leader ended, once it is collected.
     exit: Option<Exit>,
+    /// Whether we have children. A process that left the group becomes our child when its parent has ended (Linux), so there
+    /// is nothing left of the server when there are none.
+    has_children: bool,
+    /// Children outside of the group that were asked to end.
+    asked: HashSet<Pid>,
 }
 
 impl Group {
@@ -157,6 +171,24 @@ impl Group {
         }
     }
 
+    /// Asks the processes that left the group, each once. Nobody but us can collect a child of ours, so its number is still
+    /// its own.
+    fn ask_adopted_to_end(&mut self) {
+        for child in children().unwrap_or_default() {
+            let is_in_group = rustix::process::getpgid(Some(child)) == Ok(self.leader);
+            if child != self.leader && !is_in_group && self.asked.insert(child) {
+                let _ = rustix::process::kill_process(child, Signal::TERM);
+            }
+        }
+    }
+
+    /// Ends every child. Their children become ours by it, and are ended in the next round.
+    fn end_adopted(&self) {
+        for child in children().unwrap_or_default() {
+            let _ = rustix::process::kill_process(child, Signal::KILL);
+        }
+    }
+
     fn leader_has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         self.exit.is_none()
@@ -172,19 +204,26 @@ impl Group {
                     self.exit = Some(exit_of(status));
                     news = self.exit;
                 }
-                Ok(Some(_)) | Err(Errno::INTR) => {}
-                // No children: if the leader was one, somebody else collected it.
-                Err(_) if self.exit.is_none() => {
-                    self.exit = Some(Exit::Unknown);
-                    return self.exit;
+                Ok(Some((pid, _))) => _ = self.asked.remove(&pid),
+                Err(Errno::INTR) => {}
+                Ok(None) => return news,
+                Err(_) => {
+                    self.has_children = false;
+                    // If the leader was a child, somebody else collected it.
+                    if self.exit.is_none() {
+                        self.exit = Some(Exit::Unknown);
+                        news = self.exit;
+                    }
+                    return news;
                 }
-                Ok(None) | Err(_) => return news,
             }
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.exit.is_some() && rustix::process::test_kill_process_group(self.leader) == Err(Errno::SRCH)
+        self.exit.is_some()
+            && (!self.has_children || children().is_none())
+            && rustix::process::test_kill_process_group(self.leader) == Err(Errno::SRCH)
     }
 }
 
@@ -200,6 +239,47 @@ fn exit_of(status: WaitStatus) -> Exit {
 fn adopt_orphans() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// Our children, where the system lists them.
+#[cfg(target_os = "linux")]
+fn children() -> Option<Vec<Pid>> {
+    listed_children().or_else(children_by_parent)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn children() -> Option<Vec<Pid>> {
+    None
+}
+
+/// The children of each of our threads, as the kernel lists them.
+#[cfg(target_os = "linux")]
+fn listed_children() -> Option<Vec<Pid>> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir("/proc/self/task").ok()? {
+        let listed = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        children.extend(listed.split_ascii_whitespace().filter_map(pid_of));
+    }
+    Some(children)
+}
+
+/// The same by the parent that each process names, for kernels without that list.
+#[cfg(target_os = "linux")]
+fn children_by_parent() -> Option<Vec<Pid>> {
+    let own = rustix::process::getpid();
+    let is_child = |pid: &Pid| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        // The name in brackets can have anything in it.
+        let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
+        fields.split_ascii_whitespace().nth(1).and_then(pid_of) == Some(own)
+    };
+    let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| pid_of(entry.ok()?.file_name().to_str()?));
+    Some(processes.filter(is_child).collect())
+}
+
+#[cfg(target_os = "linux")]
+fn pid_of(text: &str) -> Option<Pid> {
+    text.parse().ok().and_then(Pid::from_raw)
 }
 
 /// How often to look whether the group is empty.

@@ -1,4 +1,5 @@
-//! The leash: a small process beside each child, which ends the child's whole group when we are gone.
+//! The leash: a small process beside each child, which ends the child's whole group when we are gone, and on Linux also what left
+//! the group (`setsid`).
 //!
 //! ```text
 //!   gateway ──────── control (a socket) ───────▶ leash ──▶ stage ═ exec ═▶ the server
@@ -9,8 +10,8 @@
 //!
 //! No handler of ours runs when we are killed, but the kernel closes our end of the control socket, and the leash
 //! sees that. It is not in the way of the data: it passes the child's ends of the pipes on and closes them.
-//! It also adopts what the child leaves behind (Linux), so that nothing waits as a zombie for an init that a container
-//! may not have.
+//! It also adopts what the child leaves behind (Linux): so it finds daemons, whatever group or session they are in, and nothing waits
+//! as a zombie for an init that a container may not have. On other systems a process that left the group is not found and goes on.
 //!
 //! It is our own binary, started again with a hidden first argument, because nothing else is sure to be installed.
 //! Everything is done without `unsafe`: what would need code between `fork` and `exec` is done by the stage, which is

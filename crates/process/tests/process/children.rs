@@ -77,16 +77,35 @@ async fn what_a_child_leaves_behind_is_ended_with_it_even_if_it_ignores_being_as
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn what_left_the_group_on_purpose_is_left_alone_and_holds_nobody_up() {
-    // It keeps the pipes open, too.
-    let mut started = start(&sh("setsid sh -c 'echo $$; exec sleep 600' & sleep 600")).await;
-    let daemon: u32 = line(&mut started.stdout).await.parse().unwrap();
-    let daemon = Watched::new(daemon);
-    drop(started.stdin);
-    assert_eq!(soon(started.child.stop(&sh("").patience)).await, Exit::Signal(15));
-    let is_there = daemon.is_there();
-    daemon.end();
-    assert!(is_there);
+async fn what_left_the_group_on_purpose_is_ended_too() {
+    // In a session of its own; as a daemon, whose parent has ended; and one that does not end when it is asked. They keep the
+    // pipes open, too.
+    for left in [
+        "setsid sh -c 'echo $$; exec sleep 600' &",
+        "(setsid sh -c 'echo $$; exec sleep 600' &)",
+        "setsid sh -c '(setsid sh -c \"echo \\$\\$; exec sleep 600\" &)'",
+        "(setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 600' &)",
+    ] {
+        for end in ["sleep 600", "read go; exit 3"] {
+            let mut started = start(&sh(&format!("{left}\n{end}"))).await;
+            let daemon: u32 = line(&mut started.stdout).await.parse().unwrap();
+            let daemon = Watched::new(daemon);
+            drop(started.stdin);
+            let exit = if end == "sleep 600" {
+                soon(started.child.stop(&sh("").patience)).await
+            } else {
+                soon(started.child.gone()).await
+            };
+            let is_there = daemon.is_there();
+            daemon.end();
+            assert!(!is_there, "{left} {end}");
+            assert_eq!(
+                exit,
+                if end == "sleep 600" { Exit::Signal(15) } else { Exit::Code(3) },
+                "{left} {end}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

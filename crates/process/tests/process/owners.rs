@@ -84,6 +84,30 @@ fn a_leash_that_is_asked_to_end_ends_its_group_first() {
     }
 }
 
+/// Daemons survived every one of these.
+#[test]
+fn no_daemon_is_left_after_any_end_of_the_owner() {
+    for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
+        let script = "setsid sh -c 'echo $$; exec sleep 600' &
+            (setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 600' &)
+            sleep 600";
+        let mut owner = Command::new(env!("CARGO_BIN_EXE_steadfast-process-actor"))
+            .arg(script)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+        let daemons: Vec<_> =
+            lines.take(2).map(|line| Watched::new(line.unwrap().parse().unwrap())).collect();
+        signal(owner.id(), ended_by);
+        owner.wait().unwrap();
+        let left: Vec<_> = daemons.iter().filter(|daemon| !daemon.ends_within(PATIENCE)).collect();
+        left.iter().for_each(|daemon| daemon.end());
+        assert!(left.is_empty(), "{} left after {ended_by:?}", left.len());
+    }
+}
+
 /// Whoever kills everything that has our name at once leaves nobody but the kernel to end the server.
 #[test]
 fn the_server_ends_also_when_owner_and_leash_are_killed_at_once() {

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::world::{By, LISTEN, Port, World, kill, lives, signal, wait};
+use crate::world::{By, LISTEN, Port, World, begun, kill, lives, signal, wait};
 
 #[test]
 fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
@@ -195,6 +195,35 @@ fn nothing_is_left_behind_however_the_gateway_ends() {
         assert!(Command::new("kill").args([signal, &client.pid().to_string()]).status().unwrap().success());
         client.ended();
         wait(|| !lives(server), || format!("the end of the server after {signal}"));
+    }
+}
+
+/// A process that a server put into a session of its own outlived every one of these, ten times of ten.
+#[test]
+fn no_daemon_of_a_server_is_left_behind_however_it_ends() {
+    for signal_of in ["server", "-TERM", "-INT", "-KILL"] {
+        let world = World::new(&format!("daemons{signal_of}"));
+        let server = env!("CARGO_BIN_EXE_steadfast-test-server");
+        let script = format!(
+            "setsid sh -c 'echo $$ >> daemons; exec sleep 600' & (setsid sh -c 'echo $$ >> daemons; exec sleep 600' &); \
+             exec {server} ledger"
+        );
+        let command = world.wrap_alone(&["--name", "bank", "--store", "memory", "--", "sh", "-c", &script]);
+        let mut client = begun(Client::on_streams(command));
+        assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
+        let written = || -> Vec<u32> {
+            let text = fs::read_to_string(world.folder().join("daemons")).unwrap_or_default();
+            text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.parse().ok()).collect()
+        };
+        wait(|| written().len() >= 2, || "two daemons".to_owned());
+        let daemons = written();
+        match signal_of {
+            "server" => kill(world.server()),
+            signal_of => signal(client.pid(), signal_of),
+        }
+        for daemon in &daemons {
+            wait(|| !lives(*daemon), || format!("the end of a daemon after {signal_of}"));
+        }
     }
 }
 

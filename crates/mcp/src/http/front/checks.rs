@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN};
+use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::refusal::Refusal;
@@ -48,20 +49,17 @@ impl Names {
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), NotAdmitted> {
         let forbidden = |text| Err(NotAdmitted { status: StatusCode::FORBIDDEN, text });
         let mut hosts = headers.get_all(HOST).iter();
-        let host = match (hosts.next(), hosts.next(), uri.host()) {
-            (Some(host), None, _) => host.to_str().ok().map(without_port),
-            (None, None, Some(host)) => Some(host),
-            _ => None,
+        let (named, target) = match (hosts.next(), hosts.next(), target_host(uri)) {
+            (Some(named), None, target) => (named.to_str().ok(), target),
+            (None, None, target) => (target, None),
+            (_, Some(_), _) => (None, None),
         };
-        match host {
-            None => {
-                return Err(NotAdmitted {
-                    status: StatusCode::BAD_REQUEST,
-                    text: "one Host header is needed",
-                });
-            }
-            Some(host) if !self.has_host(host) => return forbidden("this Host is not served here"),
-            Some(_) => {}
+        let Some(named) = named else {
+            return Err(NotAdmitted { status: StatusCode::BAD_REQUEST, text: "one Host header is needed" });
+        };
+        // In the absolute form the target names the host, and counts more than the header (RFC 9112, section 3.2.2).
+        if [Some(named), target].into_iter().flatten().any(|host| !self.has_host(without_port(host))) {
+            return forbidden("this Host is not served here");
         }
         for origin in headers.get_all(ORIGIN) {
             if !origin.to_str().is_ok_and(|origin| self.has_origin(origin)) {
@@ -84,6 +82,11 @@ impl Names {
             _ => false,
         }
     }
+}
+
+/// The authority of a request target in the absolute form, such as `http://host:80/mcp`.
+pub fn target_host(uri: &Uri) -> Option<&str> {
+    uri.authority().map(Authority::as_str)
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -119,6 +122,28 @@ pub(super) fn content_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
         false => {
             Err(Refusal::invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
         }
+    }
+}
+
+/// Tells whether a body has a content coding, such as `gzip`. None is decoded here.
+pub fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).iter().any(|value| match value.to_str() {
+        Ok(codings) => codings
+            .split(',')
+            .map(str::trim)
+            .any(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case("identity")),
+        Err(_) => true,
+    })
+}
+
+/// The answer to such a body.
+pub const ENCODED: &str =
+    "a body with a Content-Encoding is not decoded here: send it as it is, without that header";
+
+pub(super) fn content_is_not_encoded(headers: &HeaderMap) -> Result<(), Refusal> {
+    match is_encoded(headers) {
+        true => Err(Refusal::invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, ENCODED)),
+        false => Ok(()),
     }
 }
 
@@ -240,6 +265,52 @@ mod tests {
             (Some("localhost"), Some("http://app.example"), 403),
         ] {
             assert_eq!(status(host, origin, &names), expected, "{host:?} {origin:?}");
+        }
+    }
+
+    #[test]
+    fn sf_7_the_authority_of_an_absolute_target_is_checked_like_a_host() {
+        let names = Names { hosts: vec!["gate.example".into()], ..Names::default() };
+        for (target, host, expected) in [
+            ("http://127.0.0.1:8080/mcp", Some("127.0.0.1:8080"), 200),
+            ("http://localhost/mcp", Some("127.0.0.1:8080"), 200),
+            ("https://GATE.example:1/mcp", Some("gate.example"), 200),
+            ("http://[::1]:8080/mcp", None, 200),
+            ("http://evil.example/mcp", Some("127.0.0.1:8080"), 403),
+            ("http://evil.example/mcp", None, 403),
+            ("http://localhost@evil.example/mcp", Some("localhost"), 403),
+            ("http://localhost:80@evil.example/mcp", Some("localhost"), 403),
+            ("http://evil.example@localhost/mcp", Some("localhost"), 403),
+            ("http://127.0.0.1.evil.example/mcp", Some("localhost"), 403),
+            ("http://127.0.0.1:8080/mcp", Some("evil.example"), 403),
+        ] {
+            let mut headers = HeaderMap::new();
+            host.map(|host| headers.insert(HOST, HeaderValue::from_static(host)));
+            let admitted = names.admit(&Uri::from_static(target), &headers);
+            assert_eq!(
+                admitted.map_or_else(|why| why.status.as_u16(), |()| 200),
+                expected,
+                "{target} {host:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_identity_is_no_content_coding() {
+        for (values, expected) in [
+            (&[][..], false),
+            (&["identity"], false),
+            (&["Identity, identity", ""], false),
+            (&["gzip"], true),
+            (&["identity, br"], true),
+            (&["identity", "zstd"], true),
+            (&["aws-chunked"], true),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(CONTENT_ENCODING, HeaderValue::from_static(value));
+            }
+            assert_eq!(is_encoded(&headers), expected, "{values:?}");
         }
     }
 

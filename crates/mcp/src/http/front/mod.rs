@@ -29,7 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -37,7 +39,7 @@ use http_body_util::BodyExt;
 pub use self::answer::{Notifier, Responder, Unsent};
 pub use self::body::AnswerBody;
 use self::body::{Events, Manner};
-pub use self::checks::{Names, NotAdmitted, bearer};
+pub use self::checks::{ENCODED, Names, NotAdmitted, bearer, is_encoded, target_host};
 use self::era::Spoken;
 pub use self::guard::within;
 pub use self::pipe::StreamLimits;
@@ -46,7 +48,7 @@ pub use self::refusal::Refusal;
 pub use self::serve::{Peer, ServeLimits, serve};
 use self::session::EventId;
 pub use self::session::{Pushed, Session, SessionId};
-pub use self::token::{Holder, Principal, Tokens};
+pub use self::token::{AdminToken, Holder, Principal, Tokens};
 use super::{Era, LAST_EVENT_ID, MCP_SESSION_ID};
 use crate::delivery::Link;
 use crate::message::{Kind, Message, code};
@@ -216,6 +218,7 @@ impl<F: Front> Endpoint<F> {
         B::Error: std::error::Error,
     {
         checks::content_is_json(&caller.headers)?;
+        checks::content_is_not_encoded(&caller.headers)?;
         let text = self.read(&caller.headers, body).await?;
         let message =
             Message::parse(text, self.settings.body_bytes).map_err(|why| Refusal::unreadable(&why))?;
@@ -430,6 +433,9 @@ fn refused(refusal: &Refusal, link: &Link) -> Response<AnswerBody> {
         }
         StatusCode::UNAUTHORIZED => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         _ => {}
     }

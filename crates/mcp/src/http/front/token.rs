@@ -32,6 +32,29 @@ pub enum Holder {
     Viewer(ActorId),
 }
 
+/// The admin token. Its holder changes the state of a gateway and makes calls.
+#[derive(Clone)]
+pub struct AdminToken(Box<[u8]>);
+
+impl AdminToken {
+    /// Makes a token of this secret, unless it is empty.
+    pub fn new(secret: &str) -> Option<Self> {
+        (!secret.is_empty()).then(|| Self(secret.as_bytes().into()))
+    }
+
+    /// Compares a bearer token with this one, in constant time.
+    pub fn is(&self, bearer: &[u8]) -> bool {
+        self.0.ct_eq(bearer).into()
+    }
+}
+
+/// Shows nothing of the secret.
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken")
+    }
+}
+
 /// Bearer tokens, and who has them. All clones are one, so that a token that is taken away is gone everywhere.
 #[derive(Clone, Default)]
 pub struct Tokens(Arc<RwLock<Vec<Held>>>);
@@ -100,6 +123,15 @@ mod tests {
             assert_eq!(tokens.holder(wrong), None);
         }
         assert_eq!(format!("{tokens:?}"), "2 tokens");
+    }
+
+    #[test]
+    fn an_admin_token_is_itself_and_is_not_shown() {
+        let admin = AdminToken::new("s3cret").unwrap();
+        assert!(admin.is(b"s3cret"));
+        assert!([&b""[..], b"s3cre", b"s3cret2", b"S3cret"].iter().all(|wrong| !admin.is(wrong)));
+        assert!(AdminToken::new("").is_none(), "an empty token would admit everybody");
+        assert_eq!(format!("{admin:?}"), "AdminToken");
     }
 
     #[test]

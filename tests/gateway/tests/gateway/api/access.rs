@@ -5,8 +5,9 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Gateway};
-use crate::raw::Request;
+use super::{ADMIN, Gateway, PLAIN, envelope};
+use crate::client::Client;
+use crate::raw::{Request, send};
 use crate::world::PATIENCE;
 
 /// The token of the agents.
@@ -168,6 +169,101 @@ fn sf_7_each_mcp_door_of_serve_needs_the_token_of_the_agents() {
         assert_eq!(knock(door, &[token, ("origin", "https://evil.example")]), 403, "{door}");
         assert_eq!(knock(door, &[token, ("host", "evil.example")]), 403, "{door}");
         assert_eq!(knock(door, &[token]), 200, "{door}");
+    }
+}
+
+/// The documentation says that the admin token may do everything, and `/mcp` answered 401.
+#[test]
+fn sf_7_the_admin_token_makes_calls_at_each_mcp_door() {
+    let gateway = Gateway::with("sf_7_admin_mcp", PLAIN, "", |command| {
+        command.env("STEADFAST_TOKEN", CLIENT);
+    });
+    for door in ["/mcp", "/mcp/bank"] {
+        let mut client = Client::at(gateway.address)
+            .behind(door)
+            .with_headers(&format!("authorization: {}\r\n", bearer(ADMIN)));
+        client.initialize();
+        client.request("tools/list", json!({}));
+        assert_eq!(client.call("pay", json!({ "id": door })).text, format!("pay {door}, run 1"));
+    }
+}
+
+/// Only the header was looked at, where the name in the request line counts more.
+#[test]
+fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_host() {
+    let gateway = Gateway::new("sf_7_absolute", "");
+    let port = gateway.address.port();
+    let list = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    for (authority, is_ours) in [
+        (format!("127.0.0.1:{port}"), true),
+        (format!("LOCALHOST:{port}"), true),
+        ("evil.example".to_owned(), false),
+        (format!("evil.example:{port}"), false),
+        (format!("127.0.0.1:{port}@evil.example"), false),
+        (format!("127.0.0.1.evil.example:{port}"), false),
+    ] {
+        for (method, path) in [
+            ("GET", "/v1/status"),
+            ("GET", "/v1/history"),
+            ("GET", "/healthz"),
+            ("GET", "/"),
+            ("POST", "/v1/calls"),
+            ("POST", "/v1/breakers/tool:bank:pay"),
+            ("POST", "/mcp"),
+            ("POST", "/mcp/bank"),
+            ("DELETE", "/mcp"),
+        ] {
+            let line = format!("{method} http://{authority}{path}");
+            let request = gateway.request(&line).header("authorization", &bearer(ADMIN)).body(list);
+            let request = if path.starts_with("/mcp") {
+                request.header("accept", "application/json, text/event-stream")
+            } else {
+                request
+            };
+            assert_eq!(status(&request) == 403, !is_ours, "{line}");
+            // A name of ours in the line does not make up for a strange one in the header.
+            assert_eq!(status(&request.header("host", "evil.example")), 403, "{line} with a strange host");
+        }
+        // The page that asks is compared with the name in the line, which counts more than the header.
+        let page = gateway.request(&format!("GET http://{authority}/v1/status"));
+        let page = page.header("origin", &format!("http://{authority}"));
+        assert_eq!(status(&page) == 403, !is_ours, "from a page of {authority}");
+    }
+}
+
+/// A compressed body was read as if it were not, and a coding that leaves the text as it is was passed over.
+#[test]
+fn sf_7_a_body_with_a_content_encoding_is_refused_and_nothing_is_run() {
+    let gateway = Gateway::new("sf_7_encoding", "");
+    let call = envelope("bank/pay", &json!({ "id": "encoded" })).to_string();
+    let mcp = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
+        },
+    });
+    let failure = json!({ "toolName": "search", "error": "no" });
+    let reset = json!({ "action": "reset", "tool": "bank/pay" });
+    for (path, body) in [
+        ("/v1/calls", call),
+        ("/v1/failures", failure.to_string()),
+        ("/debug/tool-reliability", reset.to_string()),
+        ("/mcp", mcp.to_string()),
+        ("/mcp/bank", mcp.to_string()),
+    ] {
+        let request = gateway.request(&format!("POST {path}")).header("authorization", &bearer(ADMIN));
+        let request = request.header("accept", "application/json, text/event-stream").body(body);
+        for coding in ["gzip", "br", "identity, deflate", "aws-chunked"] {
+            let answered = send(&request.clone().header("content-encoding", coding)).expect("an answer");
+            assert_eq!(answered.status, 415, "{path} as {coding}: {answered:?}");
+            assert_eq!(answered.header("accept-encoding"), Some("identity"), "{path} as {coding}");
+            let said = String::from_utf8_lossy(&answered.body).into_owned();
+            assert!(said.contains("Content-Encoding"), "{path} as {coding}: {said}");
+        }
+        let ran = usize::from(path != "/v1/calls");
+        assert_eq!(gateway.count("bank", "pay encoded"), ran, "{path}");
+        let plain = send(&request.header("content-encoding", "identity")).expect("an answer");
+        assert!(plain.status < 300, "{path}: {plain:?}");
     }
 }
 

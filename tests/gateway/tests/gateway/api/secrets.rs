@@ -313,6 +313,78 @@ fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
     files
 }
 
+/// Names that a caller should not have chosen were shown as they are, and a control of writing direction turned a line of the
+/// log around.
+#[test]
+fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
+    let turned = "s-\u{202e}drac";
+    let mut gateway = Gateway::new("sf_6_names", "log.format = \"text\"\nlog.level = \"debug\"\n");
+    for session in [format!("session-{TOKEN}"), turned.to_owned()] {
+        let mut call = envelope(&format!("host/pay-{TOKEN}"), &json!({}));
+        call["requestId"] = format!("request-{TOKEN}").into();
+        call["toolCallId"] = TOKEN.into();
+        call["target"]["sessionKey"] = session.into();
+        call["target"]["turnId"] = format!("turn-{LIVE}").into();
+        let begun = gateway.post("/v1/calls/begin", &call);
+        let id = begun.body["id"].as_str().unwrap_or_else(|| panic!("{}", begun.body));
+        let failed = json!({ "attempt": 1, "failure": { "message": "no", "source": { "kind": "http", "status": 400 } } });
+        gateway.post(&format!("/v1/calls/{id}/report"), &failed);
+        let report =
+            json!({ "toolName": format!("search-{TOKEN}"), "error": "no", "severity": "server_error" });
+        for _ in 0..3 {
+            gateway.post("/v1/failures", &report);
+        }
+    }
+    wait(
+        || gateway.get("/v1/history")["calls"].as_array().map_or(0, Vec::len) == 2,
+        || "the history of two calls".to_owned(),
+    );
+    let mut places = Vec::new();
+    for path in [
+        "status",
+        "history",
+        "tools",
+        "failures",
+        "breakers",
+        "records",
+        "sessions",
+        "running",
+        "trust",
+        "guard",
+        "series",
+        "domains",
+        "models",
+        "approvals",
+        "traces",
+        "servers",
+        "audit",
+    ] {
+        places.push((path.to_owned(), gateway.get(&format!("/v1/{path}")).to_string()));
+    }
+    for command in
+        [&["status"][..], &["tail", "--once", "--all"], &["failures"], &["breaker"], &["status", "--json"]]
+    {
+        for way in [&[][..], &["--gateway", "none"]] {
+            let ended = gateway.run(&[command, way].concat());
+            places
+                .push((command.join(" "), String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap()));
+        }
+    }
+    gateway.stop();
+    places.push(("the log".to_owned(), fs::read_to_string(gateway.folder.join("log")).unwrap()));
+    let leaked = leaks(places.clone());
+    assert!(leaked.is_empty(), "{leaked:#?}");
+    // There was something to be found.
+    for place in ["history", "the log"] {
+        let (_, text) = places.iter().find(|(own, _)| own == place).unwrap();
+        for shown in ["pay-[redacted]", "request-[redacted]", "s-\\\\u202edrac"] {
+            assert!(text.contains(shown), "{shown} in {place}: {text}");
+        }
+    }
+    let turned_around: Vec<_> = places.iter().filter(|(_, text)| text.contains('\u{202e}')).collect();
+    assert!(turned_around.is_empty(), "{turned_around:#?}");
+}
+
 #[test]
 fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     let mut gateway = gateway("sf_6");

@@ -369,6 +369,31 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
     });
 }
 
+/// They were refused as an envelope that nobody had sent, at a byte of it; servers of some languages take them.
+#[test]
+fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_the_rule() {
+    World::each("sf_5_two_ways", "", |world| {
+        let mut client = Teller::start(&world);
+        let deep = format!(r#"{{"id":"x","deep":{}1{}}}"#, "[".repeat(64), "]".repeat(64));
+        for (arguments, place, rule) in [
+            (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"the name "id" stands twice in one object"#),
+            (r#"{"id":"x","a":"\ud800"}"#, "column 17", "half of a surrogate pair stands alone"),
+            (deep.as_str(), "column 81", "more than 64 containers within each other"),
+        ] {
+            let asked = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{arguments}}}}}"#
+            );
+            let answer =
+                client.answer(asked.as_bytes()).to_string().replace("\\\\", "\\").replace("\\\"", "\"");
+            for part in [format!("the arguments at line 1, {place}: "), rule.to_owned()] {
+                assert!(answer.contains(&part), "{part} in {answer}");
+            }
+        }
+        assert_eq!(world.count("pay x") + world.count("pay y"), 0);
+        client.works(0);
+    });
+}
+
 #[test]
 fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
     World::each("sf_5_too_long", "", |world| {

@@ -13,7 +13,7 @@ use http::Request;
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_address};
 use steadfast_api::{Api, Around};
-use steadfast_gateway::{Caller, Configured, Connection, Direct, Door, Listener, Operator, OwnTools, Pool};
+use steadfast_gateway::{Configured, Connection, Direct, Door, Listener, Operator, OwnTools, Pool};
 use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};

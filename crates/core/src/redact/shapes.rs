@@ -87,7 +87,7 @@ fn is_card(digits: &[u8]) -> bool {
             (_, digit) => digit * 2,
         })
         .sum();
-    begins && digits.len() >= MIN_CARD && sum % 10 == 0
+    begins && digits.len() >= MIN_CARD && sum.is_multiple_of(10)
 }
 
 /// Whether a string of letters, digits and `-_+/` looks random, and is none of the known public ones.

@@ -36,8 +36,8 @@ fn sf_8_worlds_are_as_rich_as_they_have_to_be() {
 #[test]
 fn sf_8_every_planted_defect_is_found() {
     for defect in Defect::ALL {
-        let found = (0..3000).find_map(|seed| run(seed, Some(defect)).err());
-        let Some(failure) = found else { panic!("{defect:?} was not found in 3,000 seeds") };
+        let found = (0..6000).find_map(|seed| run(seed, Some(defect)).err());
+        let Some(failure) = found else { panic!("{defect:?} was not found in 6,000 seeds") };
         assert!(
             defect.breaks().contains(&failure.invariant),
             "{defect:?} broke {:?}: {}",

@@ -268,6 +268,14 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
     if defect == Some(Defect::QuestionToldAsAnswer) {
         weather.tool_asks = 40;
     }
+    if defect == Some(Defect::BackToPlanNotKept) {
+        // A turn has to come three times, and the breaker to change each time.
+        weather.tool_fails = weather.tool_fails.max(50);
+        weather.connection_breaks = weather.connection_breaks.max(40);
+        let breaker = &mut Arc::make_mut(&mut weather.policy).breaker;
+        breaker.consecutive = Some(NonZeroU32::MIN);
+        breaker.cooldown = steadfast_core::policy::Cooldown::constant(Duration::from_secs(2));
+    }
 }
 
 /// Tools by number. The first one is that of all other calls.

@@ -9,9 +9,11 @@ use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{StoreError, redact};
+use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::turn::PlanErrors;
 
 use crate::answer::json;
+use crate::look;
 
 /// What is answered instead of what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +153,12 @@ impl Problem {
             known => listed(known.iter().map(|name| format!("`{name}`"))),
         };
         Self::bad_request(format!("unknown query {parameters} {names}: {endpoint} takes {takes}"))
+    }
+
+    /// Records are lost, and nobody has accepted that.
+    pub(crate) fn records_lost(loss: &RecordLoss) -> Self {
+        let message = format!("{loss}; {}", look::RECORDS_LOST_TODO);
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
     }
 
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {

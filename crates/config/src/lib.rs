@@ -56,7 +56,7 @@ mod tool;
 pub use config::{Config, DEFAULTS, Shown};
 pub use diagnostics::{ConfigErrors, Problem, nearest};
 pub use global::{
-    GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
+    AfterLoss, GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
     OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
 pub use kind::{listen_address, parse_span};

@@ -136,7 +136,8 @@ impl Store {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed => {}
+            | ClaimVerdict::Closed
+            | ClaimVerdict::RecordsLost => {}
         }
         Ok(())
     }

@@ -160,7 +160,7 @@ struct EndpointGuard {
     who: Who,
     /// Its method and path.
     name: Arc<str>,
-    /// Whether it reads a body.
+    /// True if the endpoint reads a request body.
     takes_body: bool,
     /// The query parameters that it takes; nothing where they are not looked at.
     query: Option<Arc<[String]>>,

@@ -127,7 +127,7 @@ fn list(options: &List) -> Result<(), Failure> {
 struct Steered {
     key: String,
     tenant: Option<String>,
-    /// How it stands now, or why it was not turned.
+    /// The breaker's state after the change, or why it could not be changed.
     became: Result<Value, Refused>,
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the call worked on, and what its host said of its surroundings.
+/// The call's arguments in short, and the context that the host reported.
 fn facts(failure: &Value) -> String {
     let fields =
         ["/argumentSummary", "/context"].into_iter().filter_map(|place| failure.pointer(place)?.as_object());

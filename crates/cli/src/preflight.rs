@@ -68,7 +68,7 @@ pub(crate) fn examine(
     Examination { config, mistakes, problems }
 }
 
-/// What is wrong although it reads well. A check whose own settings could not be read is left out.
+/// Returns the problems of a configuration that parses. A check is skipped if its own settings could not be read.
 fn problems(
     config: &Config,
     mistakes: Option<&ConfigErrors>,
@@ -99,7 +99,7 @@ fn problems(
     problems
 }
 
-/// Whether a gateway would stand in front of nothing. Plain tools are called over HTTP.
+/// Returns true if the gateway would have no server and no tool to offer. Plain tools are called over HTTP.
 pub(crate) fn has_no_upstream(config: &Config, frontend: Frontend) -> bool {
     let has_plain_tools = !config.http_tools().is_empty() || !config.command_tools().is_empty();
     config.servers().is_empty() && (frontend == Frontend::Stdio || !has_plain_tools)
@@ -129,8 +129,8 @@ pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Fail
     Failure::World(format!("cannot listen on {address}: {error}"))
 }
 
-/// What may keep no gateway from starting, and is probably not meant: programs that are not found, servers that run the same,
-/// and none at all.
+/// Returns warnings about settings that do not keep a gateway from starting but are probably mistakes: programs that are not found,
+/// two servers that run the same command, and no server at all.
 pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
     let mut notes: Vec<String> = config.servers().values().filter_map(not_found).collect();
     if has_no_upstream(config, frontend) {

@@ -54,7 +54,7 @@ fn plain(text: impl Into<String>) -> (Look, String) {
     (Look::Plain, text.into())
 }
 
-/// Whose a row is; nothing for what belongs to no tenant.
+/// The tenant of a row, or an empty cell if it has none.
 pub(crate) fn tenant(row: &Value) -> (Look, String) {
     plain(text(row, "/tenant"))
 }

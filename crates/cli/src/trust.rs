@@ -114,7 +114,7 @@ fn change(options: &Options, verb: &str) -> Result<Changed, Failure> {
     })
 }
 
-/// What was probably meant by a name that this tenant knows nothing of.
+/// Suggests the tenant or name that was probably meant when this tenant does not have it.
 async fn hint(reach: &Reach, tenant: Option<&str>, wanted: &str) -> Result<Option<String>, Failure> {
     if tenant.is_none() {
         let trust = reach.ask_each(Ask::get("/v1/trust"), &reach.tenants(None).await?).await?;

@@ -89,7 +89,7 @@ fn refused(command: &mut Command) -> Ended {
     Ended { code: child.wait().unwrap().code().unwrap(), out, err }
 }
 
-/// What a configuration without a server is remarked to lack.
+/// The warning about a configuration without a server.
 const NO_SERVER: &str = "note: there is no server and no tool: `steadfast serve` does not start with this; `steadfast wrap` does, it brings its own\n";
 
 #[test]

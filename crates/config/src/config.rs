@@ -129,7 +129,7 @@ impl Config {
         &self.parts.behind.http_tools
     }
 
-    /// Whether a tool or server of this configuration is at this host.
+    /// Returns true if a configured tool or server uses this host.
     pub fn is_own_host(&self, domain: &Domain) -> bool {
         let tools = self.http_tools().values().map(|tool| tool.url.host());
         let servers = self.servers().values().filter_map(Server::host);

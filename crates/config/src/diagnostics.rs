@@ -61,7 +61,7 @@ impl ConfigErrors {
         Some(Self { problems, unread })
     }
 
-    /// Whether something in this section could not be read, so that nothing sure can be said about it.
+    /// Returns true if a part of this section could not be read, so its settings are unreliable.
     pub fn concern(&self, section: Section) -> bool {
         self.unread.contains(&section)
     }

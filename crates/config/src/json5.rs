@@ -79,7 +79,7 @@ pub fn plain_json(text: &str) -> Result<Cow<'_, str>, String> {
 struct Plain<'t> {
     text: &'t str,
     json: String,
-    /// How much of the text has been passed.
+    /// The position in the text, in bytes.
     read: usize,
     /// How much is written of the line.
     column: usize,

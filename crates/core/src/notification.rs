@@ -53,7 +53,7 @@ pub struct Notification {
     /// Whether clients are told too.
     #[serde(skip)]
     pub for_client: bool,
-    /// Whether it happened in another process that shares the store. That process sends the webhooks.
+    /// True if another process that shares the store reported it. That process sends the webhooks.
     #[serde(skip)]
     pub is_from_elsewhere: bool,
 }

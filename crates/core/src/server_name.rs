@@ -35,7 +35,7 @@ pub struct ServersOfName {
     failures: BTreeMap<Namespace, ServerFailure>,
 }
 
-/// How a server failed last. It is forgotten when the server works again.
+/// The last failure of a server. It is cleared when the server works again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerFailure {
     /// When.

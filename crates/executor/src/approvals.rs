@@ -76,7 +76,7 @@ pub struct Wish<'a> {
     pub shown: &'a str,
     /// What the person reads.
     pub prompt: Escalation,
-    /// Whether only an operator may say yes.
+    /// True if only an operator may approve.
     pub operator_only: bool,
     /// Who asks the person at the client, where one can be asked.
     pub asker: Option<Arc<dyn Asker>>,

@@ -975,7 +975,7 @@ const MOST_CALLS: usize = 10_000;
 /// How often the stores are swept, and how soon again if there was more than one sweep does.
 const SWEEP: Duration = Duration::from_secs(30);
 const SWEEP_MORE: Duration = Duration::from_millis(100);
-/// How often all open records are read for calls whose process is gone.
+/// The interval at which open records are searched for calls whose process has ended.
 const JUDGE_EVERY: Duration = Duration::from_secs(5 * 60);
 /// What calls that were told to end have for that.
 const LAST_STEPS: Duration = Duration::from_secs(5);

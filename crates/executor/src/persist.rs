@@ -59,7 +59,7 @@ const GATHER: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long a change by hand waits for the store.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a store that is lost is tried, so that its return is noticed.
+/// The interval at which an unavailable store is probed, so that its recovery is noticed.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// How often a write is tried again because somebody else was faster.
 const TRIES: u32 = 8;
@@ -506,7 +506,7 @@ fn unreadable(error: &serde_json::Error) -> StoreError {
     StoreError::not_done(Trouble::Unreadable, error.to_string())
 }
 
-/// Whether documents of this kind are states of machines. Others are read by whoever needs them.
+/// Returns true for kinds that hold the state of breakers, trust, approvals or guards. Other kinds are read on demand.
 const fn is_of_machines(kind: DocumentKind) -> bool {
     match kind {
         DocumentKind::Breaker | DocumentKind::Trust | DocumentKind::Approvals | DocumentKind::Session => true,

@@ -125,7 +125,7 @@ impl Inner {
     }
 }
 
-/// How many open records are read at a time.
+/// The page size when open records are searched for calls whose process has ended.
 const JUDGED_AT_ONCE: usize = 1000;
 
 fn described(selection: &Selection) -> String {

@@ -98,7 +98,7 @@ pub struct Attempt {
     pub run: RunId,
     /// Which mechanisms act on the call. Where none does, nothing is to be added to what was sent.
     pub modes: Modes,
-    /// Whether the key in the envelope is that of a turn.
+    /// True if the envelope's key was derived from a turn.
     pub(crate) in_turn: bool,
     /// The key that was made of the arguments, as the tool is set.
     pub(crate) made_key: Option<Arc<str>>,

@@ -74,7 +74,7 @@ pub(crate) fn target(said: &Said, connection: &Connection) -> Target {
     }
 }
 
-/// What a request is tagged with.
+/// The tags of a request.
 pub(crate) fn control(said: &Said) -> TurnControl {
     TurnControl { request_tags: said.tags.clone(), from_hook: said.hook.clone(), unknown: Unknown::new() }
 }

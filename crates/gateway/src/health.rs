@@ -19,10 +19,10 @@ use tokio::time::timeout;
 
 /// The longest words of a failure.
 const LONGEST_WHY: usize = 1024;
-/// How long the last news of processes may take when the gateway ends.
+/// The time limit for recording the last process states when the gateway stops.
 const LAST_NEWS: Duration = Duration::from_secs(2);
 
-/// How a server does, over all its processes and connections.
+/// The health of a server across its processes and connections.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     known: Mutex<Known>,
@@ -135,7 +135,7 @@ async fn followed(mut status: watch::Receiver<Status>, reporter: Reporter) {
     }
 }
 
-/// How a process ended, with its last words.
+/// Describes how a process ended, with its last lines of stderr.
 pub(crate) fn failure_of(end: &LastEnd) -> ServerFailure {
     let words = last_words(&end.stderr).map(|words| format!(". Its last words: {words}")).unwrap_or_default();
     ServerFailure { at: end.at, why: redact::excerpt(&format!("{}{words}", end.end), LONGEST_WHY) }

@@ -142,7 +142,7 @@ impl Called<'_> {
 }
 
 impl Called<'_> {
-    /// Whether only an operator may let the tool run again.
+    /// True if only an operator may unblock the tool.
     fn is_blocked(&self, name: &str) -> bool {
         let states = self.engine.trust(self.tenant);
         // A reset of the tool leaves its domain as it is.

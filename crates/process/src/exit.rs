@@ -69,7 +69,7 @@ const LAST_WORDS: usize = 3;
 /// The most characters of each.
 const LONGEST_LINE: usize = 200;
 
-/// Whether a line is more than a bracket, and no frame of a stack.
+/// Returns false for lines without text and for stack frames.
 fn says_something(line: &str) -> bool {
     line.chars().any(char::is_alphanumeric) && !line.starts_with("at ")
 }

@@ -38,14 +38,14 @@ pub struct Steadfast {
     set_aside: Option<PathBuf>,
     /// When the records of the store were last counted.
     counted: Arc<Mutex<Option<Instant>>>,
-    /// What came of it when the store was last checked.
+    /// The result of the last store check.
     checked: Arc<tokio::sync::Mutex<Option<StoreCheck>>>,
     only_looks: bool,
     /// Ends the following of files with the last clone.
     _life: Arc<DropGuard>,
 }
 
-/// What came of a check of the store.
+/// The result of a store check, and when it was made.
 struct StoreCheck {
     at: Instant,
     outcome: Result<(), StoreError>,
@@ -110,8 +110,8 @@ impl Steadfast {
         &self.store
     }
 
-    /// Whether the store answers and takes writes: something is written, at most once a second. One that was opened
-    /// [only to look](Opening::only_looks) is only read.
+    /// Checks that the store responds and accepts writes, by writing test data at most once a second. A store opened with
+    /// [`only_looks`](Opening::only_looks) is only read.
     pub async fn check_store(&self) -> Result<(), StoreError> {
         let mut checked = self.checked.lock().await;
         if let Some(last) = &*checked
@@ -198,7 +198,7 @@ impl Steadfast {
     }
 }
 
-/// How often the store is checked at most.
+/// The minimum time between two store checks.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often the records of the store are counted at most, and how many of them: they are read for it.
 const COUNT_EVERY: Duration = Duration::from_secs(60);

@@ -81,7 +81,7 @@ pub(crate) fn is_outage(error: &RedisError) -> bool {
     }
 }
 
-/// Whether the server answers, and takes no writes: it is a replica now, out of memory, or cannot write to its disk.
+/// Returns true if the server responds but refuses writes: it is a replica, out of memory, or cannot write to its disk.
 pub(crate) fn refuses_writes(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "OOM" | "MISCONF" | "NOREPLICAS"))
 }

@@ -14,7 +14,7 @@ pub(crate) enum Part {
     Commands = 1,
     /// The subscription: while it is broken, news of other processes are missed.
     Ears = 2,
-    /// That it takes writes: one that refuses them is read as before.
+    /// The server accepts writes. A server that refuses writes can still be read.
     Writes = 4,
 }
 

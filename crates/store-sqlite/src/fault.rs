@@ -97,7 +97,7 @@ fn sql_message(error: &rusqlite::Error, file: &Path) -> String {
     format!("the state file {} {what}: {error}; {advice}", file.display())
 }
 
-/// How much an ordinary user can still write beside this file.
+/// Returns the bytes that an unprivileged user can still write to the file system of this file.
 #[cfg(unix)]
 pub(crate) fn free_bytes(file: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(file).ok()?;
@@ -133,7 +133,7 @@ fn trouble(error: &rusqlite::Error) -> Trouble {
     }
 }
 
-/// Whether the system refused a write.
+/// Returns true if the operating system refused a write.
 fn is_write(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code);
     matches!(

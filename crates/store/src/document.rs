@@ -28,7 +28,7 @@ pub enum DocumentKind {
     Server,
     /// The tools that a server listed last.
     Tools,
-    /// What is only written to see whether the store takes writes.
+    /// Test data, written to check that the store accepts writes.
     Probe,
 }
 
@@ -123,7 +123,7 @@ pub async fn probe(store: &dyn Store) -> Result<(), StoreError> {
 
 /// The length of what is written to see whether a store takes writes.
 const PROBE_BYTES: usize = 8192;
-/// How long that is kept.
+/// The lifetime of the test data.
 const PROBE_KEPT: Duration = Duration::from_secs(3600);
 
 /// How often a change is tried again because another process was faster.

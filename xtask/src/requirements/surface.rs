@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What users have of Steadfast, and what only its developers have.
+/// The surfaces of Steadfast: those that users have, and those that only developers have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Surface {
     /// The gateway, by real clients and servers.
@@ -52,7 +52,7 @@ impl Surface {
             .map_or(Self::Unit, |(_, surface)| *surface)
     }
 
-    /// Whether users have it.
+    /// True if users have this surface.
     pub(crate) fn is_of_users(self) -> bool {
         match self {
             Self::Mcp | Self::Http | Self::Cli | Self::Page | Self::Crate | Self::Host => true,

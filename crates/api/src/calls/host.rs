@@ -163,8 +163,8 @@ pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request)
     next(&inner, begun, wanted)
 }
 
-/// What a client reports of a call does not count for a host that a tool or server of ours is at, also where only the arguments
-/// of the call name it. It counts for the server that the client says the tool belongs to.
+/// Keeps a client's report from counting for a host that one of our own tools or servers uses, even when only the call's arguments
+/// name that host. The report then counts for the namespace that the client gives.
 fn leaves_our_hosts_alone(inner: &Inner, caller: &Caller, envelope: &mut CallEnvelope) {
     if matches!(caller, Caller::Admin) || envelope.target.domain.is_some() {
         return;

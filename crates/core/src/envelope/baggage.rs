@@ -45,7 +45,7 @@ pub fn write_baggage(entries: &BTreeMap<String, String>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Whether a name is a token of HTTP.
+/// Returns true if the name is a valid HTTP token.
 fn is_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_token)

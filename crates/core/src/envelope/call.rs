@@ -315,7 +315,7 @@ pub struct Control {
     pub unknown: Unknown,
 }
 
-/// What the calls of a turn are tagged with. The turn has its deadline in its plan.
+/// Tags for the calls of a turn. The turn's deadline is in its plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

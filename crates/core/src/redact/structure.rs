@@ -251,12 +251,12 @@ fn is_secret_member(name: &str, named: bool) -> bool {
     is_secret_name(name) || (named && name.eq_ignore_ascii_case("value"))
 }
 
-/// Whether this is an id of our own. They are hexadecimal, and no secrets.
+/// Returns true for ids that Steadfast made. They are hexadecimal and not secret.
 fn is_own_id(text: &str) -> bool {
     text.len() <= MAX_OWN_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-/// Whether a number is that of a payment card.
+/// Returns true if these digits are a payment card number: the length, the prefix and the check digit fit.
 fn is_card(digits: &str) -> bool {
     shapes::card_number(digits.as_bytes()) == Some(digits.len())
 }

@@ -20,14 +20,7 @@ impl World {
         let script = "trap '' TERM INT HUP QUIT
             sh -c 'echo $$; sleep 600 & echo $!; wait' &
             echo $$; while :; do sleep 0.05; done";
-        let mut owner = Command::new(env!("CARGO_BIN_EXE_steadfast-process-actor"))
-            .arg(script)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
-        let mut pids: Vec<u32> = lines.take(3).map(|line| line.unwrap().parse().unwrap()).collect();
+        let (owner, mut pids) = owner_of(script, 3);
         // The leash is the parent of the one that has no parent among them.
         let place = pids.iter().position(|pid| !pids.contains(&parent(*pid).unwrap())).unwrap();
         let server = pids.swap_remove(place);
@@ -47,6 +40,19 @@ impl World {
     fn everybody(&self) -> impl Iterator<Item = &Watched> {
         [&self.server, &self.leash].into_iter().chain(&self.descendants)
     }
+}
+
+/// Starts an owner of a server that runs this script, and reads the process ids that the script prints.
+fn owner_of(script: &str, printed: usize) -> (Child, Vec<u32>) {
+    let mut owner = Command::new(env!("CARGO_BIN_EXE_steadfast-process-actor"))
+        .arg(script)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+    let pids = lines.take(printed).map(|line| line.unwrap().parse().unwrap()).collect();
+    (owner, pids)
 }
 
 /// A test that fails leaves nothing behind either.
@@ -91,15 +97,8 @@ fn no_daemon_is_left_after_any_end_of_the_owner() {
         let script = "setsid sh -c 'echo $$; exec sleep 600' &
             (setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 600' &)
             sleep 600";
-        let mut owner = Command::new(env!("CARGO_BIN_EXE_steadfast-process-actor"))
-            .arg(script)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
-        let daemons: Vec<_> =
-            lines.take(2).map(|line| Watched::new(line.unwrap().parse().unwrap())).collect();
+        let (mut owner, pids) = owner_of(script, 2);
+        let daemons: Vec<_> = pids.into_iter().map(Watched::new).collect();
         signal(owner.id(), ended_by);
         owner.wait().unwrap();
         let left: Vec<_> = daemons.iter().filter(|daemon| !daemon.ends_within(PATIENCE)).collect();

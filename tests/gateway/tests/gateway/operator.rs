@@ -28,7 +28,7 @@ fn client_of(gateway: &Client, who: &str) -> Client {
     begun(Client::at(gateway.address()).with_headers(&headers))
 }
 
-/// What a command says as JSON.
+/// The JSON output of a command.
 fn told(world: &World, arguments: &[&str]) -> Value {
     let (said, _) = world.steadfast(&[arguments, &["--json"]].concat());
     serde_json::from_str(&said).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {said}"))

@@ -170,6 +170,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
 /// call. Whoever asks too early is refused, by the breaker or as one who repeats itself, and asks again behind another pause.
 fn behind_a_pause(client: &mut Client, arguments: &Value) -> (u64, Value) {
     loop {
+        // The user's pause is the input of this test. If it was too short, the call is refused and the loop pauses again.
         std::thread::sleep(Duration::from_millis(100));
         let id = client.send_call("look", arguments.clone());
         let message = client.next();

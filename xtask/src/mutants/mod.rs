@@ -38,6 +38,9 @@ pub(crate) struct Options {
     /// Test only a part of the mutants: every n-th, from the k-th on, counted from 0
     #[arg(long, value_name = "K/N")]
     shard: Option<Shard>,
+    /// Test only mutants in lines that changed since this commit
+    #[arg(long, value_name = "COMMIT")]
+    since: Option<String>,
     /// Simulated worlds for each mutant that passes the tests; 0 leaves the simulation out
     #[arg(long, default_value_t = 3000)]
     seeds: u32,
@@ -79,9 +82,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut results = Results::load(&place.results)?;
     // A run that was interrupted left its results there.
     results.add_lists(&place.lists)?;
-    let all = list()?;
+    let all = list(None)?;
     let equivalent = equivalent::load(&all)?;
-    let chosen = choose(&all, options)?;
+    let mut chosen = choose(&all, options)?;
+    if let Some(commit) = &options.since {
+        let changed = changed_since(commit, &place)?;
+        chosen.retain(|mutant| changed.contains(&mutant.name));
+    }
     let wanted: Vec<&Mutant> =
         chosen.iter().filter(|mutant| !equivalent.contains(&mutant.name)).copied().collect();
     if !options.score {
@@ -151,12 +158,22 @@ fn in_workspace(folder: &Path) -> [String; 2] {
     ["--manifest-path".to_owned(), folder.join("Cargo.toml").display().to_string()]
 }
 
-/// All mutants of all modules, as the repository is now.
-fn list() -> Result<Vec<Mutant>, Failure> {
+/// All mutants of all modules, as the repository is now. With a diff, only those in the lines that it adds.
+fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, Failure> {
     let arguments =
         ["--list".to_owned(), "--json".to_owned()].into_iter().chain(in_workspace(workspace::root()));
+    let diff = diff.map(|diff| ["--in-diff".to_owned(), diff.display().to_string()]);
+    let arguments = arguments.chain(diff.into_iter().flatten());
     let json = Invocation::cargo(&["mutants"]).args(selection()).args(arguments).output()?;
     serde_json::from_str(&json).map_err(|error| format!("cannot read the list of mutants: {error}"))
+}
+
+/// The names of the mutants in lines that changed since a commit.
+fn changed_since(commit: &str, place: &Place) -> Result<BTreeSet<String>, Failure> {
+    let diff = Invocation::of("git", &["diff", "--unified=0", commit, "--", SOURCES]).output()?;
+    let file = place.output.join("since.diff");
+    workspace::write(&file, &diff)?;
+    Ok(list(Some(&file))?.into_iter().map(|mutant| mutant.name).collect())
 }
 
 /// Which mutants cargo-mutants makes.
@@ -270,6 +287,7 @@ mod tests {
         Options {
             modules: modules.iter().map(|&name| name.to_owned()).collect(),
             shard: shard.map(|text| text.parse().unwrap()),
+            since: None,
             seeds: 0,
             score: true,
             fresh: false,

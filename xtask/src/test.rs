@@ -58,7 +58,7 @@ fn real_programs() -> Vec<Step> {
         },
         Step {
             name: "a browser to test with",
-            run: Invocation::of("chromium", &["--version"]),
+            run: Invocation::of("chromium-headless-shell", &["--version"]),
             needs: &[&CHROMIUM],
             counts: Counts::Itself,
         },

@@ -19,6 +19,10 @@ const FLAGS = [
   "--disable-background-networking",
   "--disable-component-update",
   "--disable-sync",
+  // No process is started before a page needs it, and none for drawing.
+  "--in-process-gpu",
+  "--process-per-site",
+  "--disable-features=SpareRendererForSitePerProcess",
 ];
 
 // Guards against a test that hangs, and nothing that is measured.
@@ -56,7 +60,7 @@ async function open({ open: url, context: look }) {
 }
 
 // Waits until this is true of the page.
-const waiting = (page) => (is, argument) => page.waitForFunction(is, argument);
+const waiting = (page) => (is, argument) => page.waitForFunction(is, argument, { polling: 100 });
 
 async function carry(line) {
   if (line.open) {

@@ -191,11 +191,12 @@ impl Drop for Page {
     }
 }
 
-/// Debian's, or that of a machine that has it elsewhere.
+/// The browser without windows, or the whole one on a machine that has no other.
 fn chromium() -> PathBuf {
     let search = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&search).map(|folder| folder.join("chromium")).find(|file| file.exists());
-    found.expect("there is no chromium: run `cargo xtask setup`")
+    let find = |name| env::split_paths(&search).map(|folder| folder.join(name)).find(|file| file.exists());
+    let found = ["chromium-headless-shell", "chromium"].into_iter().find_map(find);
+    found.expect("chromium is not installed; run `cargo xtask setup`")
 }
 
 /// Where `cargo xtask setup` put what it installed.

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::guard::{Ending, Layer};
+use crate::key::KeyTemplate;
 use crate::policy::BudgetPolicy;
 
 // ---- refusals ----
@@ -16,6 +17,14 @@ const REFUSALS: &[(&str, fn(&mut World, &mut Request, &mut Policy), Code)] = &[
         "arguments",
         |_, request, policy| {
             policy.arguments = ArgumentCheck::Enforce;
+            request.invalid_arguments = Some("\"to\" is missing".into());
+        },
+        Code::InvalidArguments,
+    ),
+    (
+        "arguments that the key is made of",
+        |_, request, policy| {
+            policy.dedupe.key = Some(KeyTemplate::parse("{to}").unwrap().into());
             request.invalid_arguments = Some("\"to\" is missing".into());
         },
         Code::InvalidArguments,
@@ -99,6 +108,19 @@ fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
         finished(world.on(&mut leader, Event::Ran(paid())));
         let result = finished(world.on(&mut call, Event::Woke(Wake::Changed)));
         assert_eq!(result.ended, Ok(answer("paid")), "{name}");
+    }
+}
+
+#[test]
+fn invalid_arguments_that_no_key_is_made_of_are_left_to_the_tool() {
+    for check in [ArgumentCheck::Assist, ArgumentCheck::Off] {
+        let mut policy = policy(ToolClass::Mutating);
+        policy.arguments = check;
+        let mut request = request(&policy);
+        request.invalid_arguments = Some("\"to\" is missing".into());
+        let mut world = World::new();
+        let (_, step) = world.begin(request, &policy);
+        assert!(matches!(step, Step::Run(_)), "{check:?}: {step:?}");
     }
 }
 

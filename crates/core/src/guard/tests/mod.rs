@@ -193,6 +193,27 @@ fn a_tool_that_is_another_one_now_is_forgotten_and_others_are_not() {
 }
 
 #[test]
+fn repeats_and_alternations_of_a_forgotten_tool_start_anew_and_those_of_others_go_on() {
+    let poll = ok("poll", "{}").gives(&[1; 32]);
+    let two = NonZeroU32::new(2).unwrap();
+    for (forgotten, expected) in [("poll", "ran"), ("other", "ran repeated_success")] {
+        let policy = GuardPolicy { repeated_success: RepeatedSuccess::Warn(two), ..GuardPolicy::default() };
+        let mut session = Session::under(policy);
+        session.step(poll);
+        session.guard.forget_tool(&tool(forgotten));
+        assert_eq!(session.step(poll).short(), expected, "{forgotten} was forgotten");
+    }
+
+    let failures = [fails("a", "{}", "one"), fails("b", "{}", "two"), fails("a", "{}", "three")];
+    for (forgotten, expected) in [("a", "ran"), ("other", "ran ping_pong")] {
+        let mut session = Session::new();
+        session.steps(&failures);
+        session.guard.forget_tool(&tool(forgotten));
+        assert_eq!(session.step(fails("b", "{}", "four")).short(), expected, "{forgotten} was forgotten");
+    }
+}
+
+#[test]
 fn tg_2_the_fifth_failure_of_a_turn_stops_the_turn() {
     let mut session = Session::new();
     let tools = ["a", "b", "c", "d", "e"];

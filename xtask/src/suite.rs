@@ -165,7 +165,9 @@ impl Run<'_> {
             // would build everything again.
             command
                 .args(["-Z", "unstable-options", "--shuffle-seed", &seed.to_string()])
-                .env("RUSTC_BOOTSTRAP", "1");
+                .env("RUSTC_BOOTSTRAP", "1")
+                // Tests that repeat themselves do less: they are repeated here.
+                .env("STRESS_TESTS", "1");
         }
         command.arg(format!("--test-threads={threads}"));
         command
@@ -214,7 +216,7 @@ fn run_all(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
 }
 
 /// So many binaries run at a time under stress. The last tests of one mostly wait, and the cores are not idle meanwhile.
-const SIDE_BY_SIDE: usize = 4;
+const SIDE_BY_SIDE: usize = 8;
 
 /// Runs several at a time. Returns the names of binaries with failed tests.
 fn run_side_by_side(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {

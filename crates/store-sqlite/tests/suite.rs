@@ -21,7 +21,8 @@ async fn two_handles() -> Fixture {
 
 async fn two_handles_with_a_secret() -> Fixture {
     let mortals = Arc::new(Mortals::default());
-    fixture(mortals.clone(), mortals, Codec::encrypted(&[7; 32]).unwrap())
+    // What is different is in the file alone, and encryption that is not optimised is slow.
+    Fixture { histories: 4, ..fixture(mortals.clone(), mortals, Codec::encrypted(&[7; 32]).unwrap()) }
 }
 
 async fn real_processes() -> Fixture {

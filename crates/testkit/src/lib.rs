@@ -8,4 +8,5 @@
     reason = "a fixture that cannot start has nothing better to do than to fail its test"
 )]
 
+pub mod effort;
 pub mod redis;

@@ -13,6 +13,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use steadfast_testkit::effort::Effort;
 
 use crate::client::Client;
 use crate::raw::{Kept, Request, send};
@@ -32,8 +33,8 @@ struct Load {
 impl Load {
     /// Ten times as much under `cargo xtask test --long`.
     fn wanted() -> Self {
-        let times = if std::env::var_os("LONG_TESTS").is_some() { 10 } else { 1 };
-        Self { invoices: 10 * times, rounds: 4 * times }
+        let (invoices, rounds) = Effort::of_this_run().pick((2, 1), (10, 4), (100, 40));
+        Self { invoices, rounds }
     }
 }
 

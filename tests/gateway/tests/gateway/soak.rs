@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::ops::Range;
 
 use serde_json::json;
+use steadfast_testkit::effort::Effort;
 
 use crate::client::Client;
 use crate::hostile::resident;
@@ -22,9 +23,9 @@ struct Load {
 }
 
 impl Load {
-    /// All of it under `cargo xtask test --long`, else a tenth.
+    /// All of it under `cargo xtask test --long`, else a part.
     fn wanted() -> Self {
-        let share = if std::env::var_os("LONG_TESTS").is_some() { 1 } else { 10 };
+        let share = Effort::of_this_run().pick(100, 10, 1);
         Self { calls: 10_000 / share, sessions: 1_000 / share, crashes: 100 / share }
     }
 }

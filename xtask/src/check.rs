@@ -20,6 +20,12 @@ pub(crate) fn steps() -> Vec<Step> {
             counts: Counts::Itself,
         },
         Step {
+            name: "links and words of the documentation",
+            run: Invocation::xtask(&["docs"]),
+            needs: &[],
+            counts: Counts::Itself,
+        },
+        Step {
             name: "dependencies and licences",
             run: Invocation::cargo(&["deny", "check", "bans", "licenses", "sources"]),
             needs: &[&CARGO_DENY],

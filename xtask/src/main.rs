@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod documents;
 mod fuzz;
 mod generated;
 mod invocation;
@@ -42,8 +43,10 @@ enum Command {
     Suite(suite::Options),
     /// Install the servers and clients that the gateway is tested with, from npm and PyPI; part of `test`
     Setup,
-    /// Format, clippy, licences and dependencies, documentation, generated files
+    /// Format, links and words, clippy, licences and dependencies, documentation, generated files
     Check,
+    /// Check the Markdown files: links within the repository, the table of contents, words to avoid
+    Docs,
     /// Run the simulation, for example `sim --seeds 1000` or `sim --seed 42`
     Sim(simulation::Options),
     /// List the requirement ids and the tests that show them
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Suite(options) => suite::run(&options),
         Command::Setup => real::run(),
         Command::Check => check::run(),
+        Command::Docs => documents::run(),
         Command::Sim(options) => simulation::run(&options),
         Command::Requirements(options) => requirements::run(&options),
         Command::Gen(options) => generated::run(&options),

@@ -78,3 +78,8 @@ pub use steadfast_telemetry::{Feed, FeedReader, Format, Happened, Level, Logs, M
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The page for users of this crate as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to/rust.md")]
+pub struct HowToUseRust;

@@ -1,0 +1,210 @@
+//! Phrases to avoid in what users read, with what to write instead. The list is a data file that may only grow.
+
+use std::iter;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Finding;
+use super::markdown::Page;
+use crate::{Failure, workspace};
+
+/// The list, from the top of the repository.
+const FILE: &str = "xtask/src/documents/words.toml";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rules {
+    /// The files, and folders (with `/` at the end), whose language is checked.
+    checked: Vec<String>,
+    /// Those among them that are not rewritten yet.
+    not_yet: Vec<String>,
+    phrases: Vec<Phrase>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Phrase {
+    /// The spellings to look for, in any case.
+    find: Vec<String>,
+    /// The suggestion.
+    write: String,
+}
+
+impl Rules {
+    pub(super) fn load() -> Result<Self, Failure> {
+        let rules: Self = toml::from_str(&workspace::read(&workspace::root().join(FILE))?)
+            .map_err(|error| format!("cannot read {FILE}: {error}"))?;
+        rules.validated()
+    }
+
+    fn validated(self) -> Result<Self, Failure> {
+        let gone = |path: &&String| !workspace::root().join(Path::new(path.as_str())).exists();
+        if let Some(path) = self.checked.iter().chain(&self.not_yet).find(gone) {
+            return Err(format!("{FILE} names {path}, which does not exist; remove it"));
+        }
+        let empty = |phrase: &&Phrase| {
+            phrase.write.trim().is_empty()
+                || phrase.find.is_empty()
+                || phrase.find.iter().any(|text| text.trim().is_empty())
+        };
+        match self.phrases.iter().find(empty) {
+            Some(phrase) => {
+                Err(format!("{FILE}: the phrase {:?} has nothing to find or to write", phrase.find))
+            }
+            None => Ok(self),
+        }
+    }
+
+    /// Reports phrases in the pages that are checked, and exceptions that nothing needs any more.
+    pub(super) fn check(&self, pages: &[Page]) -> Vec<Finding> {
+        let checked = || pages.iter().filter(|page| covers(&self.checked, &page.path));
+        let mut findings: Vec<Finding> = checked()
+            .filter(|page| !covers(&self.not_yet, &page.path))
+            .flat_map(|page| self.findings(page))
+            .collect();
+        findings.extend(self.not_yet.iter().filter_map(|exception| {
+            let needed = checked()
+                .filter(|page| covers(std::slice::from_ref(exception), &page.path))
+                .any(|page| !self.findings(page).is_empty());
+            (!needed).then(|| Finding {
+                file: FILE.to_owned(),
+                line: 1,
+                problem: format!("{exception} has none of the phrases any more; remove it from `not_yet`"),
+            })
+        }));
+        findings
+    }
+
+    fn findings(&self, page: &Page) -> Vec<Finding> {
+        let text = Normalized::new(&page.prose);
+        let found = |phrase: &Phrase| -> Vec<Finding> {
+            phrase
+                .find
+                .iter()
+                .flat_map(|spelling| text.positions(spelling).map(move |at| (spelling, at)))
+                .map(|(spelling, at)| Finding {
+                    file: page.path.clone(),
+                    line: page.line(at),
+                    problem: format!("\"{spelling}\": write {}", phrase.write),
+                })
+                .collect()
+        };
+        self.phrases.iter().flat_map(found).collect()
+    }
+}
+
+/// Finds out if a path is one of these files or below one of these folders.
+fn covers(list: &[String], path: &str) -> bool {
+    list.iter().any(|entry| path == entry || (entry.ends_with('/') && path.starts_with(entry.as_str())))
+}
+
+/// A text in lower case, with one space for every run of white space and the plain apostrophe.
+struct Normalized {
+    text: String,
+    /// The offset in the original, for each byte.
+    offsets: Vec<usize>,
+}
+
+impl Normalized {
+    fn new(original: &str) -> Self {
+        let mut normalized = Self { text: String::new(), offsets: Vec::new() };
+        for (at, character) in original.char_indices() {
+            if character.is_whitespace() {
+                if !normalized.text.ends_with(' ') {
+                    normalized.push(' ', at);
+                }
+            } else if character == '’' {
+                normalized.push('\'', at);
+            } else {
+                for lower in character.to_lowercase() {
+                    normalized.push(lower, at);
+                }
+            }
+        }
+        normalized
+    }
+
+    fn push(&mut self, character: char, at: usize) {
+        self.text.push(character);
+        self.offsets.extend(iter::repeat_n(at, character.len_utf8()));
+    }
+
+    /// The offsets in the original at which a phrase stands as whole words.
+    fn positions(&self, phrase: &str) -> impl Iterator<Item = usize> {
+        let phrase = Self::new(phrase).text;
+        let found: Vec<usize> = self
+            .text
+            .match_indices(&phrase)
+            .filter(|&(at, _)| {
+                let before = self.text.get(..at).and_then(|text| text.chars().next_back());
+                let after = self.text.get(at + phrase.len()..).and_then(|text| text.chars().next());
+                ![before, after].into_iter().flatten().any(char::is_alphanumeric)
+            })
+            .filter_map(|(at, _)| self.offsets.get(at).copied())
+            .collect();
+        found.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        toml::from_str(
+            r#"
+            checked = ["README.md", "docs/"]
+            not_yet = ["docs/old/"]
+            [[phrases]]
+            find = ["nobody knows", "somebody"]
+            write = "the outcome is unknown"
+            "#,
+        )
+        .unwrap()
+    }
+
+    fn problems(pages: &[(&str, &str)]) -> Vec<String> {
+        let pages: Vec<Page> = pages.iter().map(|(path, text)| Page::new(path, text)).collect();
+        let found = rules().check(&pages);
+        found
+            .into_iter()
+            .map(|finding| format!("{}:{}: {}", finding.file, finding.line, finding.problem))
+            .collect()
+    }
+
+    const OLD: (&str, &str) = ("docs/old/a.md", "somebody");
+
+    #[test]
+    fn a_phrase_is_found_over_a_line_break_and_in_any_case() {
+        assert_eq!(
+            problems(&[OLD, ("docs/a.md", "# Title\n\nWhere Nobody\n  knows it.")]),
+            ["docs/a.md:3: \"nobody knows\": write the outcome is unknown"]
+        );
+    }
+
+    #[test]
+    fn code_parts_of_words_and_files_that_are_not_checked_are_left_out() {
+        assert_eq!(
+            problems(&[OLD, ("README.md", "`somebody` somebodyelse"), ("CONTRIBUTING.md", "somebody")]),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn an_exception_that_nothing_needs_is_reported() {
+        let found = problems(&[("docs/old/a.md", "clean")]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("docs/old/ has none of the phrases"), "{found:?}");
+    }
+
+    #[test]
+    fn the_list_is_valid_and_its_exceptions_only_shrink() {
+        let rules = Rules::load().unwrap();
+        assert!(rules.phrases.len() >= 15, "phrases are added to the list, not taken from it");
+        let first = ["docs/decisions/", "docs/errors/", "docs/operating/", "docs/reference/", "CHANGELOG.md"];
+        for exception in &rules.not_yet {
+            assert!(first.contains(&exception.as_str()), "{exception} was checked before");
+        }
+    }
+}

@@ -334,7 +334,7 @@ fn mode(status: &Value) -> String {
     let all = match &*of("all") {
         "off" => return "off: everything passes untouched".to_owned(),
         "shadow" => "shadow: decides and changes nothing",
-        _ => "enforcing",
+        _ => "as configured",
     };
     let word = |mode: &str| if mode == "off" { "off" } else { "shadow" };
     let lowered: Vec<_> = ["dedupe", "retry", "breaker", "guard", "trust"]

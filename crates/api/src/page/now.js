@@ -71,7 +71,7 @@ export function drawMode({ status }) {
       store.trouble ? state("trouble", `the ${store.kind} store does not answer`) : state("fine", `the ${store.kind} store answers`),
       store.trouble && h("span", { class: "quiet block" }, store.trouble),
     ),
-    h("p", { class: "quiet" }, "Enforcing is the default. Shadow decides and logs, and changes nothing. Off passes calls straight through. What you change here lasts until the gateway restarts."),
+    h("p", { class: "quiet" }, "These switches lower what is configured. Shadow decides and logs, and changes nothing. Off passes calls straight through. What you change here lasts until the gateway restarts."),
     h(
       "ul",
       { class: "switches" },
@@ -84,7 +84,7 @@ export function drawMode({ status }) {
 
 function chooser(name, word, current) {
   const modes = [
-    ["enforce", "enforcing"],
+    ["enforce", "as configured"],
     ["shadow", "shadow"],
     ["off", "off"],
   ];

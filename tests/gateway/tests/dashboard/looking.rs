@@ -52,7 +52,7 @@ fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
         ("#numbers", "Duplicates prevented"),
         ("#servers", "running"),
         ("#mode", "the sqlite store answers"),
-        ("#now", "enforcing"),
+        ("#now", "as configured"),
     ] {
         page.sees(section, word);
     }

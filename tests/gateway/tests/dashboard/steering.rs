@@ -118,7 +118,7 @@ fn what_the_guard_stopped_is_shown_with_what_the_model_sent() {
 fn modes_are_turned_and_said() {
     let mut gateway = Gateway::new("modes", "");
     let page = Page::open(gateway.address());
-    page.sees("#mode", "enforcing");
+    page.sees("#mode", "as configured");
     page.run("await page.selectOption('#switch-all', 'off')");
     page.gives_token(TOKEN);
     page.says("everything: off");

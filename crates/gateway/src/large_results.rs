@@ -305,3 +305,109 @@ fn random(digits: usize) -> Option<Box<str>> {
     getrandom::fill(&mut bytes).ok()?;
     Some(Digest::from_bytes(bytes).to_hex().get(..digits)?.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use steadfast_core::code::Status;
+    use steadfast_core::id::{ActorId, RequestId, ToolName};
+    use steadfast_core::output::RawJson;
+    use steadfast_executor::RuntimeClock;
+
+    use super::*;
+
+    const KEEP: Duration = Duration::from_secs(60);
+    const BOUNDS: KeptBounds = KeptBounds { keep: KEEP, entries: 8, bytes: 1 << 20 };
+
+    fn reader() -> Reader {
+        Reader { tenant: None, actor: ActorId::new("ann").unwrap() }
+    }
+
+    fn called(text: &str, text_limit: Option<usize>) -> Called {
+        let result = ResultEnvelope {
+            request_id: RequestId::new("r").unwrap(),
+            status: Status::Success,
+            from_cache: false,
+            cache: None,
+            tool_name: ToolName::new("look").unwrap(),
+            duration_ms: 1,
+            attempts: 1,
+            output: Some(Output { content: RawJson::string(text), metadata: None }),
+            error: None,
+            retried_by: Vec::new(),
+            recorded: None,
+            escalated: false,
+            turn: None,
+            shortened: None,
+        };
+        Called { result, arrival: None, remarks: Vec::new(), text_limit }
+    }
+
+    /// The same as a caller of this kind is given it.
+    async fn given(large: &LargeResults, text: &str, by: ReadBy, now: Timestamp) -> Shortened {
+        let mut called = called(text, Some(8));
+        large.shorten(&mut called, &reader(), by, now).await;
+        called.result.shortened.unwrap()
+    }
+
+    #[tokio::test]
+    async fn without_a_limit_and_at_the_limit_a_result_is_as_it_came() {
+        let large = LargeResults::new(BOUNDS);
+        for limit in [None, Some(10)] {
+            let mut one = called("0123456789", limit);
+            large.shorten(&mut one, &reader(), ReadBy::Http, Timestamp::from_millis(0)).await;
+            assert_eq!(one.result, called("0123456789", limit).result);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_cannot_be_guessed_and_a_uri_of_another_gateway_is_none_of_ours() {
+        let (large, other) = (LargeResults::new(BOUNDS), LargeResults::new(BOUNDS));
+        let now = Timestamp::from_millis(0);
+        let one = given(&large, "0123456789", ReadBy::Resource, now).await;
+        assert_eq!(one.id.len(), MARK + 1 + SECRET);
+        let two = given(&large, "0123456789a", ReadBy::Resource, now).await;
+        let secret = |id: &str| id.split_once('-').unwrap().1.to_owned();
+        assert_ne!(secret(&one.id), secret(&two.id));
+        let uri = uri_at(&one.id, 6);
+        assert_eq!(large.named(&uri), Some(ResultUri { id: &one.id, offset: Some(6) }));
+        assert_eq!(large.named(&one.read_at), Some(ResultUri { id: &one.id, offset: Some(0) }));
+        assert_eq!(large.named(&format!("{}?o=6", one.read_at)).unwrap().offset, None);
+        assert_eq!(other.named(&uri), None);
+        for strange in ["steadfast://results/", "steadfast://other/x", "file:///a"] {
+            assert_eq!(large.named(strange), None, "{strange}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_expired_is_dropped_although_nobody_asks() {
+        let folder = std::env::temp_dir().join(format!("steadfast-large-results-{}", std::process::id()));
+        let large = LargeResults::with_files(BOUNDS, folder.clone());
+        let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).start().await;
+        let tidying = tokio::spawn(large.clone().tidy(engine.clone()));
+        let first = given(&large, "0123456789", ReadBy::File, engine.now()).await;
+        let has = |one: &Shortened| std::path::Path::new(&one.read_at).exists();
+        tokio::time::sleep(KEEP / 2).await;
+        let second = given(&large, "0123456789a", ReadBy::File, engine.now()).await;
+        let text = given(&large, "0123456789", ReadBy::Http, engine.now()).await;
+        let end = |now: Timestamp| large.read(&text.id, |_| true, 8, now).map(|page| page.text);
+        tokio::time::sleep(KEEP / 2 - Duration::from_millis(1)).await;
+        assert!(has(&first) && has(&second));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(!has(&first) && has(&second));
+        assert_eq!(end(engine.now()).as_deref(), Ok("89"));
+        assert_eq!(
+            large.read(&second.id, |_| true, 0, engine.now()),
+            Err(ReadError::NotKept),
+            "a file is read as one"
+        );
+        tokio::time::sleep(KEEP / 2).await;
+        assert!(!has(&second));
+        assert_eq!(end(engine.now()), Err(ReadError::NotKept));
+        tidying.abort();
+        large.clear();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

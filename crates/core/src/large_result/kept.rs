@@ -244,9 +244,10 @@ mod tests {
 
     #[test]
     fn what_has_expired_makes_room_before_anything_else() {
-        let mut kept = kept(2, 100);
+        let mut kept = kept(3, 100);
         keep(&mut kept, "a", "ann", 10, START);
         keep(&mut kept, "b", "bob", 10, START + SECOND);
-        assert_eq!(keep(&mut kept, "c", "bob", 10, START + 10 * SECOND), ["a"]);
+        keep(&mut kept, "c", "bob", 10, START + SECOND);
+        assert_eq!(keep(&mut kept, "d", "bob", 10, START + 10 * SECOND), ["a"]);
     }
 }

@@ -8,6 +8,7 @@
 //! | `access` | who may ask |
 //! | `calls` | calls of tools, and of those that hosts run themselves |
 //! | `turns` | several calls that depend on each other |
+//! | `results` | texts of results that were too long for their callers |
 //! | `reports` | what hosts say of tools that they ran without us |
 //! | `events` | what happens, as it happens |
 //! | `look` | what there is to see, as one finds it over HTTP and with the command line |
@@ -27,12 +28,14 @@ mod openapi;
 mod page;
 mod problem;
 pub mod reports;
+mod results;
 pub mod steer;
 mod turns;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -44,8 +47,9 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use steadfast::Steadfast;
+use steadfast_core::large_result::KeptBounds;
 use steadfast_executor::{Shelf, Shelves};
-use steadfast_gateway::{Configured, Listener};
+use steadfast_gateway::{Configured, LargeResults, Listener};
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::http::front::is_encoded;
 use tower::ServiceExt as _;
@@ -75,12 +79,20 @@ pub struct Around {
     pub servers: Vec<Configured>,
     /// Where its clients come in.
     pub listeners: Vec<Arc<Listener>>,
+    /// Texts of results that are longer than callers are to be given.
+    pub large_results: Arc<LargeResults>,
 }
 
 impl Default for Around {
     /// Nothing.
     fn default() -> Self {
-        Self { tools: Arc::new(Shelves::default()), servers: Vec::new(), listeners: Vec::new() }
+        let large_results = LargeResults::new(KeptBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
+        Self {
+            tools: Arc::new(Shelves::default()),
+            servers: Vec::new(),
+            listeners: Vec::new(),
+            large_results,
+        }
     }
 }
 
@@ -223,6 +235,7 @@ fn endpoints() -> Vec<Endpoint> {
     [
         calls::endpoints(),
         turns::endpoints(),
+        results::endpoints(),
         reports::endpoints(),
         look::endpoints(),
         events::endpoints(),

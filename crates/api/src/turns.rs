@@ -15,6 +15,7 @@ use steadfast_core::json;
 use steadfast_core::turn::trace::Event;
 use steadfast_core::turn::{Limits, Plan};
 use steadfast_executor::{TurnOptions, TurnRefused, Turned};
+use steadfast_gateway::ReadBy;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
@@ -25,6 +26,7 @@ use crate::calls::{CallAsked, make_own};
 use crate::endpoint::Endpoint;
 use crate::look::EventView;
 use crate::problem::Problem;
+use crate::results::reader;
 use crate::{Answered, Inner, State};
 
 /// What agents ask for to have several calls made.
@@ -77,8 +79,16 @@ async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered 
     if wants_events {
         return follow(inner, plan, options).await;
     }
-    let turned = inner.steadfast.engine().turn(plan, inner.around.tools.clone(), options).await?;
-    Ok(answer(StatusCode::OK, &turned))
+    Ok(answer(StatusCode::OK, &turned(&inner, plan, options).await?))
+}
+
+/// What came of a turn, as its caller is given it.
+async fn turned(inner: &Inner, plan: Arc<Plan>, options: TurnOptions) -> Result<Turned, TurnRefused> {
+    let (engine, reader) = (inner.steadfast.engine(), reader(&options.target));
+    let mut turned = engine.turn(plan, inner.around.tools.clone(), options).await?;
+    let large = &inner.around.large_results;
+    large.shorten_turn(&mut turned, &reader, ReadBy::Http, engine.now()).await;
+    Ok(turned)
 }
 
 /// The plan that a request brings, and for whom.
@@ -133,9 +143,7 @@ async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) ->
     let (tell, mut told) = unbounded_channel();
     options.follower = Some(tell);
     // In a task of its own: a client that reads slowly must not hold up its turn.
-    let mut turn = Task(tokio::spawn(async move {
-        inner.steadfast.engine().turn(plan, inner.around.tools.clone(), options).await
-    }));
+    let mut turn = Task(tokio::spawn(async move { turned(&inner, plan, options).await }));
     // One that is refused has no beginning.
     let Some(first) = told.recv().await else {
         return match (&mut turn.0).await {

@@ -13,7 +13,10 @@ use http::Request;
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_address};
 use steadfast_api::{Api, Around};
-use steadfast_gateway::{Configured, Connection, Direct, Door, Listener, Operator, OwnTools, Pool};
+use steadfast_core::large_result::KeptBounds;
+use steadfast_gateway::{
+    Configured, Connection, Direct, Door, LargeResults, Listener, Operator, OwnTools, Pool,
+};
 use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
@@ -73,6 +76,7 @@ impl Listened {
         let servers: BTreeMap<_, _> = all.map(|server| (server.name.clone(), server.clone())).collect();
         let admin = admin_token::find_or_make(&steadfast.config());
         let operator = admin.clone().map(|token| Operator { token, actor: Connection::of_parent().actor });
+        let large_results = LargeResults::new(kept_bounds(&steadfast.config()));
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for (path, servers) in doors {
             let listener = Listener::new(Door {
@@ -81,6 +85,7 @@ impl Listened {
                 name: path.as_str().into(),
                 servers,
                 own_tools: own_tools(&steadfast.config()),
+                large_results: large_results.clone(),
                 pool: pool.clone(),
                 tokens: access.tokens.clone(),
                 local: access.local.clone(),
@@ -94,6 +99,7 @@ impl Listened {
         let mut tidying: Vec<_> =
             listeners.iter().map(|listener| tokio::spawn(listener.clone().tidy())).collect();
         tidying.push(tokio::spawn(direct.clone().tidy()));
+        tidying.push(tokio::spawn(large_results.clone().tidy(steadfast.engine().clone())));
         tidying.push(tokio::spawn(access.clone().follow(steadfast.clone(), listeners.clone())));
         let tools =
             Shelves(vec![Arc::new(PlainTools::of(steadfast)?), Arc::new(ServerTools(direct.clone()))]);
@@ -104,6 +110,7 @@ impl Listened {
                 tools: Arc::new(tools),
                 servers: servers.into_values().collect(),
                 listeners: listeners.clone(),
+                large_results,
             },
         );
         let served = Arc::new((endpoints, api));
@@ -199,6 +206,25 @@ pub(crate) fn own_tools(config: &Config) -> OwnTools {
     let gateway = &config.global().gateway;
     OwnTools { reliability: gateway.reliability_tools, turns: gateway.run_turn }
 }
+
+/// How much text of large results is kept.
+pub(crate) fn kept_bounds(config: &Config) -> KeptBounds {
+    let results = &config.global().results;
+    let entries = usize::try_from(results.entries.get()).unwrap_or(usize::MAX);
+    KeptBounds { keep: results.keep, entries, bytes: results.bytes }
+}
+
+/// The large results of a client on our own streams: files beside the state, where it is known where that is.
+pub(crate) fn results_of_one(config: &Config) -> Arc<LargeResults> {
+    let state = config.global().store.path.as_ref().and_then(|path| path.parent());
+    match state {
+        Some(folder) => LargeResults::with_files(kept_bounds(config), folder.join(RESULTS)),
+        None => LargeResults::new(kept_bounds(config)),
+    }
+}
+
+/// The folder of files with large results, in that of the state.
+const RESULTS: &str = "results";
 
 /// What carries the messages of many clients. Clients and servers are on this machine more often than not and need its other
 /// cores; and a thread that has to wake another costs a call more than what it would do meanwhile.

@@ -11,7 +11,7 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 use crate::access::Access;
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{self, Hosts, Listened, own_tools, runtime, runtime_of_one};
+use crate::listening::{self, Hosts, Listened, own_tools, results_of_one, runtime, runtime_of_one};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
 use crate::sources::{self, Chosen};
@@ -76,6 +76,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             connection: Connection::of_parent(),
             servers: together(&servers),
             own_tools: own_tools(&config),
+            large_results: results_of_one(&config),
         };
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {

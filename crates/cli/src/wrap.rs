@@ -13,7 +13,7 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 use crate::access::Access;
 use crate::behind::{self, ServerAddress};
 use crate::failure::Failure;
-use crate::listening::{self, Hosts, Listened, own_tools, runtime, runtime_of_one};
+use crate::listening::{self, Hosts, Listened, own_tools, results_of_one, runtime, runtime_of_one};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
 use crate::sources::{self, Chosen};
@@ -95,6 +95,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
                 connection: Connection::of_parent(),
                 servers: vec![server],
                 own_tools: own_tools(&steadfast.config()),
+                large_results: results_of_one(&steadfast.config()),
             };
             wrap(steadfast.engine(), wrapped, stop).await;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use steadfast_core::policy::Profile;
 use steadfast_core::redact::Redacted;
 
-use crate::kind::{Count, FilePath, Flag, Name, OrNone, Span, Url, Words};
+use crate::kind::{Count, FilePath, Flag, Name, OrNone, Size, Span, Url, Words};
 use crate::setting::{Setting, setting};
 
 /// The settings of the whole.
@@ -27,6 +27,8 @@ pub struct Global {
     pub history: HistorySettings,
     /// How much of the traces of turns is kept.
     pub traces: TracesSettings,
+    /// How much text of large results is kept.
+    pub results: ResultsSettings,
     /// How trust is kept.
     pub trust_state: TrustStateSettings,
     /// The numbers that are told.
@@ -94,6 +96,17 @@ pub struct TracesSettings {
     pub keep: Duration,
     /// How many lines at most: one for each event, two or three for each call.
     pub entries: NonZeroU32,
+}
+
+/// How much text of large results is kept, beyond what their callers were given.
+#[derive(Clone, Debug)]
+pub struct ResultsSettings {
+    /// For how long.
+    pub keep: Duration,
+    /// How many results at most.
+    pub entries: NonZeroU32,
+    /// How many bytes of them at most.
+    pub bytes: usize,
 }
 
 /// How trust is kept.
@@ -177,6 +190,7 @@ impl Default for Global {
             },
             history: HistorySettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
             traces: TracesSettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
+            results: ResultsSettings { keep: Duration::ZERO, entries: NonZeroU32::MIN, bytes: 0 },
             trust_state: TrustStateSettings {
                 persist: true,
                 entries: NonZeroU32::MIN,
@@ -331,6 +345,28 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 Count(1..=10_000_000),
                 "How many lines of them at most. A turn has one for each thing that happened in it, and some for each call; \
                  each takes about half a kilobyte."
+            ),
+            setting!(
+                Global,
+                "results.keep",
+                results.keep,
+                Span(Duration::from_millis(1)..=YEAR),
+                "How long the whole text of a result beyond its `result_limit` can be read."
+            ),
+            setting!(
+                Global,
+                "results.entries",
+                results.entries,
+                Count(1..=1_000_000),
+                "How many such texts are kept at most. One more takes the place of the oldest of the caller who has most."
+            ),
+            setting!(
+                Global,
+                "results.bytes",
+                results.bytes,
+                Size(1 << 10..=1 << 40),
+                "How many bytes of them are kept at most, in memory or, for clients on stdio without resources, in files. A text \
+                 larger than this cannot be kept, and passes whole."
             ),
             setting!(
                 Global,

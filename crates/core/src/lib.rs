@@ -20,6 +20,7 @@ pub mod guard;
 pub mod id;
 pub mod json;
 pub mod key;
+pub mod large_result;
 pub mod limit;
 pub mod notification;
 pub mod output;

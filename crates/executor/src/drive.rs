@@ -656,7 +656,8 @@ impl Drive {
 
     fn answer(&self, result: CallResult) {
         let at = self.inner.next_told();
-        self.desk.answer(&result, self.call.request(), &self.store, &self.inner.deliveries, at);
+        let limit = self.call.policy().text_limit();
+        self.desk.answer(&result, self.call.request(), limit, &self.store, &self.inner.deliveries, at);
     }
 
     /// Tells those who hear of it before the caller does.
@@ -693,12 +694,13 @@ impl Drive {
         if let Some(record) = self.call.failure_record(result, self.inner.clock.now()) {
             self.inner.failed(record);
         }
+        let limit = self.call.policy().text_limit();
         let finished = Finished::new(self.call, self.trail, self.surface, hint, result);
         let at = self.inner.next_told();
         if let Some(owner) = self.unsaved {
             self.inner.deliveries.hand_over_unsaved(owner, at);
         }
-        self.desk.answer(result, finished.request(), &self.store, &self.inner.deliveries, at);
+        self.desk.answer(result, finished.request(), limit, &self.store, &self.inner.deliveries, at);
         self.inner.remember(finished);
     }
 

@@ -120,6 +120,9 @@ pub struct Called {
     /// What the guard has to say to the model beside the tool's own words, one paragraph each. It is part of the
     /// result's error text as well; for surfaces that pass the tool's words on as they came.
     pub remarks: Vec<Cow<'static, str>>,
+    /// The most bytes of text that the caller is to be given of the output, where there is a limit. The output stands here
+    /// whole: a surface that keeps the rest for its caller shortens it.
+    pub text_limit: Option<usize>,
 }
 
 /// What the surface knows about a call that its envelope does not say.
@@ -527,6 +530,7 @@ impl Desk {
         &self,
         result: &CallResult,
         request: &Request,
+        text_limit: Option<usize>,
         store: &Arc<dyn Store>,
         deliveries: &Deliveries,
         at: u64,
@@ -542,7 +546,7 @@ impl Desk {
             if let Some(assistance) = self.assistance.get() {
                 assistance.add_to(&mut result);
             }
-            self.give(Called { result, arrival, remarks });
+            self.give(Called { result, arrival, remarks, text_limit });
         }
     }
 
@@ -667,7 +671,8 @@ impl Inner {
     /// The answer to a call at the door, told to whoever listens.
     fn turned_away(&self, envelope: &CallEnvelope, error: ErrorBody) -> Called {
         self.turn_away(Some(envelope), &error);
-        Called { result: ResultEnvelope::turned_away(envelope, error), arrival: None, remarks: Vec::new() }
+        let result = ResultEnvelope::turned_away(envelope, error);
+        Called { result, arrival: None, remarks: Vec::new(), text_limit: None }
     }
 
     fn turn_away(&self, envelope: Option<&CallEnvelope>, error: &ErrorBody) {

@@ -103,6 +103,7 @@ impl Engine {
                 inner.deliveries.hand_over(receipt, inner.store.clone(), told, inner.next_told())
             }),
             remarks: result.remarks().collect(),
+            text_limit: policy.text_limit(),
         }))
     }
 }

@@ -20,6 +20,7 @@
 //! | `news` | what a client hears of a request before its answer |
 //! | `who` | who is calling, and by what a call is known again |
 //! | `made` | the message that a client gets for what a call came to |
+//! | `large_results`, `session/large` | texts of results that are longer than their callers want |
 //! | `catalog` | what is known of a server's tools |
 //! | `direct` | the tools of servers for callers that speak no MCP |
 //! | `look` | what there is to see of servers and sessions |
@@ -39,6 +40,7 @@ mod configured;
 mod direct;
 mod health;
 mod joined;
+mod large_results;
 mod listen;
 mod local;
 mod look;
@@ -60,6 +62,7 @@ mod wrap;
 
 pub use configured::{Configured, Sharing, Start};
 pub use direct::{Direct, DirectTool};
+pub use large_results::{LargeResults, ReadBy, ReadError, ResultPage};
 pub use listen::{Door, Listener, Operator};
 pub use local::{namespace_of, namespace_of_url};
 pub use look::{EndView, InstanceState, InstanceView, ServerView, SessionView};

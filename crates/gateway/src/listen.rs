@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
 use crate::configured::{Configured, Sharing};
+use crate::large_results::LargeResults;
 use crate::look::SessionView;
 use crate::memory::{Agreements, Memory};
 use crate::pool::{Pool, Sharers};
@@ -47,6 +48,8 @@ pub struct Door {
     pub servers: Vec<Configured>,
     /// The tools of our own that its clients see.
     pub own_tools: OwnTools,
+    /// Texts of results that are longer than clients are to be given.
+    pub large_results: Arc<LargeResults>,
     /// The servers that sessions share, also those of other doors.
     pub pool: Arc<Pool>,
     /// Who may come in.
@@ -202,7 +205,8 @@ impl Listener {
         });
         let (behind, keeping) = behind.unzip();
         let (engine, own_tools) = (self.door.engine.clone(), self.door.own_tools);
-        let session = Session::new(engine, behind, client, connection, own_tools, memory);
+        let large = self.door.large_results.clone();
+        let session = Session::new(engine, behind, client, connection, own_tools, large, memory);
         let kept = session.keep_servers(keeping);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
@@ -486,6 +490,7 @@ mod tests {
 
     use http::HeaderMap;
     use steadfast_core::id::TenantId;
+    use steadfast_core::large_result::KeptBounds;
     use steadfast_mcp::delivery::Link;
     use steadfast_store::MemoryStore;
 
@@ -500,6 +505,7 @@ mod tests {
             name: "door".into(),
             servers: vec![Configured::nowhere(Sharing::PerSession { most: MOST })],
             own_tools: OwnTools::default(),
+            large_results: LargeResults::new(KeptBounds { keep: SILENT, entries: 0, bytes: 0 }),
             pool: Arc::default(),
             tokens: Tokens::default(),
             local: Some(me()),

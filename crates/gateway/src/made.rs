@@ -74,8 +74,9 @@ pub(crate) fn response(id: &Id, era: Era, called: &Called) -> Message {
                 text = remarked(&text, &told).into();
             }
             let answer = Message::result_response(id, &json(&text));
-            // Whoever gets the answer of another call is told so; an answer of its own goes out as it came.
-            if result.from_cache || result.recorded == Some(false) || unknown.is_some() {
+            // Whoever gets the answer of another call is told so, or a part of one; an answer of its own goes out as it came.
+            let is_told = result.from_cache || result.recorded == Some(false) || unknown.is_some();
+            if is_told || result.shortened.is_some() {
                 answer.rewrite().meta(RESULT, envelope(result)).finish()
             } else {
                 answer
@@ -205,8 +206,9 @@ mod tests {
             recorded: None,
             escalated: false,
             turn: None,
+            shortened: None,
         };
-        Called { result, arrival: None, remarks: Vec::new() }
+        Called { result, arrival: None, remarks: Vec::new(), text_limit: None }
     }
 
     /// There and back through the engine.

@@ -5,6 +5,7 @@
 //! of one that was started again, are not taken for each other's.
 
 mod asking;
+mod large;
 mod missed;
 mod notifying;
 mod several;
@@ -38,6 +39,7 @@ use self::wishes::Wishes;
 use crate::approval::{self, Brought, Conversation, Elicitation, Questions};
 use crate::call::{Upstream, control, envelope, named_so_far, next_request, target, trace};
 use crate::client::{Client, Reply, Voice};
+use crate::large_results::LargeResults;
 use crate::made;
 use crate::memory::Memory;
 use crate::news::News;
@@ -57,6 +59,10 @@ pub(crate) struct Session {
     connection: Connection,
     /// The tools of our own that the client sees.
     own_tools: OwnTools,
+    /// Texts of results that are longer than the client is to be given.
+    large: Arc<LargeResults>,
+    /// True once the client was told that there are resources.
+    has_resources: AtomicBool,
     /// Where it is kept what the client agreed on with the server, if it is to outlive us.
     memory: Option<Memory>,
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
@@ -155,6 +161,7 @@ impl Session {
         client: Client,
         connection: Connection,
         own_tools: OwnTools,
+        large: Arc<LargeResults>,
         memory: Option<Memory>,
     ) -> Arc<Self> {
         let session = Arc::new(Self {
@@ -163,6 +170,8 @@ impl Session {
             client,
             connection,
             own_tools,
+            large,
+            has_resources: AtomicBool::new(false),
             memory,
             running: Mutex::default(),
             answered: Mutex::default(),
@@ -294,6 +303,11 @@ impl Session {
                 self.call(id, message, reply, &headers, from.as_ref().unwrap_or(&self.connection));
             }
             (Kind::Request { id, .. }, Some(reply)) => {
+                let answer = self.kept_result(&id, &message, from.as_ref().unwrap_or(&self.connection));
+                if let Some(answer) = answer {
+                    self.tasks.spawn(async move { _ = reply.answer(&answer).await });
+                    return;
+                }
                 let route = self.servers.route(&message);
                 self.pass_on(id, message, route, reply);
             }
@@ -524,6 +538,7 @@ impl Session {
             Some(behind) => Upstream::at(behind, request, news.clone()),
             None => Upstream::nowhere(unknown_tool(&called)),
         };
+        let reader = from.reader();
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();
         let number = self.begin(&id, at, voice.clone(), What::Call(canceller.clone()));
@@ -534,7 +549,7 @@ impl Session {
                     None => std::future::pending().await,
                 }
             };
-            let called = tokio::select! {
+            let mut called = tokio::select! {
                 // The call itself first: it has begun when the others are asked.
                 biased;
                 called = &mut calling => called,
@@ -565,6 +580,7 @@ impl Session {
                 if let (Some(at), Some(output)) = (at, &called.result.output) {
                     session.servers.learn_task(at, output.content.as_str());
                 }
+                session.shorten(&mut called, &reader).await;
                 session.answer_call(&id, era, called, is_cancelled, reply).await;
             }
             session.answered.lock().remove(&number);
@@ -638,6 +654,7 @@ impl Session {
             keys_of: KeysOf::Actor,
             ..TurnOptions::of(target(&said, from))
         };
+        let reader = from.reader();
         let withdrawn = Arc::new(Notify::new());
         let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));
         self.spawn(|session| async move {
@@ -650,7 +667,7 @@ impl Session {
                     None => std::future::pending().await,
                 }
             };
-            let turned = tokio::select! {
+            let mut turned = tokio::select! {
                 biased;
                 turned = &mut turning => turned,
                 never = keeping => match never {},
@@ -670,6 +687,9 @@ impl Session {
             };
             session.notify_all().await;
             if session.end(number) {
+                if let Ok(turned) = &mut turned {
+                    session.shorten_turn(turned, &reader).await;
+                }
                 let answer = Message::result_response(&id, &made::of_era(turn::answer(&turned), era));
                 reply.answer(&answer).await;
             }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
 use crate::configured::Configured;
+use crate::large_results::LargeResults;
 use crate::reliability::OwnTools;
 use crate::server::Handshake;
 use crate::session::{Incoming, Session};
@@ -30,6 +31,8 @@ pub struct Wrapped<R, W> {
     pub servers: Vec<Configured>,
     /// As whom it may use the tools of our own, if they are offered.
     pub own_tools: OwnTools,
+    /// Texts of results that are longer than the client is to be given.
+    pub large_results: Arc<LargeResults>,
 }
 
 /// How long calls that are under way may take when we are asked to end.
@@ -44,13 +47,15 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let Wrapped { input, output, connection, servers, own_tools } = wrapped;
+    let Wrapped { input, output, connection, servers, own_tools, large_results } = wrapped;
     let link = Link::new();
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
     let (behind, keeping) = servers.iter().map(|server| server.alone(Handshake::default())).unzip();
     let line = Client::Line(client.clone());
-    let session = Session::new(engine.clone(), behind, line, connection, own_tools, None);
+    let session =
+        Session::new(engine.clone(), behind, line, connection, own_tools, large_results.clone(), None);
+    let tidying = tokio::spawn(large_results.clone().tidy(engine.clone()));
     let kept = session.keep_servers(keeping);
     let mut lines = LineReader::new(input, LONGEST_LINE);
     let taking = async {
@@ -64,6 +69,8 @@ where
     session.finish(&stop).await;
     engine.shutdown(DRAIN).await;
     session.stop().await;
+    tidying.abort();
+    large_results.clear();
     for kept in kept {
         kept.abort();
         // The line to the client ends with the last who knows it.

@@ -27,11 +27,15 @@ use steadfast::path::Waits;
 use steadfast_core::call::EqualCalls;
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_executor::Found;
+use steadfast_gateway::ReadBy;
 
 use crate::access::Who;
 use crate::answer::{EVENTS, accepts};
 use crate::endpoint::Endpoint;
+use crate::results::reader;
 use crate::{Answered, State};
+
+use self::stream::Results;
 
 /// What agents ask for to have tools run.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -110,12 +114,15 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     found.complete(&mut envelope);
     let Found { run, info, reads, .. } = found;
     let shelf = Some(inner.around.tools.clone());
+    let (large, reader) = (&inner.around.large_results, reader(&envelope.target));
     if accepts(&wanted.headers, EVENTS) {
         let options = CallOptions { tool: info, reads, shelf, ..patient() };
-        return Ok(stream::answer(engine, envelope, run, options, wanted));
+        let results = Results { large: large.clone(), reader };
+        return Ok(stream::answer(engine, envelope, run, options, wanted, results));
     }
     let options = CallOptions { tool: info, reads, shelf, ..keyless_as_over_mcp() };
-    let called = engine.call_with(envelope, run, options).await;
+    let mut called = engine.call_with(envelope, run, options).await;
+    large.shorten(&mut called, &reader, ReadBy::Http, engine.now()).await;
     Ok(said::answer(engine, called, wanted))
 }
 

@@ -1,6 +1,7 @@
 //! A call as events while it is under way: its attempts, their signs of life, and at the end what it came to.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -11,7 +12,9 @@ use serde::Serialize;
 use steadfast::{Answer, Attempt, CallOptions, Called, Engine, Run, SignsOfLife, Tool};
 use steadfast_core::call::AttemptEnd;
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::large_result::Reader;
 use steadfast_core::policy::SettlingPolicy;
+use steadfast_gateway::{LargeResults, ReadBy};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -60,6 +63,7 @@ pub(super) fn answer(
     run: Run,
     options: CallOptions,
     wanted: Wanted,
+    results: Results,
 ) -> Response {
     let (tell, told) = mpsc::channel(BEHIND);
     let calling = engine.call_with(envelope, Watched { tool: run, tell }, options);
@@ -70,6 +74,8 @@ pub(super) fn answer(
         told,
         signs,
         letter: Letter::new(engine, wanted.link, None),
+        engine: engine.clone(),
+        results,
         began: Instant::now(),
     };
     let events = stream::unfold(following, |mut following| async move {
@@ -116,7 +122,15 @@ struct Following {
     told: mpsc::Receiver<Told>,
     signs: SignsOfLife,
     letter: Letter,
+    engine: Engine,
+    results: Results,
     began: Instant,
+}
+
+/// Where the rest of a large result is kept, and for whom.
+pub(super) struct Results {
+    pub(super) large: Arc<LargeResults>,
+    pub(super) reader: Reader,
 }
 
 /// The call. Whoever goes away drops it, and the engine decides what that means.
@@ -137,7 +151,9 @@ impl Following {
             called = call => {
                 self.call = None;
                 // A call that panicked has no answer, and its stream just ends.
-                let called = called.ok()?;
+                let mut called = called.ok()?;
+                let Results { large, reader } = &self.results;
+                large.shorten(&mut called, reader, ReadBy::Http, self.engine.now()).await;
                 self.letter.carry(called.arrival);
                 self.letter.handed_over();
                 Some(event("result", &called.result))

@@ -43,6 +43,7 @@ pub(crate) struct Draft {
     approval: ApprovalPolicy,
     arguments: ArgumentCheck,
     verify: Option<Verify>,
+    result_limit: Option<usize>,
     classify: Classify,
     danger: Danger,
 }
@@ -135,7 +136,7 @@ impl Draft {
     pub(crate) fn of(policy: Policy) -> Self {
         let Policy { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } =
             policy;
-        let Policy { dependency_limits, trust, approval, arguments, verify, .. } = policy;
+        let Policy { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = policy;
         let rate = breaker.rate.unwrap_or(RateRule {
             threshold: Ratio::percent(50),
             last: NonZeroU32::MIN,
@@ -173,6 +174,7 @@ impl Draft {
             approval,
             arguments,
             verify,
+            result_limit,
             classify: Classify { unknown: Nature::Transient, rules: FaultRules::default() },
             danger: Danger { allow: Arc::default(), add: Arc::default() },
         }
@@ -181,7 +183,8 @@ impl Draft {
     /// The policy. It is total: there is no draft without one.
     pub(crate) fn finish(self) -> Policy {
         let Self { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } = self;
-        let Self { dependency_limits, trust, approval, arguments, verify, classify, danger, .. } = self;
+        let Self { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = self;
+        let Self { classify, danger, .. } = self;
         let rate = |threshold| RateRule {
             threshold,
             last: breaker.rate_last,
@@ -229,6 +232,7 @@ impl Draft {
             approval,
             arguments,
             verify,
+            result_limit,
             classify: match classify.unknown {
                 Nature::Transient => classify.rules.checked,
                 Nature::Permanent => {

@@ -45,6 +45,7 @@ impl CallResult {
             },
             escalated: self.escalated,
             turn: None,
+            shortened: None,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::breaker;
 use crate::code::{Code, Status};
 use crate::dedupe::Observed;
 use crate::id::{RequestId, ToolName, TurnId};
+use crate::large_result::Shortened;
 use crate::output::Output;
 
 /// What a call came to. A failed tool is an answer like any other.
@@ -48,6 +49,9 @@ pub struct ResultEnvelope {
     /// The turn that the call was counted in, told or guessed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
+    /// Where the whole text of the output is, if only its beginning and its end stand here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortened: Option<Shortened>,
 }
 
 /// Whose answer a duplicate got.
@@ -142,6 +146,7 @@ impl ResultEnvelope {
             recorded: None,
             escalated: false,
             turn: call.target.turn_id.clone(),
+            shortened: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::breaker;
 use crate::code::{Code, Status};
 use crate::id::{ActorId, RequestId, ToolName, TurnId};
 use crate::key::DedupeMode;
+use crate::large_result::Shortened;
 use crate::output::{Output, RawJson};
 use crate::retry::CallerLimits;
 
@@ -380,6 +381,13 @@ fn results_have_the_fields_of_the_contract() {
         recorded: Some(false),
         escalated: true,
         turn: Some(TurnId::new("turn-7").unwrap()),
+        shortened: Some(Shortened {
+            id: "a-1".to_owned(),
+            bytes: 9000,
+            gap_start: 750,
+            gap_end: 8750,
+            read_at: "/v1/results/a-1".to_owned(),
+        }),
     };
     let text = serde_json::to_string(&result).unwrap();
     assert_eq!(
@@ -394,6 +402,7 @@ fn results_have_the_fields_of_the_contract() {
             },
             "retriedBy": [{ "attempt": 1, "delayMs": 200, "reasonCode": "http_503", "latencyMs": 9 }],
             "recorded": false, "escalated": true, "turn": "turn-7",
+            "shortened": { "id": "a-1", "bytes": 9000, "gapStart": 750, "gapEnd": 8750, "readAt": "/v1/results/a-1" },
         })
     );
     assert_eq!(serde_json::from_str::<ResultEnvelope>(&text).unwrap(), result);

@@ -139,6 +139,9 @@ pub struct Policy {
     pub arguments: ArgumentCheck,
     /// How a person or a model finds out whether a call had its effect.
     pub verify: Option<Verify>,
+    /// The most bytes of text that a caller is given of one result; the rest is kept for it to read. Lowering it costs callers that
+    /// need the whole a request for each page.
+    pub result_limit: Option<usize>,
     /// Faults that this tool means differently.
     pub classify: Arc<Overrides>,
     /// Commands that count as dangerous when this tool is asked to run them.
@@ -691,6 +694,7 @@ impl Profile {
             approval: ApprovalPolicy::default(),
             arguments: ArgumentCheck::Assist,
             verify: None,
+            result_limit: None,
             classify: Arc::default(),
             shapes: Arc::default(),
         }
@@ -767,6 +771,11 @@ impl Policy {
             Some(Verify::Call(call)) => Some(call),
             Some(Verify::Hint(_)) | None => None,
         }
+    }
+
+    /// The most bytes of text that a caller is given of one result. None where nothing of ours changes results.
+    pub fn text_limit(&self) -> Option<usize> {
+        self.result_limit.filter(|_| !self.modes.leave_alone())
     }
 
     /// The same for a call of a turn that may be submitted again: all that it came to is kept, so that nothing of it runs

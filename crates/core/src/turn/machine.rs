@@ -619,6 +619,7 @@ impl Turn {
                     message: ended.message.clone(),
                     escalated: ended.escalated,
                     output: ended.output.as_ref().map(|output| output.text().clone()),
+                    shortened: None,
                     attempts: self.slots[call].attempts,
                 })
             })

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef, TurnId};
+use crate::large_result::Shortened;
 use crate::output::RawJson;
 
 use super::clip;
@@ -101,6 +102,9 @@ pub struct CallResult {
     /// What it gave; absent also where a success was too large to keep, and then `code` says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<RawJson>,
+    /// Where the whole text of the output is, if only its beginning and its end stand here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortened: Option<Shortened>,
     /// Attempts, of all tools that were tried for it.
     pub attempts: u32,
 }
@@ -275,6 +279,7 @@ mod tests {
             message: None,
             escalated: false,
             output: None,
+            shortened: None,
             attempts: 1,
         }
     }

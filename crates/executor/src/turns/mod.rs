@@ -110,6 +110,10 @@ pub struct Turned {
     /// Its trace.
     #[serde(rename = "traceId")]
     pub trace: TraceId,
+    /// The most bytes of text that the caller is to be given of the outputs of these calls. They stand in the result whole; see
+    /// [`Called::text_limit`].
+    #[serde(skip)]
+    pub text_limits: BTreeMap<ToolCallId, usize>,
 }
 
 /// Why a turn was not begun. Nothing of it ran.
@@ -217,10 +221,11 @@ impl Engine {
             sent_to: BTreeMap::new(),
             tell,
             sent: 0,
+            text_limits: BTreeMap::new(),
         };
-        let result = running.run(steps, notes, told).await;
+        let (result, text_limits) = running.run(steps, notes, told).await;
         drop(underway);
-        Ok(Turned { result, trace })
+        Ok(Turned { result, trace, text_limits })
     }
 
     /// Withdraws the turns of this name or trace that run here and whose caller may be told so: nothing more of them
@@ -376,6 +381,8 @@ struct Running {
     tell: UnboundedSender<Told>,
     /// Calls that were sent, alternatives included.
     sent: u64,
+    /// The most bytes of text that the caller is to be given, for calls that have such a limit.
+    text_limits: BTreeMap<ToolCallId, usize>,
 }
 
 /// A call that is on its way to its tool.
@@ -438,7 +445,7 @@ impl Running {
         mut steps: Vec<Step>,
         mut notes: Vec<Note>,
         mut told: UnboundedReceiver<Told>,
-    ) -> TurnResult {
+    ) -> (TurnResult, BTreeMap<ToolCallId, usize>) {
         let withdrawn = self.options.withdrawn.clone();
         let mut cancelled = false;
         loop {
@@ -449,7 +456,7 @@ impl Running {
                     story.close(&result);
                 }
                 self.give_back().await;
-                return result;
+                return (result, self.text_limits);
             }
             self.record(&mut notes);
             let left = self.turn.deadline().since(self.engine.now());
@@ -687,6 +694,10 @@ impl Running {
     fn ended(&mut self, id: ToolCallId, ended: Ended) -> Vec<Event> {
         self.sent_to.remove(&id);
         let Ended { called, tool, heard, known } = ended;
+        match called.text_limit {
+            Some(limit) => _ = self.text_limits.insert(id.clone(), limit),
+            None => _ = self.text_limits.remove(&id),
+        }
         let Known { class, doubt } =
             known.unwrap_or_else(|| Known { class: self.class_of(&tool), doubt: Doubt::MadeAgain });
         let result = called.result;

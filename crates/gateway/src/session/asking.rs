@@ -51,6 +51,7 @@ impl Session {
             };
             let answered = tokio::select! {
                 answered = session.ask(&id, &request, route, &voice) => {
+                    session.note_resources(&request, &answered);
                     let answered = session.with_own_tools(&id, &request, answered);
                     session.with_logging(&id, &request, answered)
                 }

@@ -65,11 +65,12 @@ impl Session {
         self.spawn(|session| async move {
             let Some(conversation) = &session.connection.session else { return };
             let missed = session.engine.undelivered(conversation, |record| session.is_missed_answer(record));
-            for one in missed.await {
+            for mut one in missed.await {
                 let request = one.request.clone();
                 if !session.missed.take(&request, &to) {
                     continue;
                 }
+                session.shorten(&mut one.called, &session.connection.reader()).await;
                 match session.give(&one, &to.stream) {
                     Some(delivery) => session.spawn(|session| async move {
                         session.hear_of(delivery).await;

@@ -399,7 +399,8 @@ fn modern_headers(body: &[u8]) -> Option<String> {
     let params = &message["params"];
     let version = params["_meta"]["io.modelcontextprotocol/protocolVersion"].as_str()?;
     let method = message["method"].as_str()?;
-    let name = params["name"].as_str().map(|name| format!("mcp-name: {name}\r\n")).unwrap_or_default();
+    let name = params["name"].as_str().or(params["uri"].as_str());
+    let name = name.map(|name| format!("mcp-name: {name}\r\n")).unwrap_or_default();
     Some(format!("mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n{name}"))
 }
 

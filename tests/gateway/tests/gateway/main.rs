@@ -26,6 +26,7 @@ mod ends;
 mod faults;
 mod guard;
 mod hostile;
+mod large;
 mod load;
 mod matrix;
 mod operator;

@@ -384,3 +384,39 @@ fn sf_7_the_audit_tells_commands_from_programs_and_who_it_was() {
     assert_eq!(entries[0]["by"]["name"], "admin");
     assert!(entries.iter().all(|entry| entry["atMs"].is_u64()), "{audit}");
 }
+
+#[test]
+fn sf_7_a_large_result_is_read_by_whoever_made_the_call_and_by_nobody_else() {
+    let shared = Shared::new("sf_7_tenants_results", "");
+    shared.configure(&format!(
+        "result_limit = \"1KiB\"\n{TOKENS}\n[tokens.eve]\ntoken = \"${{NEXT_TOKEN}}\"\ntenant = \"acme\"\n"
+    ));
+    let (mut ann, mut bob, mut eve) = (shared.client(ANN), shared.client(BOB), shared.client(NEXT));
+    let text = "0123456789".repeat(300);
+    let arguments = json!({ "id": "a", "fault": "text", "text": text });
+    let said = ann.call("look", arguments.clone());
+    let uri = said.ours["shortened"]["readAt"].as_str().unwrap().to_owned();
+    let id = said.ours["shortened"]["id"].as_str().unwrap().to_owned();
+    let (status, over_http) = shared.post(ANN, "/v1/calls", &call("bank/look", arguments, None));
+    assert_eq!(status, 200, "{over_http}");
+    let path = over_http["shortened"]["readAt"].as_str().unwrap().to_owned();
+    // To others it is as if there were none, in their own tenant too.
+    for (client, name) in [(&mut bob, "bob"), (&mut eve, "eve")] {
+        for uri in [uri.clone(), uri.replace(&id, &path["/v1/results/".len()..])] {
+            let answer = client.request("resources/read", json!({ "uri": uri }));
+            assert_eq!(answer["error"]["code"], -32002, "{name}: {answer}");
+            assert!(!answer.to_string().contains("0123456789"), "{name}: {answer}");
+        }
+    }
+    let own = format!("/v1/results/{id}");
+    for path in [&path, &own] {
+        for (token, status) in [(BOB, 404), (NEXT, 404), (GRAFANA, 403), ("nobody's", 401), (ANN, 200)] {
+            let (answered, body) = shared.get(token, path);
+            assert_eq!(answered, status, "{token}: {body}");
+            assert_eq!(body["text"] == text[..1024], status == 200, "{token}: {body}");
+        }
+        assert_eq!(shared.get(&shared.admin(), path).0, 200, "whoever may call for everybody");
+    }
+    let answer = ann.request("resources/read", json!({ "uri": uri }));
+    assert_eq!(answer["result"]["contents"][0]["text"], text[..1024], "{answer}");
+}

@@ -13,7 +13,7 @@ use steadfast_core::policy::{Ambiguous, ArgumentCheck, AskWhen, Dangerous, Mode,
 use steadfast_core::verify::{Verify, VerifyCall};
 
 use super::Draft;
-use crate::kind::{Count, Flag, Kind, OrNone, Span, Text, Words};
+use crate::kind::{Count, Flag, Kind, OrNone, Size, Span, Text, Words};
 use crate::node::{Node, Raw};
 use crate::setting::{Context, Setting, setting};
 
@@ -213,6 +213,15 @@ fn general() -> Vec<Setting<Draft>> {
             ]),
             "Arguments that break the tool's own schema: assist lets the tool answer and explains \
              its refusal, enforce refuses before the tool is bothered."
+        ),
+        setting!(
+            Draft,
+            "result_limit",
+            result_limit,
+            OrNone(Size(1 << 10..=1 << 30)),
+            "The most bytes of text that a caller gets of one result. Longer text is kept, and its beginning, its end, its size \
+             and the place of the whole are given instead; see `[results]`. Without a limit every result passes as it came. \
+             Lowering it costs callers that need the whole a request for each page."
         ),
         setting!(
             Draft,

@@ -1,0 +1,313 @@
+//! Results whose text is longer than a caller wants: what is shown of it, and how the rest is read.
+//!
+//! The text of a result beyond `result_limit` is kept by the surface and replaced by its beginning, its end, its size and the
+//! place where the whole can be read ([decision 0029](../../../../docs/decisions/0029-large-results.md)). Nothing else of a result
+//! is touched: not images, not structured content, and not the answer that is stored for duplicates.
+//!
+//! | file | what it decides |
+//! | --- | --- |
+//! | `mod` | where texts are cut, and the words that stand in the gap |
+//! | `page` | a part of a kept text |
+//! | `kept` | what is kept, for whom, how much and for how long |
+
+mod kept;
+mod page;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use kept::{KeptBounds, KeptResult, KeptResults, NewResult, Reader, TooLarge};
+pub use page::{Page, PageError, page};
+
+/// Between two blocks of text of one result, where they are kept as one text.
+pub const BETWEEN_BLOCKS: &str = "\n";
+
+/// How the texts of a result are cut that are longer than the limit together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The bytes of all texts as one.
+    pub bytes: usize,
+    /// The bytes that are not shown, as places in all texts as one.
+    pub gap: Range<usize>,
+    /// What becomes of each text, in order.
+    pub parts: Vec<Part>,
+}
+
+/// What becomes of one of the texts of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it is shown.
+    Whole,
+    /// The gap begins in it: what stands before `until`, then the [`Notice`], then what stands from `from` on.
+    Gap {
+        /// Where the beginning that is shown ends.
+        until: usize,
+        /// Where the end begins that is shown; the length of the text if nothing of it is.
+        from: usize,
+    },
+    /// Only what stands from here on is shown.
+    End {
+        /// Where that begins.
+        from: usize,
+    },
+    /// Nothing of it is shown.
+    Nothing,
+}
+
+/// Decides what is shown of texts that are longer than `limit` bytes together: three quarters of the limit from the beginning and
+/// a quarter from the end, where logs and test runs say how it went. None if they are not longer.
+pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
+    let bytes = bytes(texts);
+    if bytes <= limit {
+        return None;
+    }
+    let shown_first = limit - limit / 4;
+    let shown_last = bytes - limit / 4;
+    let (mut parts, mut gap, mut start) = (Vec::new(), None::<Range<usize>>, 0);
+    for text in texts {
+        let end = start + text.len();
+        let part = if end <= shown_first || (start >= shown_last && gap.is_some()) {
+            Part::Whole
+        } else {
+            let from = ceil_char(text, shown_last.saturating_sub(start));
+            match &mut gap {
+                None => {
+                    let until = floor_char(text, shown_first.saturating_sub(start));
+                    gap = Some(start + until..start + from);
+                    Part::Gap { until, from }
+                }
+                Some(gap) => {
+                    gap.end = start + from;
+                    if from == text.len() { Part::Nothing } else { Part::End { from } }
+                }
+            }
+        };
+        parts.push(part);
+        start = end + BETWEEN_BLOCKS.len();
+    }
+    // A line break between two texts may be all that is over the limit.
+    let gap = gap.filter(|gap| !gap.is_empty())?;
+    Some(Cut { bytes, gap, parts })
+}
+
+/// The last boundary between characters at this byte or before it.
+fn floor_char(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+/// The first boundary between characters at this byte or behind it.
+fn ceil_char(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
+}
+
+/// The bytes of these texts as one.
+fn bytes(texts: &[&str]) -> usize {
+    let between = texts.len().saturating_sub(1) * BETWEEN_BLOCKS.len();
+    texts.iter().map(|text| text.len()).sum::<usize>() + between
+}
+
+/// The texts of a result as they are kept: one text.
+pub fn whole(texts: &[&str]) -> String {
+    texts.join(BETWEEN_BLOCKS)
+}
+
+/// Where the whole text can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// As an MCP resource of this URI.
+    Resource(String),
+    /// In a file of this path on the machine of the caller.
+    File(String),
+    /// Over HTTP at this path of the gateway.
+    Http(String),
+}
+
+impl Place {
+    /// The text by which it is found.
+    pub fn address(&self) -> &str {
+        match self {
+            Self::Resource(address) | Self::File(address) | Self::Http(address) => address,
+        }
+    }
+}
+
+/// The words that stand where text was left out.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice<'a> {
+    /// What was left out.
+    pub cut: &'a Cut,
+    /// Where the whole is.
+    pub place: &'a Place,
+    /// How long it is kept.
+    pub keep: Duration,
+}
+
+impl Notice<'_> {
+    /// The words, with the empty lines around them that set them apart from the tool's.
+    pub fn words(&self) -> String {
+        let Cut { bytes, gap, .. } = self.cut;
+        let (first, last) = (gap.start, bytes - gap.end);
+        let (left_out, next) = (gap.len(), gap.start);
+        let read = match self.place {
+            Place::Resource(uri) => {
+                format!("read the resource {uri}?offset={next}; each page names the next one")
+            }
+            Place::File(path) => format!("read the file {path}; what is left out begins at byte {next}"),
+            Place::Http(path) => {
+                format!("send `GET {path}?offset={next}` to this gateway; each page names the next one")
+            }
+        };
+        let keep = span(self.keep);
+        format!(
+            "\n\n[Shortened by Steadfast. This text has {bytes} bytes. The first {first} and the last {last} are shown, and \
+             {left_out} are left out here. To read them, {read}. The whole text is kept for {keep}.]\n\n"
+        )
+    }
+
+    /// A text of the result with the words in it. `part` is what was decided about it; nothing if the text is gone.
+    pub fn apply(&self, part: &Part, text: &str) -> Option<String> {
+        let from = |from: usize| text.get(from..).unwrap_or_default();
+        match part {
+            Part::Whole => Some(text.to_owned()),
+            Part::Gap { until, from: end } => {
+                Some([text.get(..*until).unwrap_or_default(), &self.words(), from(*end)].concat())
+            }
+            Part::End { from: end } => Some(from(*end).to_owned()),
+            Part::Nothing => None,
+        }
+    }
+}
+
+/// A span as it is told, in its largest whole unit.
+fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0 => format!("{} ms", span.as_millis()),
+        _ if seconds.is_multiple_of(3600) => format!("{} h", seconds / 3600),
+        _ if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        _ => format!("{seconds} s"),
+    }
+}
+
+/// What the envelope of a result says of its text, where that was shortened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Shortened {
+    /// The name under which the whole text is kept.
+    pub id: String,
+    /// The bytes of the whole text.
+    pub bytes: usize,
+    /// The first byte that was left out.
+    pub gap_start: usize,
+    /// The first byte behind what was left out.
+    pub gap_end: usize,
+    /// Where the whole text can be read: the URI of a resource, the path of a file, or a path of the HTTP API.
+    pub read_at: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is shown of these texts, with a mark where the gap is.
+    fn shown(texts: &[&str], limit: usize) -> Option<Vec<String>> {
+        let cut = cut(texts, limit)?;
+        assert_eq!(cut.parts.len(), texts.len());
+        let place = Place::File("/f".to_owned());
+        let notice = Notice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
+        let words = notice.words();
+        let parts = cut.parts.iter().zip(texts);
+        Some(parts.filter_map(|(part, text)| Some(notice.apply(part, text)?.replace(&words, "|"))).collect())
+    }
+
+    #[test]
+    fn a_text_over_the_limit_is_its_beginning_and_its_end_and_one_at_the_limit_is_whole() {
+        for (texts, limit, is_shown) in [
+            (&["0123456789abcdef"][..], 16, None),
+            (&["0123456789abcdefg"], 16, Some(&["0123456789ab|defg"][..])),
+            (&["0123456789abcdefghijklmnop"], 8, Some(&["012345|op"])),
+            // A character is never cut in two: neither where the beginning ends nor where the end begins.
+            (&["01234€6789abcdefghij"], 8, Some(&["01234|ij"])),
+            (&["0123456789abcdefgh€"], 8, Some(&["012345|"])),
+            (&["€€€€€"], 4, Some(&["€|"])),
+            (&["", ""], 1, None),
+            (&[""], 0, None),
+        ] {
+            let is_shown = is_shown.map(|parts| parts.iter().map(|&part| part.to_owned()).collect());
+            assert_eq!(shown(texts, limit), is_shown, "{texts:?} {limit}");
+        }
+    }
+
+    #[test]
+    fn several_texts_have_one_limit_and_one_gap() {
+        for (texts, is_shown) in [
+            // With the line breaks between them, these have 21 bytes: the first 12 and the last 4 are shown.
+            (&["0123", "56789abcdef", "hijk"][..], &["0123", "56789ab|", "hijk"][..]),
+            (&["0123456789a", "cdef", "hijk"], &["0123456789a", "|", "hijk"]),
+            (&["0123456789abcdef", "h", "jk"], &["0123456789ab|", "h", "jk"]),
+            (&["0123456789abcd", "fg", "hijklm"], &["0123456789ab|", "jklm"]),
+            (&["01", "", "4567890123456789", ""], &["01", "", "45678901|789", ""]),
+        ] {
+            assert_eq!(shown(texts, 16).unwrap(), is_shown, "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_say_what_is_left_out_and_where_it_is() {
+        let cut = cut(&["x".repeat(1000).as_str()], 100).unwrap();
+        let said = |place: Place| {
+            Notice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
+        };
+        let sizes = "[Shortened by Steadfast. This text has 1000 bytes. The first 75 and the last 25 are shown, and 900 are left \
+                     out here. To read them, ";
+        let kept = ". The whole text is kept for 1 h.]";
+        for (place, read) in [
+            (
+                Place::Resource("steadfast://results/a".to_owned()),
+                "read the resource steadfast://results/a?offset=75; each page names the next one",
+            ),
+            (
+                Place::File("/s/a.txt".to_owned()),
+                "read the file /s/a.txt; what is left out begins at byte 75",
+            ),
+            (
+                Place::Http("/v1/results/a".to_owned()),
+                "send `GET /v1/results/a?offset=75` to this gateway; each page names the next one",
+            ),
+        ] {
+            assert_eq!(said(place), format!("{sizes}{read}{kept}"));
+        }
+        for (millis, told) in
+            [(1, "1 ms"), (1500, "1 s"), (60_000, "1 min"), (90_000, "90 s"), (7_200_000, "2 h")]
+        {
+            assert_eq!(span(Duration::from_millis(millis)), told);
+        }
+    }
+
+    proptest! {
+        /// Whatever the texts are: what is shown and what is left out are the whole, and no more is shown than the limit.
+        #[test]
+        fn the_gap_and_what_is_shown_are_the_whole(
+            texts in prop::collection::vec("[a€𝄞]{0,12}", 1..5),
+            limit in 0_usize..40,
+        ) {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let all = whole(&texts);
+            prop_assert_eq!(bytes(&texts), all.len());
+            match cut(&texts, limit) {
+                None => prop_assert!(all.len() < limit + texts.len()),
+                Some(cut) => {
+                    prop_assert!(all.is_char_boundary(cut.gap.start) && all.is_char_boundary(cut.gap.end));
+                    prop_assert!(all.len() - cut.gap.len() <= limit + texts.len());
+                    let gaps = cut.parts.iter().filter(|part| matches!(part, Part::Gap { .. })).count();
+                    prop_assert_eq!(gaps, 1);
+                }
+            }
+        }
+    }
+}

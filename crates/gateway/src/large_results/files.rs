@@ -1,0 +1,202 @@
+//! Texts as files, for a client on this machine that has no other way to read them.
+//!
+//! Each process has a folder of its own beside the state, for its user alone, with a locked file beside it. A lock ends with its
+//! process, however that ends: a folder whose lock is free was left behind, and is removed by the next process.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// The folder with the files of this process.
+#[derive(Debug)]
+pub(super) struct ResultFolder {
+    /// Where the folders of all processes are.
+    all: PathBuf,
+    own: PathBuf,
+    /// Held as long as the folder is ours; nothing before anything was written.
+    lock: Arc<Mutex<Option<File>>>,
+}
+
+/// A file with a text, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct ResultFile(PathBuf);
+
+/// What the locked files end with, and before they are locked.
+const LOCK: &str = "lock";
+const FRESH: &str = "new";
+
+impl ResultFolder {
+    /// A folder of this name among those of other processes. It is made when it is needed; those that were left behind are
+    /// removed now.
+    pub(super) fn new(all: PathBuf, name: &str) -> Self {
+        remove_left_behind(&all);
+        let own = all.join(name);
+        Self { all, own, lock: Arc::default() }
+    }
+
+    /// Writes a text as the file of this name.
+    pub(super) async fn write(&self, id: &str, text: String) -> Result<ResultFile, String> {
+        let file = self.own.join(format!("{id}.txt"));
+        let (all, own, lock, path) = (self.all.clone(), self.own.clone(), self.lock.clone(), file.clone());
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut lock = lock.lock();
+            if lock.is_none() {
+                *lock = Some(locked(&all, &own)?);
+            }
+            drop(lock);
+            let written = private_file().open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+            // Half a text is of no use to anybody.
+            written.inspect_err(|_| _ = fs::remove_file(&path))
+        });
+        match writing.await {
+            Ok(Ok(())) => Ok(ResultFile(file)),
+            Ok(Err(error)) => Err(format!("{} cannot be written: {error}", file.display())),
+            Err(error) => Err(format!("{} cannot be written: {error}", file.display())),
+        }
+    }
+
+    /// Removes the folder with all that is in it.
+    pub(super) fn remove(&self) {
+        if let Some(lock) = self.lock.lock().take() {
+            remove(&self.own);
+            drop(lock);
+        }
+    }
+}
+
+impl ResultFile {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ResultFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Makes the folder of this process, with a lock that ends with the process. The lock has its name only once it is locked, so
+/// that nobody takes the folder for one that was left behind.
+fn locked(all: &Path, own: &Path) -> io::Result<File> {
+    private_folder().create(all)?;
+    let fresh = own.with_extension(FRESH);
+    let lock = private_file().open(&fresh)?;
+    lock.lock()?;
+    fs::rename(&fresh, own.with_extension(LOCK))?;
+    private_folder().create(own)?;
+    Ok(lock)
+}
+
+/// Removes the folders of processes that are gone.
+fn remove_left_behind(all: &Path) {
+    let Ok(entries) = fs::read_dir(all) else { return };
+    let paths = entries.flatten().map(|entry| entry.path());
+    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == LOCK)) {
+        let Ok(lock) = File::open(&path) else { continue };
+        if lock.try_lock().is_ok() {
+            remove(&path.with_extension(""));
+        }
+    }
+}
+
+/// Removes a folder and then its lock: whoever is interrupted leaves a lock by which the rest is found.
+fn remove(own: &Path) {
+    match fs::remove_dir_all(own) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(event = "result.left_behind", folder = %own.display(), why = %error);
+        }
+        Ok(()) | Err(_) => _ = fs::remove_file(own.with_extension(LOCK)),
+    }
+}
+
+fn private_folder() -> DirBuilder {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+}
+
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of one test, removed with it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(test: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("steadfast-{test}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&folder);
+            Self(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_for_its_user_alone_and_goes_with_its_result() {
+        let all = Folder::new("result-files");
+        let folder = ResultFolder::new(all.0.clone(), "mark");
+        assert!(!all.0.exists(), "nothing is made before it is needed");
+        let file = folder.write("mark-1", "0123€".to_owned()).await.unwrap();
+        let path = file.path().to_owned();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "0123€");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            let folder = path.parent().unwrap();
+            assert_eq!((mode(&path), mode(folder), mode(&all.0)), (0o600, 0o700, 0o700));
+        }
+        drop(file);
+        assert!(!path.exists());
+        let last = folder.write("mark-2", "a".to_owned()).await.unwrap();
+        folder.remove();
+        assert_eq!(fs::read_dir(&all.0).unwrap().count(), 0);
+        drop(last);
+    }
+
+    #[tokio::test]
+    async fn what_a_process_left_behind_is_removed_and_what_a_living_one_has_stays() {
+        let all = Folder::new("result-files-left");
+        let living = ResultFolder::new(all.0.clone(), "living");
+        let kept = living.write("living-1", "a".to_owned()).await.unwrap();
+        let dead = ResultFolder::new(all.0.clone(), "dead");
+        let left = dead.write("dead-1", "b".to_owned()).await.unwrap().path().to_owned();
+        fs::write(&left, "b").unwrap();
+        // As its process does when it ends, however it ends.
+        drop(dead);
+        ResultFolder::new(all.0.clone(), "next");
+        assert!(!left.exists() && kept.path().exists());
+        let names = fs::read_dir(&all.0).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        assert_eq!(names, ["living", "living.lock"]);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_cannot_be_written_is_told() {
+        let all = Folder::new("result-files-not");
+        fs::write(&all.0, "a file in its place").unwrap();
+        let why = ResultFolder::new(all.0.clone(), "mark").write("mark-1", "a".to_owned()).await.unwrap_err();
+        assert!(why.contains("mark-1.txt cannot be written: "), "{why}");
+        fs::remove_file(&all.0).unwrap();
+    }
+}

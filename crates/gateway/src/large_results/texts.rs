@@ -1,0 +1,198 @@
+//! The texts of a result, and the same result with others in their place.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+use steadfast_core::large_result::Notice;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_mcp::raw;
+
+use crate::pieces::with_text;
+
+/// The texts of an output, and where they stand in it.
+pub(super) struct Texts<'o> {
+    output: &'o Output,
+    form: Form<'o>,
+}
+
+/// The form of an output.
+enum Form<'o> {
+    /// The error of a server, which says one thing.
+    Error(Cow<'o, str>),
+    /// Text and nothing else, as tools without a server give it.
+    Plain(Cow<'o, str>),
+    /// The result of an MCP tool.
+    Blocks(Vec<Block<'o>>),
+}
+
+/// A block of the content of a result.
+struct Block<'o> {
+    json: &'o str,
+    text: Option<BlockText<'o>>,
+}
+
+/// The text of a block.
+struct BlockText<'o> {
+    text: Cow<'o, str>,
+    /// True if it is that of a resource that is embedded.
+    is_embedded: bool,
+}
+
+/// What stands in an embedded resource whose text is in the gap.
+const LEFT_OUT: &str = "[Left out: see the notice above.]";
+
+impl<'o> Texts<'o> {
+    /// The texts of an output; nothing if it has none. Structured content, images and other bytes are no text.
+    pub(super) fn of(output: &'o Output) -> Option<Self> {
+        let content = output.content.as_str();
+        let error = output.metadata.as_ref().filter(|_| content == "null").map(RawJson::as_str);
+        let form =
+            if let Some(said) = error.and_then(|error| raw::get(error, "message")).and_then(raw::string) {
+                Form::Error(said)
+            } else if let Some(text) = raw::string(content) {
+                Form::Plain(text)
+            } else {
+                let blocks = serde_json::from_str::<Vec<&RawValue>>(raw::get(content, "content")?).ok()?;
+                Form::Blocks(blocks.into_iter().map(|block| Block::of(block.get())).collect())
+            };
+        Some(Self { output, form })
+    }
+
+    /// All of them, in order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
+        let (one, blocks) = match &self.form {
+            Form::Error(text) | Form::Plain(text) => (Some(&**text), &[][..]),
+            Form::Blocks(blocks) => (None, &**blocks),
+        };
+        one.into_iter().chain(blocks.iter().filter_map(|block| Some(&*block.text.as_ref()?.text)))
+    }
+
+    /// The output with each text as the notice leaves it. All else stays as it came.
+    pub(super) fn replaced(&self, notice: &Notice<'_>) -> Output {
+        let Output { content, metadata } = self.output;
+        let mut parts = notice.cut.parts.iter();
+        let mut left = |text: &str| parts.next().and_then(|part| notice.apply(part, text));
+        match &self.form {
+            Form::Error(text) => {
+                let error = metadata.as_ref().map_or("{}", RawJson::as_str);
+                let said = with_text(error, "message", |_| left(text).unwrap_or_default());
+                let metadata = said.map(RawJson::from_trusted).or_else(|| metadata.clone());
+                Output { content: content.clone(), metadata }
+            }
+            Form::Plain(text) => {
+                let content = RawJson::string(&left(text).unwrap_or_default());
+                Output { content, metadata: metadata.clone() }
+            }
+            Form::Blocks(blocks) => {
+                let blocks = blocks.iter().filter_map(|block| match &block.text {
+                    None => Some(block.json.to_owned()),
+                    Some(BlockText { text, is_embedded: false }) => {
+                        let text = left(text)?;
+                        with_text(block.json, "text", |_| text)
+                    }
+                    Some(BlockText { text, is_embedded: true }) => {
+                        let text = left(text).unwrap_or_else(|| LEFT_OUT.to_owned());
+                        with_member(block.json, "resource", |resource| with_text(resource, "text", |_| text))
+                    }
+                });
+                let blocks: Vec<String> = blocks.collect();
+                let result = content.as_str();
+                let content = with_member(result, "content", |_| Some(format!("[{}]", blocks.join(","))));
+                let content = content.map_or_else(|| self.output.content.clone(), RawJson::from_trusted);
+                Output { content, metadata: metadata.clone() }
+            }
+        }
+    }
+}
+
+impl<'o> Block<'o> {
+    fn of(json: &'o str) -> Self {
+        let text = |object: &'o str| raw::get(object, "text").and_then(raw::string);
+        let text = match raw::get(json, "type") {
+            Some(r#""text""#) => text(json).map(|text| BlockText { text, is_embedded: false }),
+            Some(r#""resource""#) => {
+                raw::get(json, "resource").and_then(text).map(|text| BlockText { text, is_embedded: true })
+            }
+            Some(_) | None => None,
+        };
+        Self { json, text }
+    }
+}
+
+/// An object with another value in the member of this name; nothing if it has none.
+fn with_member(object: &str, name: &str, value: impl FnOnce(&str) -> Option<String>) -> Option<String> {
+    let at = raw::members(object).find(|member| member.name == name)?.value;
+    let value = value(object.get(at.clone())?)?;
+    Some([object.get(..at.start)?, &value, object.get(at.end..)?].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use steadfast_core::large_result::{Place, cut};
+
+    use super::*;
+
+    /// The output with a mark in place of the notice.
+    fn shortened(content: &str, metadata: Option<&str>, limit: usize) -> Option<(String, Option<String>)> {
+        let metadata = metadata.map(RawJson::from_trusted);
+        let output = Output { content: RawJson::from_trusted(content), metadata };
+        let texts = Texts::of(&output)?;
+        let cut = cut(&texts.all().collect::<Vec<_>>(), limit)?;
+        let place = Place::File("/f".to_owned());
+        let notice = Notice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
+        let words = RawJson::string(&notice.words());
+        let words = words.as_str().trim_matches('"');
+        let marked = |json: &RawJson| json.as_str().replace(words, "|");
+        let Output { content, metadata } = texts.replaced(&notice);
+        Some((marked(&content), metadata.as_ref().map(marked)))
+    }
+
+    #[test]
+    fn only_text_is_replaced_and_all_else_stays_as_it_came() {
+        for (content, is) in [
+            (
+                r#"{ "content":[ {"type":"text","text":"0123456789\n","annotations":{"a":1.0}} ],"x":1.0}"#,
+                r#"{ "content":[{"type":"text","text":"012345|9\n","annotations":{"a":1.0}}],"x":1.0}"#,
+            ),
+            (
+                r#"{"content":[{"type":"image","data":"0123456789"},{"type":"text","text":"0123456789"}],"structuredContent":{"s":"0123456789"}}"#,
+                r#"{"content":[{"type":"image","data":"0123456789"},{"type":"text","text":"012345|89"}],"structuredContent":{"s":"0123456789"}}"#,
+            ),
+            (
+                r#"{"content":[{"type":"text","text":"0123456789"},{"type":"text","text":"b"},{"type":"audio","data":"x"},{"type":"text","text":"cdef"}],"isError":true}"#,
+                r#"{"content":[{"type":"text","text":"012345|"},{"type":"audio","data":"x"},{"type":"text","text":"ef"}],"isError":true}"#,
+            ),
+            (
+                r#"{"content":[{"type":"text","text":"0123456789"},{"type":"resource","resource":{"uri":"a:1","text":"in the gap"}},{"type":"resource","resource":{"text":"0123456789","uri":"a:2"}}]}"#,
+                r#"{"content":[{"type":"text","text":"012345|"},{"type":"resource","resource":{"uri":"a:1","text":"[Left out: see the notice above.]"}},{"type":"resource","resource":{"text":"89","uri":"a:2"}}]}"#,
+            ),
+            (r#""0123456789""#, r#""012345|89""#),
+        ] {
+            assert_eq!(shortened(content, None, 8), Some((is.to_owned(), None)), "{content}");
+        }
+        let error = r#"{"code":-1,"message":"0123456789","data":"0123456789"}"#;
+        let is = r#"{"code":-1,"message":"012345|89","data":"0123456789"}"#;
+        assert_eq!(shortened("null", Some(error), 8), Some(("null".to_owned(), Some(is.to_owned()))));
+    }
+
+    #[test]
+    fn what_is_no_text_is_never_shortened() {
+        for (content, metadata) in [
+            (r#"{"content":[{"type":"image","data":"0123456789"}]}"#, None),
+            (r#"{"content":[{"type":"resource","resource":{"uri":"a:1","blob":"0123456789"}}]}"#, None),
+            (r#"{"content":[{"type":"resource_link","uri":"0123456789"}]}"#, None),
+            (r#"{"content":[{"type":"unheard of","text":"0123456789"}]}"#, None),
+            (r#"{"content":"0123456789"}"#, None),
+            (r#"{"structuredContent":{"text":"0123456789"}}"#, None),
+            (r#"{"resultType":"input_required","requestState":"0123456789"}"#, None),
+            (r#"["0123456789"]"#, None),
+            ("12345678901", None),
+            ("null", Some(r#"{"status":200}"#)),
+            (r#"{"content":[{"type":"text","text":"01234567"}]}"#, None),
+        ] {
+            assert_eq!(shortened(content, metadata, 8), None, "{content}");
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Results with more text than their callers want (`result_limit`): what they get of it, and how they read the rest.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, Said, keyed};
+use crate::raw::{Answered, Request, send};
+use crate::world::{By, Era, LISTEN, World, begun, kill, wait};
+
+const LIMIT: &str = "result_limit = \"1KiB\"\n";
+/// What is shown of a text at most.
+const SHOWN: usize = 1024;
+
+/// A text that is far longer, in which no two lines are the same and characters have one, two and four bytes.
+fn long() -> String {
+    (0..400).map(|number| format!("line {number} ä 𝄞\n")).collect()
+}
+
+/// A call whose answer is this text.
+fn saying(id: &str, text: &str) -> Value {
+    json!({ "id": id, "fault": "text", "text": text })
+}
+
+/// What the gateway says of a text that it shortened.
+fn shortened(ours: &Value) -> &Value {
+    let about = &ours["shortened"];
+    assert!(about.is_object(), "{ours}");
+    about
+}
+
+/// The text is the beginning of the whole, the words of the gateway, and its end.
+fn assert_shortened(text: &str, whole: &str, about: &Value, place: &str) {
+    assert_eq!(about["bytes"], whole.len(), "{about}");
+    let [start, end] =
+        ["gapStart", "gapEnd"].map(|part| usize::try_from(about[part].as_u64().unwrap()).unwrap());
+    assert!(start + (whole.len() - end) <= SHOWN && start + 8 > SHOWN / 4 * 3, "{about}");
+    assert!(text.starts_with(&whole[..start]) && text.ends_with(&whole[end..]), "{text}");
+    let notice = &text[start..text.len() - (whole.len() - end)];
+    for part in [&format!("has {} bytes", whole.len()), &format!("{} are left out", end - start), place] {
+        assert!(notice.contains(part), "{part}: {notice}");
+    }
+}
+
+/// All pages of a resource, as one text.
+fn read_all(client: &mut Client, uri: &str) -> String {
+    let (mut whole, mut next, mut pages) = (String::new(), Some(uri.to_owned()), 0);
+    while let Some(uri) = next {
+        let answer = client.request("resources/read", json!({ "uri": uri }));
+        let result = &answer["result"];
+        let page = &result["_meta"]["dev.steadfast/page"];
+        assert_eq!(page["offset"], whole.len(), "{answer}");
+        assert_eq!(result["contents"][0]["uri"], uri, "{answer}");
+        let text = result["contents"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(text.len() <= SHOWN, "{answer}");
+        whole.push_str(text);
+        next = page["next"].as_str().map(str::to_owned);
+        // A model sees no `_meta`.
+        let words = result["contents"][1]["text"].as_str();
+        assert_eq!(words.is_some(), next.is_some(), "{answer}");
+        assert!(next.as_deref().is_none_or(|next| words.unwrap().contains(next)), "{answer}");
+        pages += 1;
+    }
+    assert!(pages > 1, "{whole}");
+    whole
+}
+
+/// A program that asks the HTTP API of a gateway.
+struct Api<'c>(&'c Client);
+
+impl Api<'_> {
+    fn ask(&self, line: &str, accept: &str, body: &str) -> (u16, Vec<u8>) {
+        let request =
+            Request::to(self.0.address()).header("accept", accept).line(&format!("{line} HTTP/1.1"));
+        let Answered { status, body, .. } = send(&request.body(body)).unwrap();
+        (status, body)
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let (status, body) = self.ask(&format!("GET {path}"), "application/json", "");
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    fn call(&self, tool: &str, params: Value, key: Option<&str>) -> Value {
+        let (status, body) = self.ask("POST /v1/calls", "application/json", &call(tool, params, key));
+        let said: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(status, 200, "{said}");
+        said
+    }
+
+    /// All pages of a result, as one text.
+    fn read_all(&self, path: &str) -> String {
+        let (mut whole, mut next) = (String::new(), Some(0));
+        while let Some(offset) = next {
+            let (status, page) = self.get(&format!("{path}?offset={offset}"));
+            assert_eq!((status, &page["offset"]), (200, &json!(whole.len())), "{page}");
+            whole.push_str(page["text"].as_str().unwrap());
+            assert!(page["text"].as_str().unwrap().len() <= SHOWN, "{page}");
+            next = page["next"].as_u64();
+        }
+        whole
+    }
+}
+
+fn call(tool: &str, params: Value, key: Option<&str>) -> String {
+    let call = json!({
+        "contractVersion": "1.1", "requestId": "r-1", "toolNamespace": "bank", "toolName": tool,
+        "target": { "sessionKey": "s", "actorId": "ann" },
+        "payload": { "version": "1.0", "params": params, "idempotencyKey": key },
+    });
+    call.to_string()
+}
+
+fn text_of(output: &Value) -> &str {
+    output["content"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{output}"))
+}
+
+/// The files with results that lie beside the state.
+fn files(world: &World) -> Vec<PathBuf> {
+    let results = world.folder().join(".local/state/steadfast/results");
+    let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
+    let Ok(folders) = fs::read_dir(results) else { return Vec::new() };
+    let inside = folders.flatten().filter_map(|folder| fs::read_dir(folder.path()).ok());
+    inside.flatten().flatten().map(|file| file.path()).filter(|path| is_text(path)).collect()
+}
+
+#[test]
+fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
+    World::each("large_resource", LIMIT, |world| {
+        let (mut client, long) = (world.client(), long());
+        let said = client.call("look", saying("a", &long));
+        let about = shortened(&said.ours).clone();
+        let uri = about["readAt"].as_str().unwrap();
+        assert!(uri.starts_with("steadfast://results/"), "{about}");
+        let place = format!("read the resource {uri}?offset={}", about["gapStart"]);
+        assert_shortened(&said.text, &long, &about, &place);
+        assert_eq!(read_all(&mut client, uri), long);
+        // What a page does not have is refused here: the server knows no resource at all, and is not asked.
+        for (params, code, why) in [
+            (json!({ "uri": format!("{uri}?offset=100000") }), -32602, "behind the end"),
+            (json!({ "uri": format!("{uri}?offset=8") }), -32602, "begins at 7"),
+            (json!({ "uri": format!("{uri}?page=2") }), -32602, "?offset="),
+            (json!({ "uri": format!("{}x", &uri[..uri.len() - 1]) }), -32002, "call the tool again"),
+        ] {
+            let refused = &client.request("resources/read", params.clone())["error"];
+            assert_eq!(refused["code"], code, "{params}: {refused}");
+            assert!(refused["message"].as_str().unwrap().contains(why), "{params}: {refused}");
+        }
+        let refused = client.request("resources/subscribe", json!({ "uri": uri }));
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+        // Lists and other resources are the server's own.
+        for (method, uri) in [("resources/list", "x"), ("resources/read", "steadfast://results/of-another")] {
+            let answer = client.request(method, json!({ "uri": uri }));
+            assert_eq!(answer["error"]["message"], format!("no method {method}"), "{answer}");
+        }
+        assert_eq!(world.count(&format!("resources/subscribe {uri}")), 0);
+    });
+}
+
+#[test]
+fn a_client_on_stdio_without_resources_gets_a_file_that_goes_when_it_leaves() {
+    for back in [By::Stdio, By::Http] {
+        let world = World::of_era(Era::Modern, "large_file", LIMIT, By::Stdio, back);
+        let (mut client, long) = (world.client(), long());
+        let said = client.call("look", saying("a", &long));
+        let about = shortened(&said.ours);
+        let path = Path::new(about["readAt"].as_str().unwrap());
+        let place = format!(
+            "read the file {}; what is left out begins at byte {}",
+            path.display(),
+            about["gapStart"]
+        );
+        assert_shortened(&said.text, &long, about, &place);
+        assert_eq!(fs::read_to_string(path).unwrap(), long);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));
+        assert_eq!(files(&world), [path]);
+        let same = client.call("look", saying("b", &long));
+        assert_eq!(shortened(&same.ours), about, "the same text is kept once");
+        client.hang_up();
+        let results = path.ancestors().nth(2).unwrap();
+        assert_eq!(fs::read_dir(results).unwrap().count(), 0, "{}", results.display());
+    }
+}
+
+#[test]
+fn files_of_a_gateway_that_was_killed_are_removed_by_the_next_one() {
+    let world = World::of_era(Era::Modern, "large_killed", LIMIT, By::Stdio, By::Stdio);
+    let mut client = world.client();
+    client.call("look", saying("a", &long()));
+    let left = files(&world);
+    assert_eq!(left.len(), 1);
+    kill(client.pid());
+    client.ended();
+    assert_eq!(files(&world), left, "nobody could remove it");
+    let mut next = world.client();
+    assert_eq!(files(&world), [""; 0].map(PathBuf::from));
+    next.call("look", saying("b", &long()));
+    assert_eq!(files(&world).len(), 1);
+}
+
+#[test]
+fn a_client_over_http_without_resources_reads_the_rest_with_get() {
+    for back in [By::Stdio, By::Http] {
+        let world = World::of_era(Era::Modern, "large_http", LIMIT, By::Http, back);
+        let (mut client, long) = (world.client(), long());
+        let said = client.call("look", saying("a", &long));
+        let about = shortened(&said.ours);
+        let path = about["readAt"].as_str().unwrap();
+        let place = format!("send `GET {path}?offset={}` to this gateway", about["gapStart"]);
+        assert_shortened(&said.text, &long, about, &place);
+        let api = Api(&client);
+        assert_eq!(api.read_all(path), long);
+        let (status, refused) = api.get(&format!("{path}?offset=8"));
+        assert_eq!(status, 400, "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("begins at 7"), "{refused}");
+        let (status, unknown) = api.get("/v1/results/of-another");
+        assert_eq!(status, 404, "{unknown}");
+        assert!(files(&world).is_empty());
+    }
+}
+
+#[test]
+fn a_client_of_the_modern_era_has_resources_if_the_server_says_so() {
+    World::each("large_modern", LIMIT, |world| {
+        let (mut client, long) = (world.modern_client(json!({})), long());
+        let said = client.call("look", saying("a", &long));
+        let place = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+        assert!(!place.starts_with("steadfast:"), "nobody has told it of resources: {place}");
+        client.request("server/discover", json!({}));
+        let said = client.call("look", saying("b", &format!("{long}b")));
+        let uri = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+        assert_eq!(read_all(&mut client, &uri), format!("{long}b"));
+        let answer = client.request("resources/read", json!({ "uri": uri }));
+        assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+        assert_eq!(answer["result"]["cacheScope"], "private", "{answer}");
+    });
+}
+
+#[test]
+fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
+    let world = World::of("large_calls", LIMIT, By::Http, By::Stdio);
+    let (client, long) = (world.client(), long());
+    let api = Api(&client);
+    let first = api.call("pay", saying("a", &long), Some("k"));
+    for (said, from_cache) in [(&first, false), (&api.call("pay", saying("a", &long), Some("k")), true)] {
+        assert_eq!(said["fromCache"], from_cache, "{said}");
+        let about = shortened(said);
+        let path = about["readAt"].as_str().unwrap();
+        assert_shortened(text_of(&said["output"]), &long, about, &format!("`GET {path}?offset="));
+        assert_eq!(api.read_all(path), long);
+    }
+    assert_eq!(world.count("pay a"), 1);
+    // What is stored is the original: without the limit it is all there.
+    let shown = world.logged("config.replaced").len();
+    world.configure("");
+    wait(|| world.logged("config.replaced").len() > shown, || format!("a reload in {:#?}", world.log()));
+    let whole = api.call("pay", saying("a", &long), Some("k"));
+    assert_eq!((text_of(&whole["output"]), &whole["fromCache"]), (&*long, &json!(true)));
+    assert_eq!(whole.get("shortened"), None);
+}
+
+#[test]
+fn a_call_that_is_told_as_events_ends_with_the_same_shortened_result() {
+    let world = World::of("large_events", LIMIT, By::Http, By::Stdio);
+    let (client, long) = (world.client(), long());
+    let api = Api(&client);
+    let (_, events) = api.ask("POST /v1/calls", "text/event-stream", &call("look", saying("a", &long), None));
+    let events = String::from_utf8(events).unwrap();
+    let result = events.split("event: result\ndata: ").nth(1).and_then(|rest| rest.lines().next());
+    let said: Value = serde_json::from_str(result.unwrap_or_else(|| panic!("{events}"))).unwrap();
+    let path = shortened(&said)["readAt"].as_str().unwrap();
+    assert_shortened(text_of(&said["output"]), &long, shortened(&said), path);
+    assert_eq!(api.read_all(path), long);
+}
+
+#[test]
+fn tools_without_a_server_are_shortened_like_any_other() {
+    let config = format!("{LIMIT}[command_tools.print]\ncommand = [\"cat\"]\n");
+    let world = World::of("large_command", &config, By::Http, By::Stdio);
+    let client = world.client();
+    let api = Api(&client);
+    // A command that prints its arguments prints JSON, which is structured content and passes whole.
+    let long = long();
+    let body = call("print", json!({ "text": long }), None).replace("\"bank\"", "\"command\"");
+    let (_, said) = api.ask("POST /v1/calls", "application/json", &body);
+    let said: Value = serde_json::from_slice(&said).unwrap();
+    assert_eq!(said["output"]["content"]["text"], json!(long), "{said}");
+    assert_eq!(said.get("shortened"), None);
+}
+
+#[test]
+fn errors_are_shortened_like_answers_and_say_what_they_said() {
+    World::each("large_errors", LIMIT, |world| {
+        let (mut client, long) = (world.client(), long());
+        let said = client.call("look", json!({ "id": "a", "fault": "error", "text": long }));
+        assert!(said.is_error, "{said:?}");
+        let uri = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+        // Beside it stands what the gateway has to say of its own.
+        assert!(said.text.starts_with(&long[..SHOWN / 2]), "{}", said.text);
+        assert_eq!(read_all(&mut client, &uri), long);
+        let id =
+            client.send_call("fold", json!({ "id": "b", "fault": "code", "code": -32602, "text": long }));
+        let error = client.answer(id)["error"].clone();
+        let text = error["message"].as_str().unwrap_or_else(|| panic!("{error}"));
+        assert_eq!((&error["code"], &error["data"]), (&json!(-32602), &json!({ "a": [1] })), "{error}");
+        assert!(text.len() < 2 * SHOWN && text.starts_with(&long[..SHOWN / 2]), "{text}");
+        let uri = text.split(['?', ' ']).find(|word| word.starts_with("steadfast:")).unwrap();
+        assert_eq!(read_all(&mut client, uri), long);
+    });
+}
+
+#[test]
+fn images_and_structured_content_pass_whole_beside_text_that_is_shortened() {
+    World::each("large_binary", LIMIT, |world| {
+        let (mut client, long) = (world.client(), long());
+        let data = "QUJD".repeat(1000);
+        let result = |content: Value| {
+            let result = json!({ "content": content, "structuredContent": { "rows": long }, "own": 1 });
+            let line = json!({ "jsonrpc": "2.0", "id": "$ID", "result": result }).to_string();
+            json!({ "id": "a", "fault": "instead", "lines": [line.replace("\"$ID\"", "$ID")] })
+        };
+        let image = json!({ "type": "image", "data": data, "mimeType": "image/png" });
+        let text = |text: &str| json!({ "type": "text", "text": text });
+        let embedded = json!({ "type": "resource", "resource": { "uri": "a:1", "text": "end" } });
+        let content = json!([text("begin"), image, text(&long), embedded]);
+        let id = client.send_call("look", result(content));
+        let answer = client.answer(id)["result"].clone();
+        let about = shortened(&answer["_meta"]["dev.steadfast/result"]).clone();
+        let blocks = answer["content"].as_array().unwrap();
+        assert_eq!((&blocks[0], &blocks[1], &blocks[3]), (&text("begin"), &image, &embedded), "{answer}");
+        assert_eq!((&answer["structuredContent"]["rows"], &answer["own"]), (&json!(long), &json!(1)));
+        assert!(blocks[2]["text"].as_str().unwrap().contains("Shortened by Steadfast"), "{answer}");
+        let whole = read_all(&mut client, about["readAt"].as_str().unwrap());
+        assert_eq!(whole, format!("begin\n{long}\nend"), "its texts, with line breaks between them");
+        // Without text there is nothing to shorten.
+        let id = client.send_call("look", result(json!([image])));
+        let answer = client.answer(id)["result"].clone();
+        assert_eq!((&answer["content"][0], answer.get("_meta")), (&image, None), "{answer}");
+    });
+}
+
+#[test]
+fn a_turn_uses_originals_for_arguments_and_gives_shortened_outputs() {
+    World::each("large_turn", &format!("gateway.run_turn = true\n{LIMIT}"), |world| {
+        let (mut client, long) = (world.client(), "0123456789".repeat(300));
+        let plan = json!({ "calls": [
+            { "id": "look", "tool": "look", "params": saying("a", &long) },
+            { "id": "pay", "tool": "pay", "params": { "id": { "$from": "look", "path": "/content/0/text" } } },
+        ] });
+        let said = client.call("run_turn", plan);
+        assert_eq!(world.count(&format!("pay {long}")), 1, "{said:?}");
+        let call = &said.structured["calls"][0];
+        let about = shortened(call);
+        let text = call["output"]["content"][0]["text"].as_str().unwrap();
+        assert_shortened(text, &long, about, about["readAt"].as_str().unwrap());
+        assert!(!said.text.contains(&long), "{}", said.text);
+        assert_eq!(read_all(&mut client, about["readAt"].as_str().unwrap()), long);
+    });
+}
+
+#[test]
+fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
+    let config = format!("{LIMIT}[results]\nkeep = \"1ms\"\n");
+    let world = World::of("large_expired", &config, By::Http, By::Stdio);
+    let client = world.client();
+    let api = Api(&client);
+    let said = api.call("look", saying("a", &long()), None);
+    let path = shortened(&said)["readAt"].as_str().unwrap().to_owned();
+    wait(|| api.get(&path).0 == 404, || format!("the end of {path}"));
+    let (_, gone) = api.get(&path);
+    assert!(gone["error"]["message"].as_str().unwrap().contains("make the call again"), "{gone}");
+
+    let world = World::of_era(Era::Modern, "large_file_expired", &config, By::Stdio, By::Stdio);
+    let said = world.client().call("look", saying("a", &long()));
+    assert!(said.text.contains("is kept for 1 ms"), "{}", said.text);
+    wait(|| files(&world).is_empty(), || format!("the end of {:?}", files(&world)));
+}
+
+#[test]
+fn kept_results_are_bounded_and_what_cannot_be_kept_passes_whole() {
+    let config = format!("{LIMIT}[results]\nentries = 1\nbytes = \"16KiB\"\n");
+    let world = World::of("large_bounds", &config, By::Http, By::Stdio);
+    let (mut client, long) = (world.client(), long());
+    let uri = |said: &Said| shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+    let first = uri(&client.call("look", saying("a", &long)));
+    let second = uri(&client.call("look", saying("b", &format!("{long}b"))));
+    let gone = client.request("resources/read", json!({ "uri": first }));
+    assert_eq!(gone["error"]["code"], -32002, "{gone}");
+    assert_eq!(read_all(&mut client, &second), format!("{long}b"));
+    let larger = long.repeat(3);
+    let said = client.call("look", saying("c", &larger));
+    assert_eq!((said.text, said.ours), (larger, Value::Null));
+    assert_eq!(world.logged_times("result.not_kept", 1)[0]["bytes"], long.len() * 3);
+    assert_eq!(read_all(&mut client, &second), format!("{long}b"), "it pushed nothing out");
+    assert!(!format!("{:?}", world.log()).contains("line 7 "), "texts of results are in no log");
+}
+
+#[test]
+fn a_text_that_cannot_be_written_as_a_file_passes_whole() {
+    let world = World::of_era(Era::Modern, "large_unwritable", LIMIT, By::Stdio, By::Stdio);
+    let (mut client, long) = (world.client(), long());
+    fs::write(world.folder().join(".local/state/steadfast/results"), "in its place").unwrap();
+    let said = client.call("look", saying("a", &long));
+    assert_eq!((said.text, said.ours), (long, Value::Null));
+    world.logged_times("result.not_kept", 1);
+}
+
+#[test]
+fn the_limit_is_that_of_the_tool_and_without_one_nothing_is_changed() {
+    for (config, is_shortened) in [
+        ("", false),
+        ("[tools.\"bank/look\"]\nresult_limit = \"1KiB\"\n", true),
+        ("[tools.\"bank/pay\"]\nresult_limit = \"1KiB\"\n", false),
+        ("result_limit = \"1KiB\"\n[tools.\"bank/look\"]\nresult_limit = \"none\"\n", false),
+        // Where nothing of ours acts, nothing of ours changes results.
+        ("result_limit = \"1KiB\"\nmode = \"shadow\"\n", false),
+        ("result_limit = \"1KiB\"\nmode = \"off\"\n", false),
+    ] {
+        World::each("large_limit", config, |world| {
+            let (mut client, mut bare) = (world.client(), world.bare());
+            let arguments = saying("a", &long());
+            let of = |client: &mut Client| {
+                let id = client.send_call("look", arguments.clone());
+                client.answer(id)["result"].clone()
+            };
+            let (answer, own) = (of(&mut client), of(&mut bare));
+            assert_eq!(answer != own, is_shortened, "{config}");
+            assert_eq!(answer.get("_meta").is_some(), is_shortened, "{config}");
+        });
+    }
+}
+
+#[test]
+fn the_results_of_several_servers_are_read_at_the_gateway() {
+    let world = World::of("large_serve", LIMIT, By::Http, By::Stdio);
+    let server = |name: &str| {
+        let (program, ledger) = (env!("CARGO_BIN_EXE_steadfast-test-server"), world.folder().join(name));
+        fs::write(&ledger, "").unwrap();
+        format!("[servers.{name}]\ncommand = [{program:?}, {ledger:?}]\n")
+    };
+    world.configure(&format!("{LIMIT}{}{}", server("bank"), server("shop")));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
+    command.arg("serve").args(LISTEN).current_dir(world.folder()).env("HOME", world.folder());
+    command.env_remove("XDG_STATE_HOME");
+    let mut client = begun(Client::over_http(command));
+    let long = long();
+    for tool in ["bank__look", "shop__look"] {
+        let text = format!("{tool}\n{long}");
+        let said = client.call(tool, saying("a", &text));
+        assert_eq!(read_all(&mut client, shortened(&said.ours)["readAt"].as_str().unwrap()), text);
+    }
+}
+
+#[test]
+fn whoever_waited_for_a_large_result_gets_a_shortened_one_too() {
+    let world = World::of("large_followed", LIMIT, By::Http, By::Stdio);
+    let gate = world.makes_it("gate");
+    let mut client = world.client();
+    // The run waits at the gate; what it says in the end is its id.
+    let name = "0123456789".repeat(300);
+    let arguments = json!({ "id": name, "fault": "gate" });
+    let sent: Vec<u64> =
+        (0..2).map(|_| client.send_call_with("pay", arguments.clone(), keyed("k"))).collect();
+    world.until(&format!("pay {name}"), 1);
+    fs::remove_file(gate).unwrap();
+    let whole = format!("pay {name}, run 1");
+    for id in sent {
+        let said = Said::of(&client.answer(id));
+        assert_eq!(read_all(&mut client, shortened(&said.ours)["readAt"].as_str().unwrap()), whole);
+    }
+    assert_eq!(world.count(&format!("pay {name}")), 1);
+}

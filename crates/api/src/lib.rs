@@ -47,15 +47,17 @@ use steadfast::Steadfast;
 use steadfast_executor::{Shelf, Shelves};
 use steadfast_gateway::{Configured, Listener};
 use steadfast_mcp::delivery::Link;
-use steadfast_mcp::http::front::is_encoded;
+use steadfast_mcp::http::front::{EventStreams, is_encoded};
 use tower::ServiceExt as _;
 
 pub use access::{Access, Reach};
+/// The bodies of answers.
+pub use axum::body::Body as ResponseBody;
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
 pub use steadfast_mcp::http::front::AdminToken;
 
-use crate::access::Who;
+use crate::access::{Caller, Who};
 use crate::calls::Seal;
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
@@ -64,6 +66,7 @@ use crate::problem::Problem;
 #[derive(Clone)]
 pub struct Api {
     router: Router,
+    access: Access,
 }
 
 /// What a gateway has besides its engine.
@@ -75,12 +78,19 @@ pub struct Around {
     pub servers: Vec<Configured>,
     /// Where its clients come in.
     pub listeners: Vec<Arc<Listener>>,
+    /// The event streams that are followed, over MCP and here.
+    pub streams: EventStreams,
 }
 
 impl Default for Around {
     /// Nothing.
     fn default() -> Self {
-        Self { tools: Arc::new(Shelves::default()), servers: Vec::new(), listeners: Vec::new() }
+        Self {
+            tools: Arc::new(Shelves::default()),
+            servers: Vec::new(),
+            listeners: Vec::new(),
+            streams: EventStreams::default(),
+        }
     }
 }
 
@@ -106,6 +116,7 @@ impl Api {
     pub fn within(steadfast: Steadfast, access: Access, around: Around) -> Self {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
+        let own_access = access.clone();
         let state = State(Arc::new(Inner { steadfast, access, around, seal: Seal::new(), document }));
         let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
         for endpoint in endpoints {
@@ -211,6 +222,11 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
         .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {
         Ok(caller) => {
+            if caller != Caller::Stranger
+                && let Some(link) = request.extensions().get::<Link>()
+            {
+                link.admit();
+            }
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

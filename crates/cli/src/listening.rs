@@ -8,13 +8,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_address};
-use steadfast_api::{Api, Around};
+use steadfast_api::{Api, Around, ResponseBody};
 use steadfast_gateway::{Configured, Connection, Direct, Door, Listener, Operator, OwnTools, Pool};
-use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
+use steadfast_mcp::http::front::{
+    AnswerBody, Endpoint, EventStreams, NO_ROOM, Names, Peer, Refusal, RequestBody, ServeLimits, Settings,
+    Site, serve,
+};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
@@ -67,6 +71,9 @@ impl Listened {
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let names = names(hosts, address);
+        let limits = room_for(&steadfast.config());
+        let streams_of_one = size(steadfast.config().global().gateway.streams_per_principal);
+        let streams = EventStreams::new(streams_of_one, limits.connections);
         let pool = Arc::new(Pool::default());
         // Behind several doors a server is still one.
         let all = doors.iter().flat_map(|(_, servers)| servers);
@@ -86,7 +93,7 @@ impl Listened {
                 local: access.local.clone(),
                 operator: operator.clone(),
             });
-            let settings = Settings { names: names.clone(), ..Settings::default() };
+            let settings = Settings { names: names.clone(), streams: streams.clone(), ..Settings::default() };
             endpoints.push((path, Endpoint::new(listener.clone(), settings)));
             listeners.push(listener);
         }
@@ -104,25 +111,12 @@ impl Listened {
                 tools: Arc::new(tools),
                 servers: servers.into_values().collect(),
                 listeners: listeners.clone(),
+                streams,
             },
         );
-        let served = Arc::new((endpoints, api));
-        let service = move |mut request: Request<_>, peer: Peer| {
-            let served = served.clone();
-            async move {
-                let (endpoints, api) = &*served;
-                match endpoints.iter().find(|(path, _)| path == request.uri().path()) {
-                    Some((_, endpoint)) => endpoint.respond(request, peer).await.map(Either::Left),
-                    None => {
-                        // By it answers are known to have arrived.
-                        request.extensions_mut().insert(peer.link);
-                        api.respond(request).await.map(Either::Right)
-                    }
-                }
-            }
-        };
+        let site = Served(Arc::new(Parts { endpoints, api }));
         let stop = CancellationToken::new();
-        let serving = serve(listener, ServeLimits::default(), service, stop.clone());
+        let serving = serve(listener, limits, site, stop.clone());
         let serving = tokio::spawn(async move { _ = serving.await });
         let engine = steadfast.engine().clone();
         let announced = announce(&steadfast.config(), address);
@@ -161,6 +155,107 @@ impl Listened {
         self.direct.close().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
     }
+}
+
+/// All that is answered at an address.
+struct Served(Arc<Parts>);
+
+struct Parts {
+    endpoints: Vec<(String, Endpoint<Listener>)>,
+    api: Api,
+}
+
+impl Parts {
+    /// The place at this path where MCP is spoken.
+    fn endpoint(&self, path: &str) -> Option<&Endpoint<Listener>> {
+        self.endpoints.iter().find(|(own, _)| own == path).map(|(_, endpoint)| endpoint)
+    }
+}
+
+impl Site for Served {
+    type Body = Either<AnswerBody, ResponseBody>;
+
+    fn respond(
+        &self,
+        mut request: Request<RequestBody>,
+        peer: Peer,
+    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static {
+        let parts = self.0.clone();
+        async move {
+            match parts.endpoint(request.uri().path()) {
+                Some(endpoint) => endpoint.respond(request, peer).await.map(Either::Left),
+                None => {
+                    // By it answers are known to have arrived.
+                    request.extensions_mut().insert(peer.link);
+                    parts.api.respond(request).await.map(Either::Right)
+                }
+            }
+        }
+    }
+
+    fn is_essential(&self, request: &Request<RequestBody>) -> bool {
+        self.0.endpoint(request.uri().path()).is_none() && self.0.api.is_essential(request)
+    }
+
+    fn no_room(&self, request: &Request<RequestBody>) -> Bytes {
+        match self.0.endpoint(request.uri().path()) {
+            Some(_) => Refusal::no_room().error.bytes().clone(),
+            None => NO_ROOM,
+        }
+    }
+}
+
+/// How many connections are taken: as many as the configuration says, and as the operating system lets a process have.
+fn room_for(config: &Config) -> ServeLimits {
+    let gateway = &config.global().gateway;
+    let limits = ServeLimits {
+        connections: size(gateway.connections),
+        strangers_per_address: size(gateway.strangers_per_address),
+        ..ServeLimits::default()
+    };
+    let Some(allowed) = file_descriptors(limits.connections + limits.reserve + OTHERS) else { return limits };
+    let connections = allowed.saturating_sub(limits.reserve + OTHERS).max(LEAST);
+    if connections >= limits.connections {
+        return limits;
+    }
+    let wanted = limits.connections;
+    output::remark(&format!(
+        "only {connections} connections instead of {wanted}: this process may have {allowed} open files; raise the limit \
+         (`ulimit -n`, `LimitNOFILE=`) to {}",
+        wanted + limits.reserve + OTHERS
+    ));
+    ServeLimits { connections, ..limits }
+}
+
+/// Files that are needed beside the connections of clients: servers, the store, logs.
+const OTHERS: usize = 256;
+/// The fewest connections that are worth listening for.
+const LEAST: usize = 16;
+
+/// How many files this process may have open, after it was asked for this many. The soft limit is often 1,024 and may be raised
+/// up to the hard one by everybody.
+#[cfg(unix)]
+fn file_descriptors(wanted: usize) -> Option<usize> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = u64::try_from(wanted).ok()?;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let current = current?;
+    if current >= wanted {
+        return None;
+    }
+    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted)).max(current);
+    let set = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum });
+    usize::try_from(if set.is_ok() { raised } else { current }).ok()
+}
+
+#[cfg(not(unix))]
+fn file_descriptors(_: usize) -> Option<usize> {
+    None
+}
+
+/// A number of the configuration.
+fn size(number: NonZero<u32>) -> usize {
+    usize::try_from(number.get()).unwrap_or(usize::MAX)
 }
 
 /// Reads an address of the command line, as the setting `listen` takes it.

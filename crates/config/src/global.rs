@@ -44,6 +44,12 @@ pub struct GatewaySettings {
     pub reliability_tools: bool,
     /// Whether clients see the tool `run_turn`.
     pub run_turn: bool,
+    /// Connections over HTTP at a time.
+    pub connections: NonZeroU32,
+    /// Connections of one address on which no request was admitted yet.
+    pub strangers_per_address: NonZeroU32,
+    /// Event streams of one principal.
+    pub streams_per_principal: NonZeroU32,
 }
 
 /// Where state is kept.
@@ -164,7 +170,13 @@ impl Default for Global {
         Self {
             profile: Profile::Standard,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8931)),
-            gateway: GatewaySettings { reliability_tools: false, run_turn: false },
+            gateway: GatewaySettings {
+                reliability_tools: false,
+                run_turn: false,
+                connections: NonZeroU32::MIN,
+                strangers_per_address: NonZeroU32::MIN,
+                streams_per_principal: NonZeroU32::MIN,
+            },
             store: StoreSettings {
                 kind: StoreKind::Memory,
                 path: None,
@@ -233,6 +245,35 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 gateway.run_turn,
                 Flag,
                 "Whether clients see a tool of the gateway itself, `run_turn`, which makes several calls that depend on                  each other."
+            ),
+            setting!(
+                Global,
+                "gateway.connections",
+                gateway.connections,
+                Count(1..=65_536),
+                "Connections over HTTP at a time. One more takes the place of a connection that brings nothing; if all are being \
+                 answered, it gets 503 with `Retry-After`. 64 more are kept for health and administration. Each connection \
+                 takes one file descriptor, and may take 16 MiB of memory while it sends a message. Event streams take at most \
+                 three quarters of them. Read at the start."
+            ),
+            setting!(
+                Global,
+                "gateway.strangers_per_address",
+                gateway.strangers_per_address,
+                Count(1..=65_536),
+                "Connections from one address on which no request was admitted yet, for want of a request or of a token. One more \
+                 takes the place of the oldest of them. Addresses of this machine are not counted, and an IPv6 network of 64 bits \
+                 is one address. Raise it behind a reverse proxy that opens many connections in advance; it lets one host take \
+                 as many places from others. Read at the start."
+            ),
+            setting!(
+                Global,
+                "gateway.streams_per_principal",
+                gateway.streams_per_principal,
+                Count(1..=65_536),
+                "Event streams that one principal follows at a time: streams on which MCP clients listen, and `/v1/events`. One \
+                 more gets 503 with `Retry-After`. Clients without a token are one principal. Each takes a connection. Read at \
+                 the start."
             ),
             setting!(
                 Global,

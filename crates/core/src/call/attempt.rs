@@ -543,7 +543,7 @@ impl Call {
                 let (said, classified) = self.not_run(fault, now);
                 self.never_began(shared, attempt, &said, &classified, say::cancelled(), now, notices)
             }
-            Outcome::Failure { .. } if self.answers_our_cut(&attempt) => {
+            Outcome::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
                 let after = now.since(attempt.started);
                 let fault = Fault::new(Source::Timeout { after }, "the tool did not answer in time");
                 let classified = classify(&fault, &self.policy.classify, now);
@@ -841,7 +841,10 @@ impl Call {
 
     /// Whether this is what a tool says to a cancel of ours: no answer to the call, and nobody else may get it.
     fn answers_our_cancel(&self, classified: &Classified) -> bool {
-        classified.reach == Reach::Answered && self.caller == Caller::GaveUp && !self.retry_safe
+        classified.reach == Reach::Answered
+            && classified.code != Code::ResultTooLarge
+            && self.caller == Caller::GaveUp
+            && !self.retry_safe
     }
 
     /// An attempt is over, and whether it had its effect is not known.
@@ -971,12 +974,13 @@ impl Call {
             code,
             message: match (code, cut) {
                 (Code::StuckCall, Some(cut)) => say::stuck(cut, message),
+                (Code::ResultTooLarge, _) => say::result_too_large(message),
                 (_, _) => say::failed(code, self.attempts, message),
             },
             retriable: transient,
             terminal: !transient,
             rule: Some(rule),
-            verify: None,
+            verify: self.policy.verify_hint().filter(|_| code == Code::ResultTooLarge),
             retry_after,
             output,
         }
@@ -1064,6 +1068,10 @@ impl Call {
                 notices.push(Notice::OutcomeUnknown { of_earlier: None });
                 let unknown = UnknownEnding::settled(Observed::NoAnswer);
                 self.save(result, Ending::Unknown(unknown), now, notices)
+            }
+            // It has run, which is all that anybody can be told of it again.
+            Some(Reach::Answered) if failure.code == Code::ResultTooLarge => {
+                self.save(result, Ending::Done(None), now, notices)
             }
             Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
             Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
@@ -1164,7 +1172,8 @@ fn observed(source: &Source) -> Observed {
         | Source::IsError
         | Source::Tool
         | Source::Panic
-        | Source::BadAnswer => Observed::ErrorAnswer,
+        | Source::BadAnswer
+        | Source::TooLarge => Observed::ErrorAnswer,
     }
 }
 

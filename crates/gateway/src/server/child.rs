@@ -387,8 +387,8 @@ async fn read(
                 tracing::warn!(event = "server.garbage", server = %server.name, line, %why);
                 continue;
             }
-            Some(Ok(Received::TooLong { bytes })) => {
-                tracing::warn!(event = "server.line_too_long", server = %server.name, bytes);
+            Some(Ok(Received::TooLong(said))) => {
+                server.said_too_much(life, &said, None).await;
                 continue;
             }
             Some(Ok(Received::Half(_))) => {

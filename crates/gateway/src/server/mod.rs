@@ -21,8 +21,10 @@ use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::id::Namespace;
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_core::server_name::ServerFailure;
-use steadfast_mcp::http::back;
-use steadfast_mcp::message::{Id, Kind, Message, Unreadable};
+use steadfast_mcp::http::back::{self, too_large};
+use steadfast_mcp::lines::LONGEST_LINE;
+use steadfast_mcp::long::{LongMessage, LongText};
+use steadfast_mcp::message::{Id, Kind, Message, Unreadable, code};
 use steadfast_mcp::raw::{self, RawJson};
 use steadfast_process::{Incarnations, Supervisor};
 
@@ -330,6 +332,37 @@ impl Server {
         if let Some(number) = why.id.as_ref().and_then(Id::as_u64).filter(|_| is_answer) {
             self.pending.failed(number, Fault::new(Source::BadAnswer, why.to_string()));
         }
+    }
+
+    /// This life wrote something that is too long to be passed on, perhaps on the stream of the request of this number. If it
+    /// answers a request, that has its answer: whoever waits for it is told so, and there will be no other. Gives the number of
+    /// that request.
+    async fn said_too_much(self: &Arc<Self>, life: Life, said: &LongText, on: Option<u64>) -> Option<u64> {
+        let bytes = said.bytes();
+        let message = said.message();
+        let number = match &message {
+            LongMessage::Response(id) => id.as_u64(),
+            // Nobody else can be meant.
+            LongMessage::Unclear => on.or_else(|| self.pending.only(life)),
+            LongMessage::Request(_) | LongMessage::Notification | LongMessage::NotAMessage => None,
+        };
+        let why = too_large(Some(bytes), LONGEST_LINE);
+        let answers = number.filter(|number| {
+            let fault = Fault::new(Source::TooLarge, why.clone());
+            self.pending.failed_at(life, *number, fault)
+        });
+        let is_answer = answers.is_some();
+        tracing::warn!(event = "server.line_too_long", server = %self.name, bytes, is_answer);
+        if let LongMessage::Request(id) = &message {
+            let refusal = Message::error_response(
+                Some(id),
+                code::INVALID_REQUEST,
+                &format!("the request is too long: {why}"),
+                None,
+            );
+            self.answer(life, &refusal).await;
+        }
+        answers
     }
 
     fn remote(&self) -> Option<&Remote> {

@@ -236,8 +236,11 @@ impl Remote {
                     server.answered_badly(&data, &why);
                     tracing::warn!(event = "server.garbage", server = %server.name, %why);
                 }
-                Ok(Received::TooLong) => {
-                    tracing::warn!(event = "server.line_too_long", server = %server.name);
+                Ok(Received::TooLong(said)) => {
+                    let answered = server.said_too_much(life, &said, on).await;
+                    if answered.is_some() && awaited.as_ref().is_some_and(|one| one.number == answered) {
+                        return Ended::Answered;
+                    }
                 }
                 Err(_) => return Ended::Over,
             }
@@ -259,7 +262,10 @@ impl Remote {
         match failure {
             Failure::NotSent { .. } | Failure::Lost { .. } => server.reporter.fails(&failure.to_string()),
             // Whatever it says, it can be reached.
-            Failure::SessionLost | Failure::Status { .. } | Failure::BadAnswer { .. } => {
+            Failure::SessionLost
+            | Failure::Status { .. }
+            | Failure::BadAnswer { .. }
+            | Failure::TooLarge { .. } => {
                 server.reporter.works();
             }
         }

@@ -954,6 +954,8 @@ impl Call {
         let stuck =
             matches!(cut, Some(Cut::Silent(_) | Cut::TooLong)) && self.policy.time.silence == Silence::Stuck;
         let (code, rule) = match stop {
+            // It is an answer, and counts as one after a cut too.
+            None if classified.code == Code::ResultTooLarge => (classified.code, classified.rule.clone()),
             None | Some(_) if cut == Some(Cut::Deadline) => {
                 (Code::DeadlineExceeded, Cow::Borrowed("deadline"))
             }
@@ -1062,6 +1064,7 @@ impl Call {
         let result = self.judge_run(shared, result, severity, mistake, now, notices);
         let Err(failure) = &result.ended else { return self.finish(result, Vec::new(), now, notices) };
         let failure = as_kept(failure.clone(), classified);
+        let is_too_large = classified.is_some_and(|classified| classified.code == Code::ResultTooLarge);
         match classified.map(|classified| classified.reach) {
             // Only where nobody finds it by its record.
             Some(Reach::Unknown) if !self.retry_safe => {
@@ -1070,9 +1073,7 @@ impl Call {
                 self.save(result, Ending::Unknown(unknown), now, notices)
             }
             // It has run, which is all that anybody can be told of it again.
-            Some(Reach::Answered) if failure.code == Code::ResultTooLarge => {
-                self.save(result, Ending::Done(None), now, notices)
-            }
+            Some(Reach::Answered) if is_too_large => self.save(result, Ending::Done(None), now, notices),
             Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
             Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
                 // Refusals of ours are never kept; failures of the tool that may pass are, where the operator wants it.

@@ -7,7 +7,6 @@
 use std::fmt;
 
 use crate::message::Id;
-use crate::raw;
 
 /// So much is kept of the beginning, and of the end.
 const KEPT: usize = 4 << 10;

@@ -59,7 +59,7 @@ impl World {
                     return claims(format!("{content} is told, and never happened"));
                 }
             }
-            Err(failure) if failure.code == Code::ResultNotKept => {
+            Err(failure) if matches!(failure.code, Code::ResultNotKept | Code::ResultTooLarge) => {
                 let is_one = |owner: &Owner| runs.contains(&owner);
                 if !self.model.effects.iter().any(|effect| effect.owner.as_ref().is_some_and(is_one)) {
                     return claims(format!("{runs:?} is told to have run, and had no effect"));

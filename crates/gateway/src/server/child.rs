@@ -388,7 +388,9 @@ async fn read(
                 continue;
             }
             Some(Ok(Received::TooLong(said))) => {
-                server.said_too_much(life, &said, None).await;
+                if let Some(refusal) = server.said_too_much(life, &said, None).refusal {
+                    server.answer(life, &refusal).await;
+                }
                 continue;
             }
             Some(Ok(Received::Half(_))) => {

@@ -335,10 +335,10 @@ impl Server {
     }
 
     /// This life wrote something that is too long to be passed on, perhaps on the stream of the request of this number. If it
-    /// answers a request, that has its answer: whoever waits for it is told so, and there will be no other. Gives the number of
-    /// that request.
-    async fn said_too_much(self: &Arc<Self>, life: Life, said: &LongText, on: Option<u64>) -> Option<u64> {
+    /// answers a request, whoever waits for that is told so, and there will be no other answer.
+    fn said_too_much(&self, life: Life, said: &LongText, on: Option<u64>) -> TooMuch {
         let bytes = said.bytes();
+        let why = too_large(Some(bytes), LONGEST_LINE);
         let message = said.message();
         let number = match &message {
             LongMessage::Response(id) => id.as_u64(),
@@ -346,23 +346,23 @@ impl Server {
             LongMessage::Unclear => on.or_else(|| self.pending.only(life)),
             LongMessage::Request(_) | LongMessage::Notification | LongMessage::NotAMessage => None,
         };
-        let why = too_large(Some(bytes), LONGEST_LINE);
         let answers = number.filter(|number| {
             let fault = Fault::new(Source::TooLarge, why.clone());
             self.pending.failed_at(life, *number, fault)
         });
         let is_answer = answers.is_some();
         tracing::warn!(event = "server.line_too_long", server = %self.name, bytes, is_answer);
-        if let LongMessage::Request(id) = &message {
-            let refusal = Message::error_response(
-                Some(id),
-                code::INVALID_REQUEST,
-                &format!("the request is too long: {why}"),
-                None,
-            );
-            self.answer(life, &refusal).await;
-        }
-        answers
+        let refusal = match &message {
+            LongMessage::Request(id) => {
+                let why = format!("the request is too long: {why}");
+                Some(Message::error_response(Some(id), code::INVALID_REQUEST, &why, None))
+            }
+            LongMessage::Response(_)
+            | LongMessage::Notification
+            | LongMessage::Unclear
+            | LongMessage::NotAMessage => None,
+        };
+        TooMuch { answers, refusal }
     }
 
     fn remote(&self) -> Option<&Remote> {
@@ -378,6 +378,14 @@ impl Server {
             owner.heard(event).await;
         }
     }
+}
+
+/// What comes of something that is too long to be passed on.
+struct TooMuch {
+    /// The request that it answered, if somebody waited for that.
+    answers: Option<u64>,
+    /// If it was a request: what its server is to be answered.
+    refusal: Option<Message>,
 }
 
 /// What is needed to keep a server.

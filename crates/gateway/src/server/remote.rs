@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, gone};
+use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, TooMuch, gone};
 
 /// The way to a server elsewhere.
 pub(super) struct Remote {
@@ -237,8 +237,12 @@ impl Remote {
                     tracing::warn!(event = "server.garbage", server = %server.name, %why);
                 }
                 Ok(Received::TooLong(said)) => {
-                    let answered = server.said_too_much(life, &said, on).await;
-                    if answered.is_some() && awaited.as_ref().is_some_and(|one| one.number == answered) {
+                    let TooMuch { answers, refusal } = server.said_too_much(life, &said, on);
+                    if let Some(refusal) = refusal {
+                        let context = self.context(server, &refusal);
+                        let _ = timeout(TOLD, self.server.post(&refusal, &context)).await;
+                    }
+                    if answers.is_some() && awaited.as_ref().is_some_and(|one| one.number == answers) {
                         return Ended::Answered;
                     }
                 }

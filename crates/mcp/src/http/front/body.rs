@@ -21,7 +21,7 @@ use crate::sse;
 pub struct AnswerBody {
     content: Content,
     /// Counts a stream on which somebody listens, as long as it lasts.
-    counted: Option<StreamPermit>,
+    _counted: Option<StreamPermit>,
 }
 
 #[derive(Debug)]
@@ -33,16 +33,16 @@ enum Content {
 impl AnswerBody {
     pub(super) fn whole(data: Bytes, tracker: Option<Tracker>, link: &Link) -> Self {
         let data = (!data.is_empty()).then_some(data);
-        Self { content: Content::Whole { data, tracker, link: link.clone() }, counted: None }
+        Self { content: Content::Whole { data, tracker, link: link.clone() }, _counted: None }
     }
 
     pub(super) fn events(events: Events) -> Self {
-        Self { content: Content::Events(Box::new(events)), counted: None }
+        Self { content: Content::Events(Box::new(events)), _counted: None }
     }
 
     /// The same, counted as long as it lasts.
     pub(super) fn counted(self, counted: Option<StreamPermit>) -> Self {
-        Self { counted, ..self }
+        Self { _counted: counted, ..self }
     }
 }
 

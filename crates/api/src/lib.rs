@@ -146,7 +146,20 @@ impl Api {
                 Problem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
             })
             .with_state(state);
-        Self { router }
+        Self { router, access: own_access }
+    }
+
+    /// Returns true if a request asks for health, or for what an operator or a viewer sees and an operator changes. A gateway
+    /// answers it even where it has no room for calls. Calls and event streams are not among them: they keep their connection.
+    pub fn is_essential<B>(&self, request: &http::Request<B>) -> bool {
+        const LASTING: [&str; 2] = ["/v1/calls", "/v1/turns"];
+        let path = request.uri().path();
+        if path == "/healthz" || path == "/readyz" {
+            return true;
+        }
+        let is_lasting =
+            path == "/v1/events" || (request.method() == Method::POST && LASTING.contains(&path));
+        !is_lasting && self.access.is_operating(request.uri(), request.headers())
     }
 
     /// Answers a request. Where its extensions have the [`Link`] of its connection, answers count as delivered when that

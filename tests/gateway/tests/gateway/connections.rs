@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
 use crate::raw::{Answered, Request, send};
+use crate::serve::Served;
 use crate::world::{By, LISTEN, PATIENCE, World, wait};
 
 /// A gateway in front of the server of this world, and its address. Its operator has the token `person`.
@@ -129,33 +130,41 @@ fn is_full(refused: &Answered) -> bool {
     refused.status == 503 && says_when && serde_json::from_slice::<Value>(&refused.body).is_ok()
 }
 
+const ANN: &str = "ann-has-this-token";
+const BOB: &str = "bob-has-this-token";
+
 #[test]
 fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
-    let config = "[gateway]\nstreams_per_principal = 3\n\n[tokens.ann]\ntoken = \"a\"\n\n[tokens.bob]\ntoken = \"b\"\n";
-    let world = World::of("sf_5_streams", config, By::Http, By::Stdio);
+    let config = format!(
+        "[gateway]\nstreams_per_principal = 3\n\n[tokens.ann]\ntoken = \"{ANN}\"\n\n[tokens.bob]\ntoken = \"{BOB}\"\n"
+    );
+    let world = World::of("sf_5_streams", &config, By::Http, By::Stdio);
     let gateway = gateway(&world, |command| command);
     let address = gateway.address();
-    let mut own: Vec<_> = (0..3).map(|_| listen(address, Some("a")).expect("a stream")).collect();
-    let refused = listen(address, Some("a")).expect_err("no more streams");
+    let mut own: Vec<_> = (0..3).map(|_| listen(address, Some(ANN)).expect("a stream")).collect();
+    let refused = listen(address, Some(ANN)).expect_err("no more streams");
     assert!(is_full(&refused), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.body).contains("gateway.streams_per_principal"), "{refused:?}");
-    let _other = listen(address, Some("b")).expect("a stream of somebody else");
+    let _other = listen(address, Some(BOB)).expect("a stream of somebody else");
     let events = get(address, "/v1/events").header("authorization", "Bearer person");
     let _events: Vec<_> = (0..3).map(|_| follow(&events).expect("events")).collect();
     let refused = follow(&events).expect_err("no more events");
     assert!(is_full(&refused), "{refused:?}");
     assert_eq!(operator(address, "/v1/status").status, 200);
     own.pop();
-    wait(|| listen(address, Some("a")).is_ok(), || "a stream instead of the one that has ended".to_owned());
+    wait(|| listen(address, Some(ANN)).is_ok(), || "a stream instead of the one that has ended".to_owned());
 }
 
 #[test]
 fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
     many_files();
-    let world = World::of("sf_5_local", "", By::Http, By::Stdio);
-    let client = gateway(&world, |command| command);
-    let sessions: Vec<_> = (0..200).map(|_| listen(client.address(), None).expect("a stream")).collect();
-    all_is_well(client.address());
+    // Where sessions share their servers.
+    let served = Served::new("sf_5_local", "");
+    let sessions: Vec<_> = (0..200).map(|_| listen(served.address(), None).expect("a stream")).collect();
+    let mut client = Client::at(served.address());
+    client.initialize();
+    assert_eq!(client.call("bank__look", json!({ "id": "a" })).text, "look a, run 1");
+    assert_eq!(send(&get(served.address(), "/readyz")).expect("an answer").status, 200);
     drop(sessions);
 }
 

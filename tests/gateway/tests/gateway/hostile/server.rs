@@ -171,7 +171,7 @@ const HUGE: usize = 70 << 20;
 fn sf_5_an_answer_beyond_the_hard_limit_is_told_at_once_with_its_size_and_its_call_is_not_run_again() {
     for (front, back) in [(By::Stdio, By::Stdio), (By::Http, By::Http)] {
         // No time-out comes before the guard of the test ends it.
-        let config = "timeout = \"10m\"\nstuck_after = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\n";
+        let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\n";
         let world = World::of("sf_5_huge", config, front, back);
         let mut client = world.client();
         let body = (back == By::Http).then_some("body");
@@ -199,7 +199,7 @@ fn sf_5_an_answer_beyond_the_hard_limit_is_told_at_once_with_its_size_and_its_ca
 
 #[test]
 fn sf_5_a_huge_answer_that_does_not_say_what_it_answers_is_not_taken_for_that_of_another_call() {
-    let config = "timeout = \"10m\"\nstuck_after = \"10m\"\n";
+    let config = "stuck_after = \"10m\"\n";
     let world = World::of("sf_5_huge_of_two", config, By::Stdio, By::Stdio);
     let mut client = world.client();
     let gate = world.makes_it("gate");

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZero;
 use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Args;
@@ -114,7 +115,7 @@ impl Listened {
                 streams,
             },
         );
-        let site = Served(Arc::new(Parts { endpoints, api }));
+        let site = Served(Arc::new(Parts::new(endpoints, api)));
         let stop = CancellationToken::new();
         let serving = serve(listener, limits, site, stop.clone());
         let serving = tokio::spawn(async move { _ = serving.await });
@@ -163,9 +164,27 @@ struct Served(Arc<Parts>);
 struct Parts {
     endpoints: Vec<(String, Endpoint<Listener>)>,
     api: Api,
+    began: Instant,
+    /// The minute in which it was logged last that there is no room.
+    logged: AtomicU64,
 }
 
 impl Parts {
+    fn new(endpoints: Vec<(String, Endpoint<Listener>)>, api: Api) -> Self {
+        Self { endpoints, api, began: Instant::now(), logged: AtomicU64::new(0) }
+    }
+
+    /// Logs that a request was refused because every connection is being answered: at most once a minute, because such
+    /// requests come in numbers.
+    fn log_no_room(&self) {
+        let minute = self.began.elapsed().as_secs() / 60 + 1;
+        if self.logged.swap(minute, Ordering::Relaxed) != minute {
+            let why =
+                "every connection is being answered; raise gateway.connections, or find out who has them";
+            tracing::warn!(event = "http.no_room", why);
+        }
+    }
+
     /// The place at this path where MCP is spoken.
     fn endpoint(&self, path: &str) -> Option<&Endpoint<Listener>> {
         self.endpoints.iter().find(|(own, _)| own == path).map(|(_, endpoint)| endpoint)
@@ -198,6 +217,7 @@ impl Site for Served {
     }
 
     fn no_room(&self, request: &Request<RequestBody>) -> Bytes {
+        self.0.log_no_room();
         match self.0.endpoint(request.uri().path()) {
             Some(_) => Refusal::no_room().error.bytes().clone(),
             None => NO_ROOM,

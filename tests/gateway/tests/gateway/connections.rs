@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::raw::{Answered, Request, send};
+use crate::raw::{Answered, Kept, Request, send};
 use crate::serve::Served;
 use crate::world::{By, LISTEN, PATIENCE, World, wait};
 
@@ -74,6 +74,21 @@ fn sf_5_half_open_connections_keep_nobody_out() {
     first.read_to_string(&mut told).unwrap();
     assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("\r\nretry-after: 1\r\n"), "{told:?}");
     drop(waiting);
+    all_is_well(client.address());
+}
+
+/// The same with connections that are kept after an answer, for longer than any health check waits.
+#[test]
+fn sf_5_idle_connections_keep_nobody_out() {
+    many_files();
+    let world = World::of("sf_5_idle", "", By::Http, By::Stdio);
+    let client = gateway(&world, |command| command);
+    let kept = |_| {
+        let mut kept = Kept::to(client.address());
+        kept.ask(&get(client.address(), "/healthz"));
+        kept
+    };
+    let _idle: Vec<_> = (0..1_150).map(kept).collect();
     all_is_well(client.address());
 }
 
@@ -170,8 +185,7 @@ fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
 
 #[test]
 fn sf_5_where_every_connection_is_being_answered_health_and_operators_find_room_and_others_are_told() {
-    let config =
-        "timeout = \"10m\"\nstuck_after = \"10m\"\nanswer_by = \"none\"\n\n[gateway]\nconnections = 8\n";
+    let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\n\n[gateway]\nconnections = 8\n";
     let world = World::of("sf_5_reserve", config, By::Http, By::Stdio);
     let mut client = gateway(&world, |command| command);
     let address = client.address();

@@ -52,7 +52,7 @@ impl Caller {
         }
     }
 
-    /// As whom it follows event streams. Strangers follow none.
+    /// Returns the principal whose event streams count. Strangers follow none.
     pub(crate) fn follower(&self) -> Follower {
         match self {
             Self::Admin => Follower::Admin,
@@ -94,7 +94,7 @@ impl Access {
         Ok(caller)
     }
 
-    /// Whether a request has the token of somebody who looks after the gateway.
+    /// Returns true if a request has the admin token or that of a viewer.
     pub(crate) fn is_operating(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         matches!(self.caller(uri, headers), Ok(Caller::Admin | Caller::Viewer(_)))
     }

@@ -101,7 +101,7 @@ struct Listening {
     access: Access,
     uri: Uri,
     headers: HeaderMap,
-    /// Counts the stream as long as it lasts.
+    /// The permit of the stream, held as long as it lasts.
     _counted: StreamPermit,
 }
 

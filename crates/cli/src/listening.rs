@@ -17,8 +17,8 @@ use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_addr
 use steadfast_api::{Api, Around, ResponseBody};
 use steadfast_gateway::{Configured, Connection, Direct, Door, Listener, Operator, OwnTools, Pool};
 use steadfast_mcp::http::front::{
-    AnswerBody, Endpoint, EventStreams, NO_ROOM, Names, Peer, Refusal, RequestBody, ServeLimits, Settings,
-    Site, serve,
+    AnswerBody, Endpoint, EventStreams, HttpService, Names, OVERLOADED, Peer, Refusal, RequestBody,
+    ServeLimits, Settings, serve,
 };
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
@@ -72,7 +72,7 @@ impl Listened {
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let names = names(hosts, address);
-        let limits = room_for(&steadfast.config());
+        let limits = limits_of(&steadfast.config());
         let streams_of_one = size(steadfast.config().global().gateway.streams_per_principal);
         let streams = EventStreams::new(streams_of_one, limits.connections);
         let pool = Arc::new(Pool::default());
@@ -115,9 +115,9 @@ impl Listened {
                 streams,
             },
         );
-        let site = Served(Arc::new(Parts::new(endpoints, api)));
+        let service = GatewayService(Arc::new(Routes::new(endpoints, api)));
         let stop = CancellationToken::new();
-        let serving = serve(listener, limits, site, stop.clone());
+        let serving = serve(listener, limits, service, stop.clone());
         let serving = tokio::spawn(async move { _ = serving.await });
         let engine = steadfast.engine().clone();
         let announced = announce(&steadfast.config(), address);
@@ -158,40 +158,39 @@ impl Listened {
     }
 }
 
-/// All that is answered at an address.
-struct Served(Arc<Parts>);
+/// The MCP endpoints and the HTTP API of one address.
+struct GatewayService(Arc<Routes>);
 
-struct Parts {
+struct Routes {
     endpoints: Vec<(String, Endpoint<Listener>)>,
     api: Api,
     began: Instant,
-    /// The minute in which it was logged last that there is no room.
+    /// The minute in which a refusal was logged last.
     logged: AtomicU64,
 }
 
-impl Parts {
+impl Routes {
     fn new(endpoints: Vec<(String, Endpoint<Listener>)>, api: Api) -> Self {
         Self { endpoints, api, began: Instant::now(), logged: AtomicU64::new(0) }
     }
 
-    /// Logs that a request was refused because every connection is being answered: at most once a minute, because such
-    /// requests come in numbers.
-    fn log_no_room(&self) {
+    /// Logs that a request was refused because every connection has a request in flight. Such requests come in numbers, so it logs
+    /// at most once a minute.
+    fn log_overloaded(&self) {
         let minute = self.began.elapsed().as_secs() / 60 + 1;
         if self.logged.swap(minute, Ordering::Relaxed) != minute {
-            let why =
-                "every connection is being answered; raise gateway.connections, or find out who has them";
-            tracing::warn!(event = "http.no_room", why);
+            let why = "every connection has a request in flight; raise gateway.connections or find out which clients hold them";
+            tracing::warn!(event = "http.overloaded", why);
         }
     }
 
-    /// The place at this path where MCP is spoken.
+    /// Returns the MCP endpoint at this path.
     fn endpoint(&self, path: &str) -> Option<&Endpoint<Listener>> {
         self.endpoints.iter().find(|(own, _)| own == path).map(|(_, endpoint)| endpoint)
     }
 }
 
-impl Site for Served {
+impl HttpService for GatewayService {
     type Body = Either<AnswerBody, ResponseBody>;
 
     fn respond(
@@ -199,14 +198,14 @@ impl Site for Served {
         mut request: Request<RequestBody>,
         peer: Peer,
     ) -> impl Future<Output = Response<Self::Body>> + Send + 'static {
-        let parts = self.0.clone();
+        let routes = self.0.clone();
         async move {
-            match parts.endpoint(request.uri().path()) {
+            match routes.endpoint(request.uri().path()) {
                 Some(endpoint) => endpoint.respond(request, peer).await.map(Either::Left),
                 None => {
                     // By it answers are known to have arrived.
                     request.extensions_mut().insert(peer.link);
-                    parts.api.respond(request).await.map(Either::Right)
+                    routes.api.respond(request).await.map(Either::Right)
                 }
             }
         }
@@ -216,21 +215,21 @@ impl Site for Served {
         self.0.endpoint(request.uri().path()).is_none() && self.0.api.is_essential(request)
     }
 
-    fn no_room(&self, request: &Request<RequestBody>) -> Bytes {
-        self.0.log_no_room();
+    fn overloaded(&self, request: &Request<RequestBody>) -> Bytes {
+        self.0.log_overloaded();
         match self.0.endpoint(request.uri().path()) {
-            Some(_) => Refusal::no_room().error.bytes().clone(),
-            None => NO_ROOM,
+            Some(_) => Refusal::no_connection().error.bytes().clone(),
+            None => OVERLOADED,
         }
     }
 }
 
-/// How many connections are taken: as many as the configuration says, and as the operating system lets a process have.
-fn room_for(config: &Config) -> ServeLimits {
+/// Returns the limits of the configuration, lowered to the file descriptors that the operating system allows.
+fn limits_of(config: &Config) -> ServeLimits {
     let gateway = &config.global().gateway;
     let limits = ServeLimits {
         connections: size(gateway.connections),
-        strangers_per_address: size(gateway.strangers_per_address),
+        unauthenticated_per_address: size(gateway.unauthenticated_per_address),
         ..ServeLimits::default()
     };
     let Some(allowed) = file_descriptors(limits.connections + limits.reserve + OTHERS) else { return limits };
@@ -247,13 +246,13 @@ fn room_for(config: &Config) -> ServeLimits {
     ServeLimits { connections, ..limits }
 }
 
-/// Files that are needed beside the connections of clients: servers, the store, logs.
+/// File descriptors for everything else: servers, the store, logs.
 const OTHERS: usize = 256;
 /// The fewest connections that are worth listening for.
 const LEAST: usize = 16;
 
-/// How many files this process may have open, after it was asked for this many. The soft limit is often 1,024 and may be raised
-/// up to the hard one by everybody.
+/// Raises the soft limit of open files to this number, as far as the hard limit allows. Returns the new limit, or nothing if the limit
+/// was high enough. The soft limit is often 1,024.
 #[cfg(unix)]
 fn file_descriptors(wanted: usize) -> Option<usize> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -273,7 +272,7 @@ fn file_descriptors(_: usize) -> Option<usize> {
     None
 }
 
-/// A number of the configuration.
+/// Converts a number of the configuration.
 fn size(number: NonZero<u32>) -> usize {
     usize::try_from(number.get()).unwrap_or(usize::MAX)
 }

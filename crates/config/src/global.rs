@@ -46,8 +46,8 @@ pub struct GatewaySettings {
     pub run_turn: bool,
     /// Connections over HTTP at a time.
     pub connections: NonZeroU32,
-    /// Connections of one address on which no request was admitted yet.
-    pub strangers_per_address: NonZeroU32,
+    /// Connections of one remote address on which no request was authenticated yet.
+    pub unauthenticated_per_address: NonZeroU32,
     /// Event streams of one principal.
     pub streams_per_principal: NonZeroU32,
 }
@@ -174,7 +174,7 @@ impl Default for Global {
                 reliability_tools: false,
                 run_turn: false,
                 connections: NonZeroU32::MIN,
-                strangers_per_address: NonZeroU32::MIN,
+                unauthenticated_per_address: NonZeroU32::MIN,
                 streams_per_principal: NonZeroU32::MIN,
             },
             store: StoreSettings {
@@ -251,20 +251,19 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 "gateway.connections",
                 gateway.connections,
                 Count(1..=65_536),
-                "Connections over HTTP at a time. One more takes the place of a connection that brings nothing; if all are being \
-                 answered, it gets 503 with `Retry-After`. 64 more are kept for health and administration. Each connection \
+                "Connections over HTTP at a time. One more takes the slot of a connection without a request; if all have a request in \
+                 flight, it gets 503 with `Retry-After`. 64 more are kept for health and administration. Each connection \
                  takes one file descriptor, and may take 16 MiB of memory while it sends a message. Event streams take at most \
                  three quarters of them. Read at the start."
             ),
             setting!(
                 Global,
-                "gateway.strangers_per_address",
-                gateway.strangers_per_address,
+                "gateway.unauthenticated_per_address",
+                gateway.unauthenticated_per_address,
                 Count(1..=65_536),
-                "Connections from one address on which no request was admitted yet, for want of a request or of a token. One more \
-                 takes the place of the oldest of them. Addresses of this machine are not counted, and an IPv6 network of 64 bits \
-                 is one address. Raise it behind a reverse proxy that opens many connections in advance; it lets one host take \
-                 as many places from others. Read at the start."
+                "Connections from one remote address on which no request was authenticated yet. One more takes the slot of the \
+                 oldest of them. Loopback addresses are exempt, and an IPv6 /64 network counts as one address. Raise it behind a \
+                 reverse proxy that opens many connections in advance; the higher it is, the more slots one host can hold. Read at the start."
             ),
             setting!(
                 Global,

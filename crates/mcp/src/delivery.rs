@@ -171,7 +171,7 @@ struct Shared {
     open: watch::Sender<bool>,
     /// Whether an answer is with whoever writes, and not yet with the operating system as far as we were told.
     writing: watch::Sender<bool>,
-    /// Whether a request that came over it was admitted.
+    /// True once a request that came over it was admitted.
     admitted: AtomicBool,
 }
 
@@ -207,12 +207,12 @@ impl Link {
         }))
     }
 
-    /// A request that came over the connection was admitted: its client is not a stranger.
+    /// Marks the connection as authenticated: a request that came over it was admitted.
     pub fn admit(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request that came over the connection was admitted.
+    /// Returns true if a request that came over the connection was admitted.
     pub fn is_admitted(&self) -> bool {
         self.0.admitted.load(Ordering::Relaxed)
     }

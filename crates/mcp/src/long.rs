@@ -1,4 +1,4 @@
-//! What is kept of a text that is too long to be a message: its length, its beginning and its end.
+//! Messages that are too long to be read: their length, their beginning and their end are kept.
 //!
 //! A message has few members, and only one of them can be long. So the id of a response stands before it or behind it, and the
 //! call is found that it answers. The members are read as JSON from the beginning up to the long one, and from the end back to
@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::message::Id;
 
-/// So much is kept of the beginning, and of the end.
+/// The number of bytes that are kept of the beginning, and of the end.
 const KEPT: usize = 4 << 10;
 
 /// A text that is too long to be a message.
@@ -19,7 +19,7 @@ pub struct LongText {
     tail: Vec<u8>,
 }
 
-/// What a long text is, as far as that can be seen.
+/// The kind of a message that is too long, as far as its beginning and its end show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LongMessage {
     /// The response to the request of this id.
@@ -42,12 +42,12 @@ impl LongText {
         long
     }
 
-    /// Its length.
+    /// Returns its length.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes the next piece of it.
+    /// Appends a piece of it.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
         let missing = KEPT.saturating_sub(self.head.len()).min(piece.len());
@@ -57,7 +57,7 @@ impl LongText {
         self.tail.drain(..too_many);
     }
 
-    /// What it is.
+    /// Returns the kind of message that it is.
     pub fn message(&self) -> LongMessage {
         let Some(first) = members_of_head(&self.head) else { return LongMessage::NotAMessage };
         let last = members_of_tail(&self.tail);
@@ -172,7 +172,7 @@ fn plain_value(text: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(value).ok()?, behind))
 }
 
-/// The same from its end; and what is before it.
+/// Returns the text, number or word at the end, and what is before it.
 fn plain_value_before(text: &[u8]) -> Option<(&[u8], &str)> {
     if text.last() == Some(&b'"') {
         return string_before(text);

@@ -69,7 +69,7 @@ struct Partial {
     first: Option<Bytes>,
     rest: BytesMut,
     length: usize,
-    /// What is kept of data that is too long.
+    /// The ends of data that is too long.
     long: Option<LongText>,
 }
 

@@ -122,7 +122,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the tool has answered with more than what is taken. That is an answer, whatever was in it.
+    /// Returns true if the tool has answered with more than what is taken. That is an answer, whatever was in it.
     pub(super) fn is_too_large(&self) -> bool {
         match self {
             Self::Failure { fault, .. } => fault.source == Source::TooLarge,

@@ -388,7 +388,7 @@ async fn read(
                 continue;
             }
             Some(Ok(Received::TooLong(said))) => {
-                if let Some(refusal) = server.said_too_much(life, &said, None).refusal {
+                if let Some(refusal) = server.handle_overlong(life, &said, None).refusal {
                     server.answer(life, &refusal).await;
                 }
                 continue;

@@ -334,9 +334,9 @@ impl Server {
         }
     }
 
-    /// This life wrote something that is too long to be passed on, perhaps on the stream of the request of this number. If it
-    /// answers a request, whoever waits for that is told so, and there will be no other answer.
-    fn said_too_much(&self, life: Life, said: &LongText, on: Option<u64>) -> TooMuch {
+    /// Handles a message that is too long to be passed on, perhaps on the stream of the request of this number. A request that it
+    /// answers fails with the reason.
+    fn handle_overlong(&self, life: Life, said: &LongText, on: Option<u64>) -> OverlongMessage {
         let bytes = said.bytes();
         let why = too_large(Some(bytes), LONGEST_LINE);
         let message = said.message();
@@ -362,7 +362,7 @@ impl Server {
             | LongMessage::Unclear
             | LongMessage::NotAMessage => None,
         };
-        TooMuch { answers, refusal }
+        OverlongMessage { answers, refusal }
     }
 
     fn remote(&self) -> Option<&Remote> {
@@ -380,11 +380,11 @@ impl Server {
     }
 }
 
-/// What comes of something that is too long to be passed on.
-struct TooMuch {
-    /// The request that it answered, if somebody waited for that.
+/// A message of a server that is too long to be passed on.
+struct OverlongMessage {
+    /// The pending request that it answered.
     answers: Option<u64>,
-    /// If it was a request: what its server is to be answered.
+    /// The answer to its server, if it was a request.
     refusal: Option<Message>,
 }
 

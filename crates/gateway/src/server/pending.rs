@@ -163,14 +163,14 @@ impl Pending {
         self.settle(number, Err(fault));
     }
 
-    /// The only request that this life has to answer, if there is no other.
+    /// Returns the only pending request of this life, if there is exactly one.
     pub(super) fn only(&self, at: Life) -> Option<u64> {
         let waiting = self.waiting.lock();
         let mut waiting = waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number);
         waiting.next().filter(|_| waiting.next().is_none())
     }
 
-    /// This request gets no answer, if it waits for this life. Says whether it does.
+    /// Fails this request if it waits for this life. Returns true if it did.
     pub(super) fn failed_at(&self, at: Life, number: u64, fault: Fault) -> bool {
         let is_asked = self.waiting.lock().get(&number).is_some_and(|place| place.at == at);
         is_asked && self.settle(number, Err(fault))

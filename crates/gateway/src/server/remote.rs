@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, TooMuch, gone};
+use super::{Ears, FromServer, HANDSHAKE, Life, OverlongMessage, Place, Recovery, Server, TOLD, gone};
 
 /// The way to a server elsewhere.
 pub(super) struct Remote {
@@ -237,7 +237,7 @@ impl Remote {
                     tracing::warn!(event = "server.garbage", server = %server.name, %why);
                 }
                 Ok(Received::TooLong(said)) => {
-                    let TooMuch { answers, refusal } = server.said_too_much(life, &said, on);
+                    let OverlongMessage { answers, refusal } = server.handle_overlong(life, &said, on);
                     if let Some(refusal) = refusal {
                         let context = self.context(server, &refusal);
                         let _ = timeout(TOLD, self.server.post(&refusal, &context)).await;

@@ -24,7 +24,7 @@ pub struct Splitter {
     /// How far the buffer was searched for a line end.
     searched: usize,
     longest: usize,
-    /// What is kept of a line that is too long and goes by.
+    /// The ends of a line that is too long, while it goes by.
     skipped: Option<LongText>,
 }
 

@@ -44,9 +44,9 @@ pub enum Failure {
     },
     /// The server answered with more than what is taken.
     TooLarge {
-        /// How long the answer is, where the server said that before.
+        /// The length of the answer, if the server announced it.
         told: Option<u64>,
-        /// How much is taken.
+        /// The greatest length that is taken.
         limit: usize,
     },
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What is said of an answer that is longer than what is taken.
+/// Describes a message that is longer than what is taken.
 pub fn too_large(bytes: Option<u64>, limit: usize) -> String {
     match bytes {
         Some(bytes) => format!("it has {bytes} bytes, and at most {limit} are taken"),

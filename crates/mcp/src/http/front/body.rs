@@ -20,7 +20,7 @@ use crate::sse;
 #[derive(Debug)]
 pub struct AnswerBody {
     content: Content,
-    /// Counts a stream on which somebody listens, as long as it lasts.
+    /// The permit of an event stream, held as long as it lasts.
     _counted: Option<StreamPermit>,
 }
 
@@ -40,7 +40,7 @@ impl AnswerBody {
         Self { content: Content::Events(Box::new(events)), _counted: None }
     }
 
-    /// The same, counted as long as it lasts.
+    /// Holds the permit of a stream for as long as the body lasts.
     pub(super) fn counted(self, counted: Option<StreamPermit>) -> Self {
         Self { _counted: counted, ..self }
     }

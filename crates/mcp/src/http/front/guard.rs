@@ -35,11 +35,11 @@ struct Doing {
     now: AtomicU8,
     /// Since when no request is being answered; nothing while one is.
     waits_since: Mutex<Option<Instant>>,
-    /// The place of this connection is needed, so it ends unless a request has arrived on it.
+    /// Another connection needs the slot of this one, so it ends unless a request has arrived on it.
     is_evicted: AtomicBool,
     /// Some of an answer may not be with the operating system yet.
     is_writing: AtomicBool,
-    /// Whoever waits for bytes; has to be called when a time begins to run for them.
+    /// Wakes the reader: a time has begun to run for it.
     reader: Mutex<Option<Waker>>,
 }
 
@@ -60,7 +60,7 @@ impl Activity {
         }))
     }
 
-    /// The head of a request was read. From here on the connection keeps its place until that is answered.
+    /// The head of a request was read. From here on the connection keeps its slot until that is answered.
     pub(super) fn busy(&self) {
         self.0.now.store(BUSY, Ordering::Relaxed);
         *self.0.waits_since.lock() = None;
@@ -74,8 +74,8 @@ impl Activity {
         self.wake_reader();
     }
 
-    /// Since when the connection has brought no request that is still to be answered: it can be closed without harm. Nothing
-    /// while one is being answered, or while its answer is being written.
+    /// Returns the time since which the connection has no request in flight, so that it can be closed without harm. Returns nothing
+    /// while a request is being answered or its answer is being written.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         let since = *self.0.waits_since.lock();
         since.filter(|_| !self.is_writing() && !self.is_evicted())
@@ -87,22 +87,22 @@ impl Activity {
         self.wake_reader();
     }
 
-    /// Whether the connection ends because its place is needed.
+    /// Returns true if the connection ends because another one needs its slot.
     pub(super) fn is_evicted(&self) -> bool {
         self.0.is_evicted.load(Ordering::Relaxed)
     }
 
-    /// Whether some of an answer may not be with the operating system yet.
+    /// Returns true if some of an answer may not have been handed to the operating system yet.
     pub(super) fn is_writing(&self) -> bool {
         self.0.is_writing.load(Ordering::Relaxed)
     }
 
-    /// Whether the client has sent nothing but a part of its request, or nothing at all.
+    /// Returns true if the client has sent at most a part of its request.
     pub(super) fn is_in_head(&self) -> bool {
         self.get() == HEAD
     }
 
-    /// Waits until the place of the connection is needed.
+    /// Waits until another connection needs the slot of this one.
     pub(super) async fn evicted(&self) {
         std::future::poll_fn(|cx| {
             self.watch(cx);

@@ -15,11 +15,11 @@
 mod answer;
 mod body;
 mod checks;
+mod connections;
 mod era;
 mod guard;
 mod pipe;
 mod refusal;
-mod room;
 mod serve;
 mod session;
 mod streams;
@@ -47,7 +47,7 @@ pub use self::guard::within;
 pub use self::pipe::StreamLimits;
 use self::pipe::{Attached, First, Pipe};
 pub use self::refusal::Refusal;
-pub use self::serve::{NO_ROOM, Peer, RequestBody, ServeLimits, Site, serve};
+pub use self::serve::{HttpService, OVERLOADED, Peer, RequestBody, ServeLimits, serve};
 use self::session::EventId;
 pub use self::session::{Pushed, Session, SessionId};
 pub use self::streams::{EventStreams, Follower, StreamPermit, TooManyStreams};
@@ -259,7 +259,7 @@ impl<F: Front> Endpoint<F> {
         Ok(answer.map(|body| body.counted(counted)))
     }
 
-    /// One more stream on which this caller listens.
+    /// Counts one more stream on which this caller listens.
     fn permit_stream(&self, caller: &Caller, id: Option<&Id>) -> Result<StreamPermit, Refusal> {
         let follower = Follower::Client(caller.principal.clone());
         self.settings.streams.open(follower).map_err(|why| Refusal::too_many_streams(id, why))

@@ -37,14 +37,14 @@ impl Refusal {
         Self { retry_after: Some(retry_after), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error) }
     }
 
-    /// There is no room for one more connection whose request is to be answered.
-    pub fn no_room() -> Self {
+    /// Every connection has a request in flight.
+    pub fn no_connection() -> Self {
         let text = "overloaded: as many connections as allowed are in use; try again later";
         let error = Message::error_response(None, code::INTERNAL_ERROR, text, None);
         Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
     }
 
-    /// Somebody listens on as many streams as allowed.
+    /// The caller follows as many event streams as allowed.
     pub(super) fn too_many_streams(id: Option<&Id>, why: TooManyStreams) -> Self {
         let error = Message::error_response(id, code::INTERNAL_ERROR, &why.message(), None);
         let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);

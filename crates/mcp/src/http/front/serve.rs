@@ -1,7 +1,7 @@
 //! A lean place for endpoints: accepts connections, speaks HTTP/1.1 on them, and knows when each one is gone.
 //!
-//! Who has a place is decided in `room`. A connection that has to make room, and a request for which there is none, is
-//! answered with 503 and `Retry-After`.
+//! Which connections have a slot is decided in `connections`. A connection that loses its slot before it sent a request, and a
+//! request without a slot, is answered with 503 and `Retry-After`.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -26,8 +26,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::connections::{ConnectionSlot, Connections};
 use super::guard::{self, Activity, Guarded, Patience};
-use super::room::{Place, Room};
 use crate::delivery::Link;
 
 /// The body of a request as it comes.
@@ -42,8 +42,8 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
 }
 
-/// What is served at a listener. Functions of a request and its peer are sites at which every request is like any other.
-pub trait Site: Send + Sync + 'static {
+/// A service that answers the requests of a listener. Functions of a request and its peer are services, without essential requests.
+pub trait HttpService: Send + Sync + 'static {
     /// The bodies of its answers.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static;
 
@@ -54,21 +54,21 @@ pub trait Site: Send + Sync + 'static {
         peer: Peer,
     ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
 
-    /// Returns true if the request is answered even where there is no room for others. Such requests have to be short: health,
-    /// and what an operator looks at and changes.
+    /// Returns true if the request is answered even if every connection has a request in flight. Such requests must be short:
+    /// health checks, and what an operator reads and changes.
     fn is_essential(&self, request: &Request<Incoming>) -> bool {
         let _ = request;
         false
     }
 
-    /// Returns the JSON that a request is refused with for which there is no room.
-    fn no_room(&self, request: &Request<Incoming>) -> Bytes {
+    /// Returns the JSON body for a request that is refused because every connection has a request in flight.
+    fn overloaded(&self, request: &Request<Incoming>) -> Bytes {
         let _ = request;
-        NO_ROOM
+        OVERLOADED
     }
 }
 
-impl<S, R, B> Site for S
+impl<S, R, B> HttpService for S
 where
     S: Fn(Request<Incoming>, Peer) -> R + Send + Sync + 'static,
     R: Future<Output = Response<B>> + Send + 'static,
@@ -86,24 +86,24 @@ where
     }
 }
 
-/// What a request is told for which there is no room, and a connection that has to make room: the error of an API.
-pub const NO_ROOM: Bytes = Bytes::from_static(
+/// The JSON body with which the HTTP API refuses a request because every connection has a request in flight.
+pub const OVERLOADED: Bytes = Bytes::from_static(
     br#"{"error":{"code":"overloaded","message":"as many connections as allowed are in use: try again later","retryAfterMs":1000}}"#,
 );
-/// When there may be room again.
+/// The value of `Retry-After`.
 const LATER: Duration = Duration::from_secs(1);
 
 /// How much a listener bears, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// Connections at a time. One more takes the place of a connection that brings nothing. If all are being answered, it is
-    /// answered with 503, unless it asks for something essential. Each may cost a message's length of memory.
+    /// Connections at a time. One more takes the slot of a connection without a request. If all have a request in flight, it is
+    /// answered with 503, unless its request is essential. Each may cost a message's length of memory.
     pub connections: usize,
     /// Connections beyond them, for essential requests and for refusals.
     pub reserve: usize,
-    /// Connections from one address beyond this machine on which no request was admitted yet. One more takes the place of the
-    /// oldest of them.
-    pub strangers_per_address: usize,
+    /// Connections from one remote address on which no request was authenticated yet. One more takes the slot of the oldest of
+    /// them.
+    pub unauthenticated_per_address: usize,
     /// The bytes of a request's head.
     pub head_bytes: usize,
     /// The headers of a request.
@@ -127,7 +127,7 @@ impl Default for ServeLimits {
         Self {
             connections: 1024,
             reserve: 64,
-            strangers_per_address: 128,
+            unauthenticated_per_address: 128,
             head_bytes: 64 << 10,
             headers: 100,
             head_time: Duration::from_secs(10),
@@ -140,9 +140,15 @@ impl Default for ServeLimits {
 }
 
 /// Serves until it is told to stop and every connection has ended.
-pub async fn serve<S: Site>(listener: TcpListener, limits: ServeLimits, site: S, stop: CancellationToken) {
-    let site = Arc::new(site);
-    let room = Room::new(limits.connections, limits.reserve, limits.strangers_per_address);
+pub async fn serve<S: HttpService>(
+    listener: TcpListener,
+    limits: ServeLimits,
+    service: S,
+    stop: CancellationToken,
+) {
+    let service = Arc::new(service);
+    let connections =
+        Connections::new(limits.connections, limits.reserve, limits.unauthenticated_per_address);
     let tasks = TaskTracker::new();
     // Ends what is left when the time for ending is over, also when this future is dropped.
     let cut = CancellationToken::new();
@@ -150,15 +156,15 @@ pub async fn serve<S: Site>(listener: TcpListener, limits: ServeLimits, site: S,
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &room) => accepted,
+            accepted = accept(&listener, &connections) => accepted,
         };
         let Some((stream, address)) = accepted else { continue };
         let (link, activity) = (Link::new(), Activity::new());
-        let place = room.enter(address.ip(), &activity, &link);
-        let accepted = Accepted { stream, address, link, activity, place };
-        let (site, stop, cut) = (Arc::clone(&site), stop.clone(), cut.clone());
+        let slot = connections.add(address.ip(), &activity, &link);
+        let connection = HttpConnection { stream, address, link, activity, slot };
+        let (service, stop, cut) = (Arc::clone(&service), stop.clone(), cut.clone());
         tasks.spawn(async move {
-            let _ = cut.run_until_cancelled(accepted.serve(limits, site, stop)).await;
+            let _ = cut.run_until_cancelled(connection.serve(limits, service, stop)).await;
         });
     }
     drop(listener);
@@ -168,13 +174,13 @@ pub async fn serve<S: Site>(listener: TcpListener, limits: ServeLimits, site: S,
     tasks.wait().await;
 }
 
-async fn accept(listener: &TcpListener, room: &Room) -> Option<(TcpStream, SocketAddr)> {
-    room.has_place().await;
+async fn accept(listener: &TcpListener, connections: &Connections) -> Option<(TcpStream, SocketAddr)> {
+    connections.wait_for_slot().await;
     match listener.accept().await {
         Ok(accepted) => Some(accepted),
         Err(_) => {
             // No handles left, most likely: the ones that end give some back.
-            room.make_room();
+            connections.evict_one();
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
         }
@@ -182,17 +188,17 @@ async fn accept(listener: &TcpListener, room: &Room) -> Option<(TcpStream, Socke
 }
 
 /// A connection that was accepted.
-struct Accepted {
+struct HttpConnection {
     stream: TcpStream,
     address: SocketAddr,
     link: Link,
     activity: Activity,
-    place: Place,
+    slot: ConnectionSlot,
 }
 
-impl Accepted {
-    async fn serve<S: Site>(self, limits: ServeLimits, site: Arc<S>, stop: CancellationToken) {
-        let Self { mut stream, address, link, activity, place } = self;
+impl HttpConnection {
+    async fn serve<S: HttpService>(self, limits: ServeLimits, service: Arc<S>, stop: CancellationToken) {
+        let Self { mut stream, address, link, activity, slot } = self;
         configure(&stream, &limits);
         let patience = Patience { head: limits.head_time, idle: limits.idle, write: limits.write_stall };
         let _closing = Closing(link.clone());
@@ -201,23 +207,23 @@ impl Accepted {
         let is_refused = AtomicBool::new(false);
         let answering = service_fn(|request| {
             activity.busy();
-            let is_reserved = place.is_in_reserve();
+            let is_reserved = slot.is_in_reserve();
             let refusal = if length_of_head(&request) > limits.head_bytes {
                 Some(too_long())
-            } else if is_reserved && !site.is_essential(&request) {
+            } else if is_reserved && !service.is_essential(&request) {
                 is_refused.store(true, Ordering::Relaxed);
-                Some(no_room(site.no_room(&request)))
+                Some(overloaded(service.overloaded(&request)))
             } else {
                 None
             };
             let answer = match refusal {
-                None => Ok(site.respond(request, peer.clone())),
+                None => Ok(service.respond(request, peer.clone())),
                 Some(refusal) => Err(refusal),
             };
             let activity = activity.clone();
             async move {
                 let mut answer = match answer {
-                    Ok(answer) => answer.await.map(Content::OfSite),
+                    Ok(answer) => answer.await.map(Content::OfService),
                     Err(refusal) => refusal.map(Content::Whole),
                 };
                 if is_reserved {
@@ -242,7 +248,7 @@ impl Accepted {
             }
         }
         if activity.is_evicted() && activity.is_in_head() && !activity.is_writing() {
-            let _ = stream.write_all(&turned_out()).await;
+            let _ = stream.write_all(&evicted()).await;
         } else if is_refused.into_inner() {
             let _ = tokio::time::timeout(LINGER, linger(&mut stream, &activity)).await;
         }
@@ -250,7 +256,7 @@ impl Accepted {
     }
 }
 
-/// How long the rest of a request is read that was refused, so that its client gets to read the answer.
+/// The time for which the rest of a refused request is read, so that its client gets to read the answer.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Reads what still comes, and forgets it: a connection that is closed with something unread on it is reset, and with it goes
@@ -299,8 +305,8 @@ fn too_long() -> Response<Bytes> {
     answer
 }
 
-/// What a request is told for which there is no room.
-fn no_room(text: Bytes) -> Response<Bytes> {
+/// Returns the answer to a request that is refused because every connection has a request in flight.
+fn overloaded(text: Bytes) -> Response<Bytes> {
     let mut answer = Response::new(text);
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     let headers = answer.headers_mut();
@@ -309,15 +315,15 @@ fn no_room(text: Bytes) -> Response<Bytes> {
     answer
 }
 
-/// The same for a connection on which no whole request has arrived.
-fn turned_out() -> Vec<u8> {
+/// Returns the same answer as it is written on a connection on which no complete request has arrived.
+fn evicted() -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: {}\r\n\
          connection: close\r\n\r\n",
-        NO_ROOM.len(),
+        OVERLOADED.len(),
         LATER.as_secs()
     );
-    [head.as_bytes(), &NO_ROOM].concat()
+    [head.as_bytes(), &OVERLOADED].concat()
 }
 
 /// A body that tells when it is over.
@@ -327,7 +333,7 @@ struct Answering<B> {
 }
 
 enum Content<B> {
-    OfSite(B),
+    OfService(B),
     Whole(Bytes),
 }
 
@@ -346,7 +352,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answering<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match &mut self.get_mut().content {
-            Content::OfSite(body) => Pin::new(body).poll_frame(cx),
+            Content::OfService(body) => Pin::new(body).poll_frame(cx),
             Content::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Content::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
         }
@@ -354,14 +360,14 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answering<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            Content::OfSite(body) => body.is_end_stream(),
+            Content::OfService(body) => body.is_end_stream(),
             Content::Whole(bytes) => bytes.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::OfSite(body) => body.size_hint(),
+            Content::OfService(body) => body.size_hint(),
             Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
         }
     }

@@ -1,7 +1,7 @@
-//! How many event streams there are: of each who follows them, and of all together.
+//! Limits of event streams: for each principal, and for all together.
 //!
-//! A stream keeps its connection for as long as it is followed, so streams may take only a part of all connections: calls and
-//! everything else find room beside them.
+//! A stream keeps its connection for as long as its client likes, so streams may take only a part of all connections. Calls and
+//! everything else use the rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use steadfast_core::id::ActorId;
 
 use super::Principal;
 
-/// Who follows an event stream.
+/// A principal that follows event streams.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Follower {
-    /// One who makes calls.
+    /// A client that makes calls.
     Client(Principal),
-    /// One who has the token of a viewer.
+    /// The holder of a viewer's token.
     Viewer(ActorId),
     /// The operator.
     Admin,
-    /// Somebody on this machine, where no token is needed.
+    /// Any client of this machine, where no token is needed.
     Local,
 }
 
-/// The event streams of a listener. All clones are one.
+/// The open event streams of a listener. Clones share their counts.
 #[derive(Clone, Debug)]
 pub struct EventStreams(Arc<Inner>);
 
@@ -42,16 +42,16 @@ struct Open {
     all: usize,
 }
 
-/// As many event streams as allowed are open.
+/// A limit of event streams is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooManyStreams {
-    /// Those of the same follower.
+    /// The limit of one principal.
     OfFollower(usize),
-    /// Those of all.
+    /// The limit of all principals together.
     OfAll(usize),
 }
 
-/// An event stream that is counted until this is dropped.
+/// A permit for one open event stream, given back on drop.
 #[derive(Debug)]
 pub struct StreamPermit {
     streams: Arc<Inner>,
@@ -59,20 +59,20 @@ pub struct StreamPermit {
 }
 
 impl Default for EventStreams {
-    /// Those of a listener with as many connections as usual.
+    /// Returns the limits of a listener with the default number of connections.
     fn default() -> Self {
         Self::new(512, 1024)
     }
 }
 
 impl EventStreams {
-    /// So many for each who follows, and for all together three quarters of this many connections.
+    /// Allows `of_one` streams to each principal, and to all together three quarters of this many connections.
     pub fn new(of_one: usize, connections: usize) -> Self {
         let of_all = (connections - connections / 4).max(1);
         Self(Arc::new(Inner { of_one: of_one.max(1), of_all, open: Mutex::default() }))
     }
 
-    /// Counts one more.
+    /// Opens one more stream, if the limits allow it.
     pub fn open(&self, follower: Follower) -> Result<StreamPermit, TooManyStreams> {
         let mut open = self.0.open.lock();
         if open.all >= self.0.of_all {
@@ -90,10 +90,10 @@ impl EventStreams {
 }
 
 impl TooManyStreams {
-    /// When one may have ended.
+    /// The value of `Retry-After`.
     pub const LATER: Duration = Duration::from_secs(5);
 
-    /// Says so, and what to do.
+    /// Returns a message that names the limit and how to raise it.
     pub fn message(self) -> String {
         match self {
             Self::OfFollower(most) => format!(
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_so_many_and_all_together_leave_room_for_calls() {
+    fn each_principal_has_a_limit_and_all_together_leave_connections_for_calls() {
         let streams = EventStreams::new(2, 5);
         let named = |name: &str| Follower::Client(Principal::new(ActorId::new(name).unwrap()));
         let first = streams.open(named("a")).unwrap();

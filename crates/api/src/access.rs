@@ -9,7 +9,9 @@
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 use steadfast_core::id::ActorId;
-use steadfast_mcp::http::front::{AdminToken, Holder, Names, Principal, Tokens, bearer, target_host};
+use steadfast_mcp::http::front::{
+    AdminToken, Follower, Holder, Names, Principal, Tokens, bearer, target_host,
+};
 
 use crate::problem::Problem;
 
@@ -49,6 +51,16 @@ impl Caller {
             Self::Admin | Self::Viewer(_) | Self::Local | Self::Stranger => None,
         }
     }
+
+    /// Returns the principal whose event streams count. Strangers follow none.
+    pub(crate) fn follower(&self) -> Follower {
+        match self {
+            Self::Admin => Follower::Admin,
+            Self::Client(principal) => Follower::Client(principal.clone()),
+            Self::Viewer(name) => Follower::Viewer(name.clone()),
+            Self::Local | Self::Stranger => Follower::Local,
+        }
+    }
 }
 
 /// What lets people in.
@@ -80,6 +92,11 @@ impl Access {
         let caller = self.caller(uri, headers)?;
         who.admits(&caller)?;
         Ok(caller)
+    }
+
+    /// Returns true if a request has the admin token or that of a viewer.
+    pub(crate) fn is_operating(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        matches!(self.caller(uri, headers), Ok(Caller::Admin | Caller::Viewer(_)))
     }
 
     /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.

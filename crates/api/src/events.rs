@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 
 use axum::body::Body;
-use axum::extract::State as Shared;
+use axum::extract::{Extension, State as Shared};
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::{HeaderMap, Method, StatusCode, Uri};
@@ -14,9 +14,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use steadfast::id::TenantId;
 use steadfast::{Feed, FeedReader, Happened, Next};
+use steadfast_mcp::http::front::StreamPermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::{Access, Who};
+use crate::access::{Access, Caller, Who};
 use crate::answer::{EVENTS, SILENT, whole};
 use crate::asked::Asked;
 use crate::endpoint::Endpoint;
@@ -30,7 +31,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         Endpoint::new(Method::GET, "/v1/events", "events", "What happens, as it happens", WHO, events)
             .asks::<EventsAsked>()
             .heeds("Last-Event-ID", "the last that you have seen; what happened since comes first")
-            .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS),
+            .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS)
+            .or_unavailable(),
     ]
 }
 
@@ -55,16 +57,19 @@ pub(crate) async fn events(
     Shared(State(inner)): Shared<State>,
     uri: Uri,
     headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
     Asked(asked): Asked<EventsAsked>,
 ) -> Answered {
     let feed = inner.steadfast.telemetry().feed();
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
     let behind = last.or(asked.after.as_deref()).map(|id| number(feed, id)).transpose()?;
     let wanted = Wanted { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
+    let counted = inner.around.streams.open(caller.follower())?;
     // A first line at once: whoever connects knows that it is.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
     let reader = feed.read(behind);
-    let listening = Listening { reader, wanted, access: inner.access.clone(), uri, headers };
+    let listening =
+        Listening { reader, wanted, access: inner.access.clone(), uri, headers, _counted: counted };
     let stream = unfold((listening, beginning), async |(mut listening, beginning)| {
         let piece = match beginning {
             Some(beginning) => beginning,
@@ -96,6 +101,8 @@ struct Listening {
     access: Access,
     uri: Uri,
     headers: HeaderMap,
+    /// The permit of the stream, held as long as it lasts.
+    _counted: StreamPermit,
 }
 
 impl Listening {

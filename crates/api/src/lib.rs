@@ -51,15 +51,17 @@ use steadfast_core::large_result::KeptBounds;
 use steadfast_executor::{Shelf, Shelves};
 use steadfast_gateway::{Configured, LargeResults, Listener};
 use steadfast_mcp::delivery::Link;
-use steadfast_mcp::http::front::is_encoded;
+use steadfast_mcp::http::front::{EventStreams, is_encoded};
 use tower::ServiceExt as _;
 
 pub use access::{Access, Reach};
+/// The bodies of answers.
+pub use axum::body::Body as ResponseBody;
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
 pub use steadfast_mcp::http::front::AdminToken;
 
-use crate::access::Who;
+use crate::access::{Caller, Who};
 use crate::calls::Seal;
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
@@ -68,6 +70,7 @@ use crate::problem::Problem;
 #[derive(Clone)]
 pub struct Api {
     router: Router,
+    access: Access,
 }
 
 /// What a gateway has besides its engine.
@@ -81,6 +84,8 @@ pub struct Around {
     pub listeners: Vec<Arc<Listener>>,
     /// Texts of results that are longer than callers are to be given.
     pub large_results: Arc<LargeResults>,
+    /// The event streams that are followed, over MCP and here.
+    pub streams: EventStreams,
 }
 
 impl Default for Around {
@@ -92,6 +97,7 @@ impl Default for Around {
             servers: Vec::new(),
             listeners: Vec::new(),
             large_results,
+            streams: EventStreams::default(),
         }
     }
 }
@@ -118,6 +124,7 @@ impl Api {
     pub fn within(steadfast: Steadfast, access: Access, around: Around) -> Self {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
+        let own_access = access.clone();
         let state = State(Arc::new(Inner { steadfast, access, around, seal: Seal::new(), document }));
         let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
         for endpoint in endpoints {
@@ -147,7 +154,20 @@ impl Api {
                 Problem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
             })
             .with_state(state);
-        Self { router }
+        Self { router, access: own_access }
+    }
+
+    /// Returns true if a request asks for health, or for what an operator or a viewer sees and an operator changes. A gateway
+    /// answers it even where it has no room for calls. Calls and event streams are not among them: they keep their connection.
+    pub fn is_essential<B>(&self, request: &http::Request<B>) -> bool {
+        const LASTING: [&str; 2] = ["/v1/calls", "/v1/turns"];
+        let path = request.uri().path();
+        if path == "/healthz" || path == "/readyz" {
+            return true;
+        }
+        let is_lasting =
+            path == "/v1/events" || (request.method() == Method::POST && LASTING.contains(&path));
+        !is_lasting && self.access.is_operating(request.uri(), request.headers())
     }
 
     /// Answers a request. Where its extensions have the [`Link`] of its connection, answers count as delivered when that
@@ -223,6 +243,11 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
         .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {
         Ok(caller) => {
+            if caller != Caller::Stranger
+                && let Some(link) = request.extensions().get::<Link>()
+            {
+                link.admit();
+            }
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{StoreError, redact};
 use steadfast_core::turn::PlanErrors;
-use steadfast_mcp::http::front::ENCODED;
+use steadfast_mcp::http::front::{ENCODED, TooManyStreams};
 
 use crate::answer::json;
 
@@ -194,6 +194,12 @@ fn listed(items: impl Iterator<Item = impl AsRef<str>>) -> String {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
+    }
+}
+
+impl From<TooManyStreams> for Problem {
+    fn from(why: TooManyStreams) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why.message()).after(TooManyStreams::LATER)
     }
 }
 

@@ -5,19 +5,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZero;
 use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use clap::Args;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Shelves, Steadfast, StoreKind, listen_address};
-use steadfast_api::{Api, Around};
+use steadfast_api::{Api, Around, ResponseBody};
 use steadfast_core::large_result::KeptBounds;
 use steadfast_gateway::{
     Configured, Connection, Direct, Door, LargeResults, Listener, Operator, OwnTools, Pool,
 };
-use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
+use steadfast_mcp::http::front::{
+    AnswerBody, Endpoint, EventStreams, HttpService, Names, OVERLOADED, Peer, Refusal, RequestBody,
+    ServeLimits, Settings, serve,
+};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
@@ -70,6 +75,9 @@ impl Listened {
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let names = names(hosts, address);
+        let limits = limits_of(&steadfast.config());
+        let streams_of_one = size(steadfast.config().global().gateway.streams_per_principal);
+        let streams = EventStreams::new(streams_of_one, limits.connections);
         let pool = Arc::new(Pool::default());
         // Behind several doors a server is still one.
         let all = doors.iter().flat_map(|(_, servers)| servers);
@@ -91,7 +99,7 @@ impl Listened {
                 local: access.local.clone(),
                 operator: operator.clone(),
             });
-            let settings = Settings { names: names.clone(), ..Settings::default() };
+            let settings = Settings { names: names.clone(), streams: streams.clone(), ..Settings::default() };
             endpoints.push((path, Endpoint::new(listener.clone(), settings)));
             listeners.push(listener);
         }
@@ -111,25 +119,12 @@ impl Listened {
                 servers: servers.into_values().collect(),
                 listeners: listeners.clone(),
                 large_results,
+                streams,
             },
         );
-        let served = Arc::new((endpoints, api));
-        let service = move |mut request: Request<_>, peer: Peer| {
-            let served = served.clone();
-            async move {
-                let (endpoints, api) = &*served;
-                match endpoints.iter().find(|(path, _)| path == request.uri().path()) {
-                    Some((_, endpoint)) => endpoint.respond(request, peer).await.map(Either::Left),
-                    None => {
-                        // By it answers are known to have arrived.
-                        request.extensions_mut().insert(peer.link);
-                        api.respond(request).await.map(Either::Right)
-                    }
-                }
-            }
-        };
+        let service = GatewayService(Arc::new(Routes::new(endpoints, api)));
         let stop = CancellationToken::new();
-        let serving = serve(listener, ServeLimits::default(), service, stop.clone());
+        let serving = serve(listener, limits, service, stop.clone());
         let serving = tokio::spawn(async move { _ = serving.await });
         let engine = steadfast.engine().clone();
         let announced = announce(&steadfast.config(), address);
@@ -168,6 +163,125 @@ impl Listened {
         self.direct.close().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
     }
+}
+
+/// The MCP endpoints and the HTTP API of one address.
+struct GatewayService(Arc<Routes>);
+
+struct Routes {
+    endpoints: Vec<(String, Endpoint<Listener>)>,
+    api: Api,
+    began: Instant,
+    /// The minute in which a refusal was logged last.
+    logged: AtomicU64,
+}
+
+impl Routes {
+    fn new(endpoints: Vec<(String, Endpoint<Listener>)>, api: Api) -> Self {
+        Self { endpoints, api, began: Instant::now(), logged: AtomicU64::new(0) }
+    }
+
+    /// Logs that a request was refused because every connection has a request in flight. Such requests come in numbers, so it logs
+    /// at most once a minute.
+    fn log_overloaded(&self) {
+        let minute = self.began.elapsed().as_secs() / 60 + 1;
+        if self.logged.swap(minute, Ordering::Relaxed) != minute {
+            let why = "every connection has a request in flight; raise gateway.connections or find out which clients hold them";
+            tracing::warn!(event = "http.overloaded", why);
+        }
+    }
+
+    /// Returns the MCP endpoint at this path.
+    fn endpoint(&self, path: &str) -> Option<&Endpoint<Listener>> {
+        self.endpoints.iter().find(|(own, _)| own == path).map(|(_, endpoint)| endpoint)
+    }
+}
+
+impl HttpService for GatewayService {
+    type Body = Either<AnswerBody, ResponseBody>;
+
+    fn respond(
+        &self,
+        mut request: Request<RequestBody>,
+        peer: Peer,
+    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static {
+        let routes = self.0.clone();
+        async move {
+            match routes.endpoint(request.uri().path()) {
+                Some(endpoint) => endpoint.respond(request, peer).await.map(Either::Left),
+                None => {
+                    // By it answers are known to have arrived.
+                    request.extensions_mut().insert(peer.link);
+                    routes.api.respond(request).await.map(Either::Right)
+                }
+            }
+        }
+    }
+
+    fn is_essential(&self, request: &Request<RequestBody>) -> bool {
+        self.0.endpoint(request.uri().path()).is_none() && self.0.api.is_essential(request)
+    }
+
+    fn overloaded(&self, request: &Request<RequestBody>) -> Bytes {
+        self.0.log_overloaded();
+        match self.0.endpoint(request.uri().path()) {
+            Some(_) => Refusal::no_connection().error.bytes().clone(),
+            None => OVERLOADED,
+        }
+    }
+}
+
+/// Returns the limits of the configuration, lowered to the file descriptors that the operating system allows.
+fn limits_of(config: &Config) -> ServeLimits {
+    let gateway = &config.global().gateway;
+    let limits = ServeLimits {
+        connections: size(gateway.connections),
+        unauthenticated_per_address: size(gateway.unauthenticated_per_address),
+        ..ServeLimits::default()
+    };
+    let Some(allowed) = file_descriptors(limits.connections + limits.reserve + OTHERS) else { return limits };
+    let connections = allowed.saturating_sub(limits.reserve + OTHERS).max(LEAST);
+    if connections >= limits.connections {
+        return limits;
+    }
+    let wanted = limits.connections;
+    output::remark(&format!(
+        "only {connections} connections instead of {wanted}: this process may have {allowed} open files; raise the limit \
+         (`ulimit -n`, `LimitNOFILE=`) to {}",
+        wanted + limits.reserve + OTHERS
+    ));
+    ServeLimits { connections, ..limits }
+}
+
+/// File descriptors for everything else: servers, the store, logs.
+const OTHERS: usize = 256;
+/// The fewest connections that are worth listening for.
+const LEAST: usize = 16;
+
+/// Raises the soft limit of open files to this number, as far as the hard limit allows. Returns the new limit, or nothing if the limit
+/// was high enough. The soft limit is often 1,024.
+#[cfg(unix)]
+fn file_descriptors(wanted: usize) -> Option<usize> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = u64::try_from(wanted).ok()?;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let current = current?;
+    if current >= wanted {
+        return None;
+    }
+    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted)).max(current);
+    let set = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum });
+    usize::try_from(if set.is_ok() { raised } else { current }).ok()
+}
+
+#[cfg(not(unix))]
+fn file_descriptors(_: usize) -> Option<usize> {
+    None
+}
+
+/// Converts a number of the configuration.
+fn size(number: NonZero<u32>) -> usize {
+    usize::try_from(number.get()).unwrap_or(usize::MAX)
 }
 
 /// Reads an address of the command line, as the setting `listen` takes it.

@@ -152,7 +152,7 @@ async fn exchange(
                     return serde_json::from_slice(message.bytes()).map_err(|error| error.to_string());
                 }
             }
-            Some(Ok(Received::NotAMessage { .. } | Received::TooLong { .. } | Received::Half(_))) => {}
+            Some(Ok(Received::NotAMessage { .. } | Received::TooLong(_) | Received::Half(_))) => {}
             Some(Err(_)) | None => return Err(ended()),
         }
     }
@@ -175,7 +175,7 @@ async fn post(server: &Server, context: &mut Context, id: u64, request: &Value) 
                         return read(&message);
                     }
                 }
-                Some(Ok(back::Received::NotAMessage { .. } | back::Received::TooLong)) => {}
+                Some(Ok(back::Received::NotAMessage { .. } | back::Received::TooLong(_))) => {}
                 Some(Err(failure)) => return Err(failure.fault().message),
                 None => return Err("the connection ended without an answer".to_owned()),
             }

@@ -46,6 +46,12 @@ pub struct GatewaySettings {
     pub reliability_tools: bool,
     /// Whether clients see the tool `run_turn`.
     pub run_turn: bool,
+    /// Connections over HTTP at a time.
+    pub connections: NonZeroU32,
+    /// Connections of one remote address on which no request was authenticated yet.
+    pub unauthenticated_per_address: NonZeroU32,
+    /// Event streams of one principal.
+    pub streams_per_principal: NonZeroU32,
 }
 
 /// Where state is kept.
@@ -177,7 +183,13 @@ impl Default for Global {
         Self {
             profile: Profile::Standard,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8931)),
-            gateway: GatewaySettings { reliability_tools: false, run_turn: false },
+            gateway: GatewaySettings {
+                reliability_tools: false,
+                run_turn: false,
+                connections: NonZeroU32::MIN,
+                unauthenticated_per_address: NonZeroU32::MIN,
+                streams_per_principal: NonZeroU32::MIN,
+            },
             store: StoreSettings {
                 kind: StoreKind::Memory,
                 path: None,
@@ -247,6 +259,34 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 gateway.run_turn,
                 Flag,
                 "Whether clients see a tool of the gateway itself, `run_turn`, which makes several calls that depend on                  each other."
+            ),
+            setting!(
+                Global,
+                "gateway.connections",
+                gateway.connections,
+                Count(1..=65_536),
+                "Connections over HTTP at a time. One more takes the slot of a connection without a request; if all have a request in \
+                 flight, it gets 503 with `Retry-After`. 64 more are kept for health and administration. Each connection \
+                 takes one file descriptor, and may take 16 MiB of memory while it sends a message. Event streams take at most \
+                 three quarters of them. Read at the start."
+            ),
+            setting!(
+                Global,
+                "gateway.unauthenticated_per_address",
+                gateway.unauthenticated_per_address,
+                Count(1..=65_536),
+                "Connections from one remote address on which no request was authenticated yet. One more takes the slot of the \
+                 oldest of them. Loopback addresses are exempt, and an IPv6 /64 network counts as one address. Raise it behind a \
+                 reverse proxy that opens many connections in advance; the higher it is, the more slots one host can hold. Read at the start."
+            ),
+            setting!(
+                Global,
+                "gateway.streams_per_principal",
+                gateway.streams_per_principal,
+                Count(1..=65_536),
+                "Event streams that one principal follows at a time: streams on which MCP clients listen, and `/v1/events`. One \
+                 more gets 503 with `Retry-After`. Clients without a token are one principal. Each takes a connection. Read at \
+                 the start."
             ),
             setting!(
                 Global,

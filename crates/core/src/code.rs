@@ -69,6 +69,8 @@ codes! {
     DependencyFailed = "dependency_failed",
     /// The call is done, but its answer was too large to keep.
     ResultNotKept = "result_not_kept",
+    /// The tool answered, and its answer is too large to be passed on.
+    ResultTooLarge = "result_too_large",
     /// The store cannot be reached, and without it the call would not be safe.
     StoreUnavailable = "store_unavailable",
     /// The server behind the tool cannot be reached.
@@ -133,6 +135,7 @@ impl Code {
             | Self::OutcomeUnknown
             | Self::DependencyFailed
             | Self::ResultNotKept
+            | Self::ResultTooLarge
             | Self::ToolError => {
                 if retriable {
                     Status::RetriableError
@@ -160,7 +163,7 @@ impl Code {
             | Self::Cancelled
             | Self::OutcomeUnknown
             | Self::StuckCall => 409,
-            Self::ResultNotKept => 410,
+            Self::ResultNotKept | Self::ResultTooLarge => 410,
             Self::InvalidArguments | Self::IdempotencyConflict => 422,
             Self::DependencyFailed => 424,
             Self::Overloaded => 429,
@@ -196,6 +199,7 @@ impl Code {
             | Self::OutcomeUnknown
             | Self::DependencyFailed
             | Self::ResultNotKept
+            | Self::ResultTooLarge
             | Self::UpstreamUnavailable
             | Self::ToolError => false,
         }
@@ -211,7 +215,7 @@ mod tests {
         for code in Code::ALL {
             assert_eq!(serde_json::to_string(code).unwrap(), format!("\"{}\"", code.as_str()));
         }
-        assert_eq!(Code::ALL.len(), 24);
+        assert_eq!(Code::ALL.len(), 25);
     }
 
     #[test]
@@ -227,9 +231,14 @@ mod tests {
 
     #[test]
     fn what_may_have_had_its_effect_and_must_not_be_repeated_has_no_status_that_programs_repeat() {
-        for code in
-            [Code::OutcomeUnknown, Code::StuckCall, Code::ResultNotKept, Code::Cancelled, Code::ToolError]
-        {
+        for code in [
+            Code::OutcomeUnknown,
+            Code::StuckCall,
+            Code::ResultNotKept,
+            Code::ResultTooLarge,
+            Code::Cancelled,
+            Code::ToolError,
+        ] {
             assert!(code.http_status() < 500 && code.http_status() != 429, "{code}");
         }
         for code in Code::ALL {

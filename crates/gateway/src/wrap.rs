@@ -7,6 +7,7 @@ use http::HeaderMap;
 use steadfast_executor::Engine;
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, line_writer};
+use steadfast_mcp::long::LongMessage;
 use steadfast_mcp::message::{Message, code};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
@@ -89,9 +90,19 @@ async fn take(session: &Arc<Session>, received: Received, client: &LineSender, l
             return session.take(Incoming { message, reply, headers, from: None }).await;
         }
         Received::NotAMessage { why, .. } => why.answer(),
-        Received::TooLong { bytes } => {
-            let why = format!("the line of {bytes} bytes is too long");
-            Message::error_response(None, code::INVALID_REQUEST, &why, None)
+        Received::TooLong(said) => {
+            let id = match said.message() {
+                LongMessage::Request(id) => Some(id),
+                LongMessage::Response(_)
+                | LongMessage::Notification
+                | LongMessage::Unclear
+                | LongMessage::NotAMessage => None,
+            };
+            let why = format!(
+                "the line is too long: it has {} bytes, and at most {LONGEST_LINE} are taken",
+                said.bytes()
+            );
+            Message::error_response(id.as_ref(), code::INVALID_REQUEST, &why, None)
         }
         Received::Half(_) => return,
     };

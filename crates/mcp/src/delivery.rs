@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -170,6 +171,8 @@ struct Shared {
     open: watch::Sender<bool>,
     /// Whether an answer is with whoever writes, and not yet with the operating system as far as we were told.
     writing: watch::Sender<bool>,
+    /// True once a request that came over it was admitted.
+    admitted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -200,7 +203,18 @@ impl Link {
             state: Mutex::default(),
             open: watch::Sender::new(true),
             writing: watch::Sender::new(false),
+            admitted: AtomicBool::new(false),
         }))
+    }
+
+    /// Marks the connection as authenticated: a request that came over it was admitted.
+    pub fn admit(&self) {
+        self.0.admitted.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a request that came over the connection was admitted.
+    pub fn is_admitted(&self) -> bool {
+        self.0.admitted.load(Ordering::Relaxed)
     }
 
     /// An answer goes into the buffers of this connection; the next [`Link::flushed`] will have written it.

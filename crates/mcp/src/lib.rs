@@ -7,6 +7,7 @@
 //! - [`message`]: one JSON-RPC message, [`raw`]: a look at JSON without reading it all into a tree;
 //! - [`lines`]: messages as lines, for standard input and output;
 //! - [`sse`]: messages as server-sent events;
+//! - [`long`]: what is known of a text that is too long to be a message;
 //! - [`delivery`]: whether a final answer has arrived at the client;
 //! - [`http`]: streamable HTTP, [`http::front`] towards clients and [`http::back`] towards servers.
 //!
@@ -15,6 +16,7 @@
 pub mod delivery;
 pub mod http;
 pub mod lines;
+pub mod long;
 pub mod message;
 pub mod raw;
 pub mod sse;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::long::LongText;
+
 /// A line that every client skips.
 pub const KEEP_ALIVE: &[u8] = b":\n";
 
@@ -31,8 +33,8 @@ pub fn write_event(out: &mut BytesMut, id: Option<&str>, retry: Option<Duration>
 pub enum Item {
     /// An event with data.
     Event(Event),
-    /// An event that was too long; it was skipped.
-    TooLong,
+    /// An event that was too long; it was skipped. This is what is known of its data.
+    TooLong(LongText),
 }
 
 /// An event.
@@ -67,7 +69,8 @@ struct Partial {
     first: Option<Bytes>,
     rest: BytesMut,
     length: usize,
-    too_long: bool,
+    /// The ends of data that is too long.
+    long: Option<LongText>,
 }
 
 /// An id longer than this is not remembered: nobody could send it back in a header.
@@ -99,8 +102,8 @@ impl Parser {
         while let Some(line) = self.next_line() {
             if line.is_empty() {
                 let event = std::mem::take(&mut self.event);
-                if event.too_long {
-                    return Some(Item::TooLong);
+                if let Some(long) = event.long {
+                    return Some(Item::TooLong(long));
                 }
                 if let Some(event) = event.finished() {
                     return Some(Item::Event(event));
@@ -142,8 +145,9 @@ impl Parser {
                 self.searched = self.buffer.len();
                 if self.buffer.len() > self.longest.saturating_add(FIELD) {
                     // A new buffer, so that what a long line needed is given back.
-                    self.buffer = BytesMut::new();
-                    (self.searched, self.in_long_line, self.event.too_long) = (0, true, true);
+                    let piece = std::mem::take(&mut self.buffer);
+                    self.skip(&piece);
+                    (self.searched, self.in_long_line) = (0, true);
                 }
                 return None;
             };
@@ -155,7 +159,16 @@ impl Parser {
             if !std::mem::take(&mut self.in_long_line) {
                 return Some(line.freeze());
             }
+            self.event.skip(&line);
         }
+    }
+
+    /// A piece of a line that is too long goes by.
+    fn skip(&mut self, piece: &[u8]) {
+        // The name of the field is no part of its data.
+        let data = piece.strip_prefix(b"data:").filter(|_| !self.in_long_line);
+        let data = data.map(|data| data.strip_prefix(b" ").unwrap_or(data));
+        self.event.skip(data.unwrap_or(piece));
     }
 
     fn field(&mut self, line: Bytes) {
@@ -186,10 +199,16 @@ impl Parser {
 impl Partial {
     fn add(&mut self, value: Bytes, longest: usize) {
         self.length += value.len() + usize::from(self.first.is_some());
-        if self.length > longest {
-            (self.too_long, self.first, self.rest) = (true, None, BytesMut::new());
+        if let Some(long) = &mut self.long {
+            long.push(b"\n");
+            long.push(&value);
+            return;
         }
-        if self.too_long {
+        if self.length > longest {
+            if self.first.is_some() {
+                self.skip(b"\n");
+            }
+            self.skip(&value);
             return;
         }
         match &self.first {
@@ -199,6 +218,15 @@ impl Partial {
                 self.rest.extend_from_slice(&value);
             }
         }
+    }
+
+    /// Some data goes by that is too long, or belongs to what is.
+    fn skip(&mut self, piece: &[u8]) {
+        let before = (self.first.take(), std::mem::take(&mut self.rest));
+        let long = self.long.get_or_insert_default();
+        long.push(&before.0.unwrap_or_default());
+        long.push(&before.1);
+        long.push(piece);
     }
 
     fn finished(self) -> Option<Event> {

@@ -276,19 +276,25 @@ async fn events_that_are_no_messages_are_told_and_the_stream_goes_on_until_it_br
     assert_eq!(message(&mut stream).await.bytes(), "{\"jsonrpc\":\"2.0\",\n\"method\":\"m\"}");
     assert_eq!(stream.last_event_id(), Some("9"));
     assert!(matches!(stream.next().await, Some(Ok(Received::NotAMessage { .. }))));
-    assert!(matches!(stream.next().await, Some(Ok(Received::TooLong))));
+    assert!(matches!(stream.next().await, Some(Ok(Received::TooLong(long))) if long.bytes() == 500));
     assert!(matches!(stream.next().await, Some(Err(Failure::Lost { .. }))));
     assert!(stream.next().await.is_none());
 }
 
 #[tokio::test]
 async fn an_answer_that_is_too_long_is_not_kept() {
-    let long = answer("200 OK", "Content-Type: application/json\r\n", &"x".repeat(10_000));
-    let address = scripted(vec![long]).await;
-    let settings = Settings { message_bytes: 1000, ..patient() };
-    let back = Server::new(&format!("http://{address}/"), settings).unwrap();
-    let failure = back.post(&call(1), &modern()).await.unwrap_err();
-    assert!(matches!(&failure, Failure::BadAnswer { text } if text.contains("1000")), "{failure:?}");
+    let text = "x".repeat(10_000);
+    let json = "Content-Type: application/json\r\n";
+    let told = answer("200 OK", json, &text);
+    let chunked =
+        format!("HTTP/1.1 200 OK\r\n{json}Transfer-Encoding: chunked\r\n\r\n2710\r\n{text}\r\n0\r\n\r\n");
+    for (answer, told) in [(told, Some(10_000)), (chunked, None)] {
+        let address = scripted(vec![answer]).await;
+        let settings = Settings { message_bytes: 1000, ..patient() };
+        let back = Server::new(&format!("http://{address}/"), settings).unwrap();
+        let failure = back.post(&call(1), &modern()).await.unwrap_err();
+        assert_eq!(failure, Failure::TooLarge { told, limit: 1000 });
+    }
 }
 
 #[tokio::test]

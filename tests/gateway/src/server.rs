@@ -8,7 +8,8 @@
 //! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
 //! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes); over HTTP,
 //! `body` answers with the status, the content type and the text of these names instead of a stream; `gate` waits until there is
-//! no file `LEDGER.gate`, and `pulse` reports progress until then; `stderr` writes the text there. `ask` takes
+//! no file `LEDGER.gate`; `huge` answers with a text of `size` bytes, its id in front of it, or where `text` says: `last`,
+//! `nowhere`, or as a whole `body` of HTTP; `pulse` reports progress until then; `stderr` writes the text there. `ask` takes
 //! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
 //! what servers say by themselves. These two are not listed.
 //!
@@ -348,6 +349,10 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
                 out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params }));
             }
         }
+        "huge" => {
+            huge(size, text.unwrap_or("first"), id, out);
+            return None;
+        }
         "long_line" => return Some(json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] })),
         "error" | "503" => return Some(failed(text.unwrap_or("HTTP 503 Service Unavailable"))),
         "400" => return Some(failed("HTTP 400 Bad Request")),
@@ -372,6 +377,22 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
         _ => {}
     }
     Some(json!({ "content": [{ "type": "text", "text": format!("{did}, run {}", before + 1) }] }))
+}
+
+/// An answer of this size, whose id stands here.
+fn huge(size: usize, place: &str, id: &Value, out: &Out) {
+    let result = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(size));
+    let answer = match place {
+        "last" => format!(r#"{{"result":{result},"jsonrpc":"2.0","id":{id}}}"#),
+        "nowhere" => format!(r#"{{"jsonrpc":"2.0","result":{result}}}"#),
+        _ => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
+    };
+    match out {
+        Out::Http(http) if place == "body" => {
+            http.lock().unwrap().whole("200 OK", "application/json", answer.as_bytes());
+        }
+        Out::Http(_) | Out::Line => out.write(answer.as_bytes()),
+    }
 }
 
 fn progress(token: &Value, step: usize, out: &Out) {

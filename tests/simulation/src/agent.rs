@@ -142,7 +142,7 @@ impl World {
                     self.model.wishes[wish].over = true;
                 }
                 // It was run, and the result is lost.
-                Code::ResultNotKept => {
+                Code::ResultNotKept | Code::ResultTooLarge => {
                     let owner = about.map(|(_, owner)| owner);
                     let effect = self.model.effects.iter().find(|effect| effect.owner == owner);
                     let made_for = effect.map_or(wish, |effect| effect.wish);

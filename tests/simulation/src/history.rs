@@ -59,7 +59,7 @@ impl World {
                     return claims(format!("{content} is told, and never happened"));
                 }
             }
-            Err(failure) if failure.code == Code::ResultNotKept => {
+            Err(failure) if matches!(failure.code, Code::ResultNotKept | Code::ResultTooLarge) => {
                 let is_one = |owner: &Owner| runs.contains(&owner);
                 if !self.model.effects.iter().any(|effect| effect.owner.as_ref().is_some_and(is_one)) {
                     return claims(format!("{runs:?} is told to have run, and had no effect"));
@@ -109,7 +109,8 @@ fn end(source: &Source) -> Observed {
         | Source::IsError
         | Source::Tool
         | Source::Panic
-        | Source::BadAnswer => Observed::ErrorAnswer,
+        | Source::BadAnswer
+        | Source::TooLarge => Observed::ErrorAnswer,
     }
 }
 
@@ -119,7 +120,9 @@ fn says(state: &RecordState, result: &CallResult) -> bool {
     match (state, &result.ended) {
         (RecordState::Done(Some(kept)), Ok(output)) => kept == output,
         (RecordState::Done(None), Ok(_)) => true,
-        (RecordState::Done(None), Err(failure)) => failure.code == Code::ResultNotKept,
+        (RecordState::Done(None), Err(failure)) => {
+            matches!(failure.code, Code::ResultNotKept | Code::ResultTooLarge)
+        }
         (RecordState::Failed(_), Err(_)) => true,
         (RecordState::Done(Some(_)), Err(_))
         | (RecordState::Failed(_), Ok(_))

@@ -265,6 +265,7 @@ pub(crate) fn is_refusal(code: Code) -> bool {
         | Code::OutcomeUnknown
         | Code::DependencyFailed
         | Code::ResultNotKept
+        | Code::ResultTooLarge
         | Code::UpstreamUnavailable
         | Code::ToolError => false,
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use steadfast::output;
-use steadfast_mcp::http::front::{Peer, ServeLimits, serve};
+use steadfast_mcp::http::front::{Peer, RequestBody, ServeLimits, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -20,7 +20,7 @@ async fn listen(world: &World) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (api, stop) = (world.api.clone(), CancellationToken::new());
-    let service = move |mut request: http::Request<_>, peer: Peer| {
+    let service = move |mut request: http::Request<RequestBody>, peer: Peer| {
         let api = api.clone();
         async move {
             request.extensions_mut().insert(peer.link);

@@ -177,8 +177,7 @@ impl Bare {
                         self.early.insert(id, value);
                     }
                 }
-                Ok(Some(Ok(Received::NotAMessage { .. } | Received::TooLong { .. } | Received::Half(_)))) => {
-                }
+                Ok(Some(Ok(Received::NotAMessage { .. } | Received::TooLong(_) | Received::Half(_)))) => {}
                 Ok(Some(Err(_)) | None) => {
                     let end = timeout(PATIENCE, self.child.exited()).await.unwrap_or(Exit::Unknown);
                     return Heard::Gone(format!("the server {end}"));
@@ -284,7 +283,7 @@ impl Client {
                             break Some(value);
                         }
                     }
-                    Some(Ok(back::Received::NotAMessage { .. } | back::Received::TooLong)) => {}
+                    Some(Ok(back::Received::NotAMessage { .. } | back::Received::TooLong(_))) => {}
                     Some(Err(failure)) => return Err(failure.fault().message),
                     None => break None,
                 }

@@ -82,6 +82,7 @@ fn of_refusal(code: Code) -> &'static [&'static str] {
         | Code::OutcomeUnknown
         | Code::DependencyFailed
         | Code::ResultNotKept
+        | Code::ResultTooLarge
         | Code::UpstreamUnavailable
         | Code::ToolError => &[],
     }

@@ -110,6 +110,7 @@ const SOURCES: Words<SourceKind> = Words(&[
     ("timeout", SourceKind::Timeout),
     ("panic", SourceKind::Panic),
     ("bad_answer", SourceKind::BadAnswer),
+    ("too_large", SourceKind::TooLarge),
 ]);
 
 const HTTP: Number = Number(100..=599);
@@ -429,6 +430,7 @@ impl ExampleDraft {
             SourceKind::Timeout => Source::Timeout { after: Duration::ZERO },
             SourceKind::Panic => Source::Panic,
             SourceKind::BadAnswer => Source::BadAnswer,
+            SourceKind::TooLarge => Source::TooLarge,
             SourceKind::Transport => Source::Transport { error: Transport::Other, written: true },
             SourceKind::Http => Source::Http { status: 500 },
             SourceKind::JsonRpc => Source::JsonRpc { code: -32603 },

@@ -543,7 +543,7 @@ impl Call {
                 let (said, classified) = self.not_run(fault, now);
                 self.never_began(shared, attempt, &said, &classified, say::cancelled(), now, notices)
             }
-            Outcome::Failure { .. } if self.answers_our_cut(&attempt) => {
+            Outcome::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
                 let after = now.since(attempt.started);
                 let fault = Fault::new(Source::Timeout { after }, "the tool did not answer in time");
                 let classified = classify(&fault, &self.policy.classify, now);
@@ -841,7 +841,10 @@ impl Call {
 
     /// Whether this is what a tool says to a cancel of ours: no answer to the call, and nobody else may get it.
     fn answers_our_cancel(&self, classified: &Classified) -> bool {
-        classified.reach == Reach::Answered && self.caller == Caller::GaveUp && !self.retry_safe
+        classified.reach == Reach::Answered
+            && classified.code != Code::ResultTooLarge
+            && self.caller == Caller::GaveUp
+            && !self.retry_safe
     }
 
     /// An attempt is over, and whether it had its effect is not known.
@@ -951,6 +954,8 @@ impl Call {
         let stuck =
             matches!(cut, Some(Cut::Silent(_) | Cut::TooLong)) && self.policy.time.silence == Silence::Stuck;
         let (code, rule) = match stop {
+            // It is an answer, and counts as one after a cut too.
+            None if classified.code == Code::ResultTooLarge => (classified.code, classified.rule.clone()),
             None | Some(_) if cut == Some(Cut::Deadline) => {
                 (Code::DeadlineExceeded, Cow::Borrowed("deadline"))
             }
@@ -971,12 +976,13 @@ impl Call {
             code,
             message: match (code, cut) {
                 (Code::StuckCall, Some(cut)) => say::stuck(cut, message),
+                (Code::ResultTooLarge, _) => say::result_too_large(message),
                 (_, _) => say::failed(code, self.attempts, message),
             },
             retriable: transient,
             terminal: !transient,
             rule: Some(rule),
-            verify: None,
+            verify: self.policy.verify_hint().filter(|_| code == Code::ResultTooLarge),
             retry_after,
             output,
         }
@@ -1058,6 +1064,7 @@ impl Call {
         let result = self.judge_run(shared, result, severity, mistake, now, notices);
         let Err(failure) = &result.ended else { return self.finish(result, Vec::new(), now, notices) };
         let failure = as_kept(failure.clone(), classified);
+        let is_too_large = classified.is_some_and(|classified| classified.code == Code::ResultTooLarge);
         match classified.map(|classified| classified.reach) {
             // Only where nobody finds it by its record.
             Some(Reach::Unknown) if !self.retry_safe => {
@@ -1065,6 +1072,8 @@ impl Call {
                 let unknown = UnknownEnding::settled(Observed::NoAnswer);
                 self.save(result, Ending::Unknown(unknown), now, notices)
             }
+            // It has run, which is all that anybody can be told of it again.
+            Some(Reach::Answered) if is_too_large => self.save(result, Ending::Done(None), now, notices),
             Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
             Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
                 // Refusals of ours are never kept; failures of the tool that may pass are, where the operator wants it.
@@ -1164,7 +1173,8 @@ fn observed(source: &Source) -> Observed {
         | Source::IsError
         | Source::Tool
         | Source::Panic
-        | Source::BadAnswer => Observed::ErrorAnswer,
+        | Source::BadAnswer
+        | Source::TooLarge => Observed::ErrorAnswer,
     }
 }
 

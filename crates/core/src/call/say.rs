@@ -176,6 +176,16 @@ pub(super) fn result_not_kept(policy: &Policy) -> Failure {
     Failure { verify: policy.verify_hint(), ..failure(Code::ResultNotKept, message, false) }
 }
 
+/// The tool has answered, and its answer is longer than what is taken.
+pub(super) fn result_too_large(message: String) -> Cow<'static, str> {
+    format!(
+        "the tool has run and answered, but its result is too large: {}. Do not repeat the call to get it; ask for less, or read it \
+         another way",
+        as_told(message)
+    )
+    .into()
+}
+
 /// An outcome that is not known.
 pub(super) struct Unknown {
     pub(super) end: End,

@@ -277,6 +277,10 @@ impl Call {
                 Some(attempt),
                 outcome @ (Outcome::Success { .. } | Outcome::InputRequired { .. } | Outcome::NotRun { .. }),
             ) => self.ran(shared, attempt, outcome, now, notices),
+            // Nobody says so much to a cancel.
+            (Some(attempt), outcome) if outcome.is_too_large() => {
+                self.ran(shared, attempt, outcome, now, notices)
+            }
             (attempt, _) => {
                 settling.attempt = attempt;
                 self.drop_attempt(shared, &mut settling, now, notices);

@@ -6,7 +6,8 @@ use super::notice::BreakerScope;
 use crate::Timestamp;
 use crate::approval::{GrantId, Spend};
 use crate::breaker;
-use crate::classify::{Fault, Severity};
+use crate::classify::{Fault, Severity, Source};
+use crate::code::Code;
 use crate::dedupe::{
     Claim, ClaimVerdict, Failure, Observed, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
     SaveVerdict, StartVerdict,
@@ -118,6 +119,17 @@ pub enum Outcome {
     },
     /// It did not, some other day, and only what was made of that is known still; see [`rehearse`](crate::rehearse).
     Remembered(Box<FailedOutcome>),
+}
+
+impl Outcome {
+    /// Returns true if the tool has answered with more than what is taken. That is an answer, whatever was in it.
+    pub(super) fn is_too_large(&self) -> bool {
+        match self {
+            Self::Failure { fault, .. } => fault.source == Source::TooLarge,
+            Self::Remembered(failed) => failed.code == Code::ResultTooLarge,
+            Self::Success { .. } | Self::InputRequired { .. } | Self::NotRun { .. } => false,
+        }
+    }
 }
 
 /// How a store failed.

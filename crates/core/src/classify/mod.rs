@@ -123,6 +123,8 @@ pub enum Source {
     Panic,
     /// The answer breaks the tool's own output schema, or is not in the protocol at all.
     BadAnswer,
+    /// There is an answer, and it is longer than what is taken. Of what it says nothing is known.
+    TooLarge,
 }
 
 /// The kinds of [`Source`] by name, for rules and records.
@@ -141,6 +143,7 @@ pub enum SourceKind {
     Timeout,
     Panic,
     BadAnswer,
+    TooLarge,
 }
 
 impl SourceKind {
@@ -158,6 +161,7 @@ impl SourceKind {
             Self::Timeout => "timeout",
             Self::Panic => "panic",
             Self::BadAnswer => "bad_answer",
+            Self::TooLarge => "too_large",
         }
     }
 }
@@ -177,6 +181,7 @@ impl Source {
             Self::Timeout { .. } => SourceKind::Timeout,
             Self::Panic => SourceKind::Panic,
             Self::BadAnswer => SourceKind::BadAnswer,
+            Self::TooLarge => SourceKind::TooLarge,
         }
     }
 }

@@ -96,6 +96,11 @@ pub(super) fn decide(fault: &Fault, facts: &Facts<'_>, unknown: Nature) -> Decis
         // Something came back, but nobody can read in it that the tool said no: it may as well have said yes. Asking again
         // would most likely give the same.
         Source::BadAnswer => Verdict::permanent(Unknown, Severity::Validation).by("bad-answer"),
+        // It ran to its end, since it answered, and would answer the same again.
+        Source::TooLarge => {
+            let verdict = Verdict::permanent(Reach::Answered, Severity::Validation);
+            Verdict { code: Code::ResultTooLarge, ..verdict }.by("too-large")
+        }
     }
 }
 

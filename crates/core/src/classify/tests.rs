@@ -205,6 +205,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (TIMED_OUT, "", Transient, Unknown, S::Timeout, "timeout"),
         (Source::Panic, "", Permanent, Unknown, S::Crash, "panic"),
         (Source::BadAnswer, "expected an object", Permanent, Unknown, S::Validation, "bad-answer"),
+        (Source::TooLarge, "it has 70 bytes", Permanent, Answered, S::Validation, "too-large"),
         // Words thrown in place of an answer are believed about the transport, but prove nothing.
         (Source::Tool, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
         (Source::Tool, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
@@ -381,6 +382,7 @@ fn the_code_at_the_end_says_who_failed() {
         (Source::IsError, "no", Code::ToolError),
         (Source::Panic, "", Code::ToolError),
         (Source::BadAnswer, "", Code::ToolError),
+        (Source::TooLarge, "", Code::ResultTooLarge),
     ] {
         assert_eq!(classified(source.clone(), message).code, code, "{source:?} {message:?}");
     }
@@ -494,6 +496,7 @@ fn rp_2_every_row_of_the_severity_rules() {
         (http(413), "", S::InvalidInput),
         (http(422), "", S::InvalidInput),
         (Source::BadAnswer, "", S::Validation),
+        (Source::TooLarge, "", S::Validation),
         (exit(1), "", S::Crash),
         (Source::Exit { code: None, signal: Some(11) }, "", S::Crash),
         (Source::Panic, "", S::Crash),
@@ -581,6 +584,7 @@ fn any_source() -> impl Strategy<Value = Source> {
         Just(Source::Tool),
         Just(TIMED_OUT),
         Just(Source::BadAnswer),
+        Just(Source::TooLarge),
     ]
 }
 

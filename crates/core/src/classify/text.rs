@@ -69,7 +69,8 @@ impl<'f> Facts<'f> {
             | Source::Tool
             | Source::Timeout { .. }
             | Source::Panic
-            | Source::BadAnswer => {}
+            | Source::BadAnswer
+            | Source::TooLarge => {}
         }
         facts
     }

@@ -231,7 +231,8 @@ pub(super) const fn alternative_may_run(code: Code) -> bool {
         | Code::ApprovalDenied
         | Code::Cancelled
         | Code::OutcomeUnknown
-        | Code::ResultNotKept => false,
+        | Code::ResultNotKept
+        | Code::ResultTooLarge => false,
     }
 }
 
@@ -349,6 +350,7 @@ mod tests {
             (Facts { code: Code::ToolErrorLimit, alternatives: 1, ..INVALID }, Escalate, "required"),
             // It was done, and what it gave is gone.
             (Facts { code: Code::ResultNotKept, alternatives: 1, ..INVALID }, Escalate, "required"),
+            (Facts { code: Code::ResultTooLarge, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::DeadlineExceeded, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
             (Facts { code: Code::ToolBlocked, alternatives: 1, ..INVALID }, AlternativeTool, "alternative"),
         ];

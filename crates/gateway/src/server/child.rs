@@ -387,8 +387,10 @@ async fn read(
                 tracing::warn!(event = "server.garbage", server = %server.name, line, %why);
                 continue;
             }
-            Some(Ok(Received::TooLong { bytes })) => {
-                tracing::warn!(event = "server.line_too_long", server = %server.name, bytes);
+            Some(Ok(Received::TooLong(said))) => {
+                if let Some(refusal) = server.handle_overlong(life, &said, None).refusal {
+                    server.answer(life, &refusal).await;
+                }
                 continue;
             }
             Some(Ok(Received::Half(_))) => {

@@ -21,8 +21,10 @@ use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::id::Namespace;
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_core::server_name::ServerFailure;
-use steadfast_mcp::http::back;
-use steadfast_mcp::message::{Id, Kind, Message, Unreadable};
+use steadfast_mcp::http::back::{self, too_large};
+use steadfast_mcp::lines::LONGEST_LINE;
+use steadfast_mcp::long::{LongMessage, LongText};
+use steadfast_mcp::message::{Id, Kind, Message, Unreadable, code};
 use steadfast_mcp::raw::{self, RawJson};
 use steadfast_process::{Incarnations, Supervisor};
 
@@ -332,6 +334,37 @@ impl Server {
         }
     }
 
+    /// Handles a message that is too long to be passed on, perhaps on the stream of the request of this number. A request that it
+    /// answers fails with the reason.
+    fn handle_overlong(&self, life: Life, said: &LongText, on: Option<u64>) -> OverlongMessage {
+        let bytes = said.bytes();
+        let why = too_large(Some(bytes), LONGEST_LINE);
+        let message = said.message();
+        let number = match &message {
+            LongMessage::Response(id) => id.as_u64(),
+            // Nobody else can be meant.
+            LongMessage::Unclear => on.or_else(|| self.pending.only(life)),
+            LongMessage::Request(_) | LongMessage::Notification | LongMessage::NotAMessage => None,
+        };
+        let answers = number.filter(|number| {
+            let fault = Fault::new(Source::TooLarge, why.clone());
+            self.pending.failed_at(life, *number, fault)
+        });
+        let is_answer = answers.is_some();
+        tracing::warn!(event = "server.line_too_long", server = %self.name, bytes, is_answer);
+        let refusal = match &message {
+            LongMessage::Request(id) => {
+                let why = format!("the request is too long: {why}");
+                Some(Message::error_response(Some(id), code::INVALID_REQUEST, &why, None))
+            }
+            LongMessage::Response(_)
+            | LongMessage::Notification
+            | LongMessage::Unclear
+            | LongMessage::NotAMessage => None,
+        };
+        OverlongMessage { answers, refusal }
+    }
+
     fn remote(&self) -> Option<&Remote> {
         match &self.way {
             Way::Child(_) => None,
@@ -345,6 +378,14 @@ impl Server {
             owner.heard(event).await;
         }
     }
+}
+
+/// A message of a server that is too long to be passed on.
+struct OverlongMessage {
+    /// The pending request that it answered.
+    answers: Option<u64>,
+    /// The answer to its server, if it was a request.
+    refusal: Option<Message>,
 }
 
 /// What is needed to keep a server.

@@ -163,6 +163,19 @@ impl Pending {
         self.settle(number, Err(fault));
     }
 
+    /// Returns the only pending request of this life, if there is exactly one.
+    pub(super) fn only(&self, at: Life) -> Option<u64> {
+        let waiting = self.waiting.lock();
+        let mut waiting = waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number);
+        waiting.next().filter(|_| waiting.next().is_none())
+    }
+
+    /// Fails this request if it waits for this life. Returns true if it did.
+    pub(super) fn failed_at(&self, at: Life, number: u64, fault: Fault) -> bool {
+        let is_asked = self.waiting.lock().get(&number).is_some_and(|place| place.at == at);
+        is_asked && self.settle(number, Err(fault))
+    }
+
     /// What became of this request. Says whether anybody waits for it.
     pub(super) fn settle(&self, number: u64, answer: Result<Message, Fault>) -> bool {
         let place = self.waiting.lock().remove(&number);

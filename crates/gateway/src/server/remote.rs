@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, gone};
+use super::{Ears, FromServer, HANDSHAKE, Life, OverlongMessage, Place, Recovery, Server, TOLD, gone};
 
 /// The way to a server elsewhere.
 pub(super) struct Remote {
@@ -236,8 +236,15 @@ impl Remote {
                     server.answered_badly(&data, &why);
                     tracing::warn!(event = "server.garbage", server = %server.name, %why);
                 }
-                Ok(Received::TooLong) => {
-                    tracing::warn!(event = "server.line_too_long", server = %server.name);
+                Ok(Received::TooLong(said)) => {
+                    let OverlongMessage { answers, refusal } = server.handle_overlong(life, &said, on);
+                    if let Some(refusal) = refusal {
+                        let context = self.context(server, &refusal);
+                        let _ = timeout(TOLD, self.server.post(&refusal, &context)).await;
+                    }
+                    if answers.is_some() && awaited.as_ref().is_some_and(|one| one.number == answers) {
+                        return Ended::Answered;
+                    }
                 }
                 Err(_) => return Ended::Over,
             }
@@ -259,7 +266,10 @@ impl Remote {
         match failure {
             Failure::NotSent { .. } | Failure::Lost { .. } => server.reporter.fails(&failure.to_string()),
             // Whatever it says, it can be reached.
-            Failure::SessionLost | Failure::Status { .. } | Failure::BadAnswer { .. } => {
+            Failure::SessionLost
+            | Failure::Status { .. }
+            | Failure::BadAnswer { .. }
+            | Failure::TooLarge { .. } => {
                 server.reporter.works();
             }
         }

@@ -380,6 +380,7 @@ fn is_worth_a_try(fault: &Fault) -> bool {
         | Source::WebSocket { .. }
         | Source::Timeout { .. }
         | Source::Panic
-        | Source::BadAnswer => false,
+        | Source::BadAnswer
+        | Source::TooLarge => false,
     }
 }

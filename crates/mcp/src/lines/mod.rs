@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 pub use self::split::{Piece, Splitter};
 pub use self::writer::{Full, LineSender, QueueLimits, Taken, WriteFailed, line_writer};
+use crate::long::LongText;
 use crate::message::{Message, Unreadable};
 
 /// The longest line that is accepted unless set otherwise. Servers send files as base64 in one line, and a gateway that
@@ -31,10 +32,7 @@ pub enum Received {
         why: Unreadable,
     },
     /// A line that was too long, and was skipped. The stream goes on.
-    TooLong {
-        /// How long it was.
-        bytes: u64,
-    },
+    TooLong(LongText),
     /// The other side ended in the middle of a line. It is not a message, even if it looks like one.
     Half(Bytes),
 }
@@ -82,7 +80,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 Ok(message) => Received::Message(message),
                 Err(why) => Received::NotAMessage { line, why },
             },
-            Piece::TooLong { bytes } => Received::TooLong { bytes },
+            Piece::TooLong(long) => Received::TooLong(long),
             Piece::Half(line) => Received::Half(line),
         }
     }

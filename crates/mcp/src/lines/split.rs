@@ -4,16 +4,15 @@ use std::io::BufRead;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::long::LongText;
+
 /// A line, or what is to be said about one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// A line without its end; never empty.
     Line(Bytes),
-    /// A line that was too long; it was skipped.
-    TooLong {
-        /// How long it was, up to the line feed.
-        bytes: u64,
-    },
+    /// A line that was too long; it was skipped, up to the line feed.
+    TooLong(LongText),
     /// What stood behind the last line end.
     Half(Bytes),
 }
@@ -25,8 +24,8 @@ pub struct Splitter {
     /// How far the buffer was searched for a line end.
     searched: usize,
     longest: usize,
-    /// How much of a line that is too long has gone by.
-    skipped: Option<u64>,
+    /// The ends of a line that is too long, while it goes by.
+    skipped: Option<LongText>,
 }
 
 /// How much is asked for at a time.
@@ -55,13 +54,16 @@ impl Splitter {
             };
             let line = self.buffer.split_to(at + 1).freeze();
             self.searched = 0;
-            if let Some(skipped) = self.skipped.take() {
-                return Some(Piece::TooLong { bytes: skipped + at as u64 });
+            let whole = line.get(..at).unwrap_or_default();
+            if let Some(mut skipped) = self.skipped.take() {
+                skipped.push(whole);
+                return Some(Piece::TooLong(skipped));
             }
-            let line = without_end(line);
-            if line.len() > self.longest {
-                return Some(Piece::TooLong { bytes: at as u64 });
+            let fitting = without_end(line.clone());
+            if fitting.len() > self.longest {
+                return Some(Piece::TooLong(LongText::of(whole)));
             }
+            let line = fitting;
             if !line.trim_ascii().is_empty() {
                 return Some(Piece::Line(line));
             }
@@ -72,8 +74,9 @@ impl Splitter {
     pub fn finish(&mut self) -> Option<Piece> {
         let rest = std::mem::take(&mut self.buffer).freeze();
         self.searched = 0;
-        if let Some(skipped) = self.skipped.take() {
-            return Some(Piece::TooLong { bytes: skipped + rest.len() as u64 });
+        if let Some(mut skipped) = self.skipped.take() {
+            skipped.push(&rest);
+            return Some(Piece::TooLong(skipped));
         }
         let rest = without_end(rest);
         (!rest.trim_ascii().is_empty()).then_some(Piece::Half(rest))
@@ -87,7 +90,7 @@ impl Splitter {
     fn skip_if_too_long(&mut self) {
         // One byte more than the longest line may be the `\r` of its end.
         if self.skipped.is_some() || self.buffer.len() > self.longest.saturating_add(1) {
-            self.skipped = Some(self.skipped.unwrap_or(0) + self.buffer.len() as u64);
+            self.skipped.get_or_insert_default().push(&self.buffer);
             // A new one, so that what a line of 60 MiB needed is given back.
             self.buffer = BytesMut::new();
             self.searched = 0;

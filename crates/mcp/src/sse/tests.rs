@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::long::LongText;
 
 fn parse(chunks: &[&[u8]], longest: usize) -> (Vec<Item>, Option<String>, Option<Duration>) {
     let mut parser = Parser::new(longest);
@@ -41,10 +42,12 @@ fn an_event_that_is_too_long_is_skipped_and_the_stream_goes_on() {
     let long = "x".repeat(100);
     let one_line = format!("data: {long}\n\ndata: ok\n\n");
     let many_lines = format!("{}\ndata: ok\n\n", "data: xxxxxx\n".repeat(10));
-    for text in [one_line, many_lines] {
+    let lines = ["xxxxxx"; 10].join("\n");
+    for (text, known) in [(one_line, long), (many_lines, lines)] {
         for size in [1, 7, 1000] {
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
-            assert_eq!(parse(&chunks, 20).0, [Item::TooLong, data("ok")], "{text} by {size}");
+            let expected = [Item::TooLong(LongText::of(known.as_bytes())), data("ok")];
+            assert_eq!(parse(&chunks, 20).0, expected, "{text} by {size}");
         }
     }
 }
@@ -100,7 +103,7 @@ proptest! {
         parser.push(b"\n\n");
         while parser.next_item().is_some() {}
         parser.push(b"data: x\n\n");
-        let then = if longest == 0 { Item::TooLong } else { data("x") };
+        let then = if longest == 0 { Item::TooLong(LongText::of(b"x")) } else { data("x") };
         prop_assert_eq!(parser.next_item(), Some(then));
     }
 

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::Request;
 use parking_lot::Mutex;
 use steadfast_core::id::ActorId;
 use steadfast_mcp::http::front::{
-    Caller, Endpoint, Front, Holder, Incoming, Listening, NotAdmitted, Principal, Refusal, ServeLimits,
-    Session, SessionId, Settings, StreamLimits, Tokens, serve,
+    Caller, Endpoint, Front, Holder, Incoming, Listening, NotAdmitted, Peer, Principal, Refusal, RequestBody,
+    ServeLimits, Session, SessionId, Settings, StreamLimits, Tokens, serve,
 };
 use steadfast_mcp::message::{Id, Message};
 use steadfast_mcp::raw::RawJson;
@@ -168,7 +169,7 @@ impl Server {
         });
         let endpoint = Arc::new(Endpoint::new(Arc::clone(&front), settings));
         let stop = CancellationToken::new();
-        let service = move |request, peer| {
+        let service = move |request: Request<RequestBody>, peer: Peer| {
             let endpoint = Arc::clone(&endpoint);
             async move { endpoint.respond(request, peer).await }
         };

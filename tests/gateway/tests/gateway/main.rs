@@ -22,6 +22,7 @@ mod approvals;
 mod bridge;
 mod client;
 mod conformance;
+mod connections;
 mod ends;
 mod faults;
 mod guard;

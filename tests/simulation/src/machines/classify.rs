@@ -57,6 +57,7 @@ fn one(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 Source::Timeout { after: millis(5) },
                 Source::Panic,
                 Source::BadAnswer,
+                Source::TooLarge,
             ])
             .clone(),
     };
@@ -128,6 +129,7 @@ fn meaning(fault: &Fault) -> Meaning {
         Source::Timeout { .. } => (Transient, Unknown, Severity::Timeout, None, Code::Timeout),
         Source::Panic => stays(Unknown, Severity::Crash),
         Source::BadAnswer => stays(Unknown, Severity::Validation),
+        Source::TooLarge => stays(Answered, Severity::Validation),
         Source::IsError | Source::Tool => stays(Answered, Severity::Informational),
     }
 }

@@ -58,6 +58,7 @@ fn another_may(code: Code) -> bool {
             | Code::InFlight
             | Code::OutcomeUnknown
             | Code::ResultNotKept
+            | Code::ResultTooLarge
             | Code::StoreUnavailable
             | Code::ApprovalDenied
             | Code::DeadlineExceeded

@@ -649,6 +649,45 @@ fn an_answer_that_is_too_large_is_done_all_the_same() {
     assert_eq!(again.ended.unwrap_err().verify.as_deref(), Some("list the payments"));
 }
 
+fn too_large() -> Outcome {
+    let fault = Fault::new(Source::TooLarge, "it has 70 bytes, and at most 64 are taken");
+    Outcome::Failure { fault, output: None }
+}
+
+/// A line of 70 MB was dropped, and its call was said to be still running for ever.
+#[test]
+fn an_answer_that_is_longer_than_what_is_taken_is_told_at_once_and_has_run() {
+    for class in [ToolClass::Mutating, ToolClass::ReadOnly, ToolClass::Unknown] {
+        let mut policy = policy(class);
+        policy.verify = Some("list the payments".into());
+        let mut world = World::new();
+        let first = world.drive(request(&policy), &policy, &at_once(too_large()));
+        let failure = first.ended.as_ref().unwrap_err();
+        assert_eq!((failure.code, failure.retriable), (Code::ResultTooLarge, false), "{class:?}");
+        assert!(failure.message.contains("it has 70 bytes, and at most 64 are taken"), "{failure:?}");
+        assert_eq!(failure.verify.as_deref(), Some("list the payments"));
+        assert!(!first.is_unknown_outcome() && first.recorded == Recorded::Yes);
+        assert_eq!(world.store.state(), "done", "{class:?}");
+        world.pass(policy.dedupe.keep.failed + SECOND);
+        let again = world.drive(request(&policy), &policy, &[]);
+        assert_eq!((code(&again), world.runs), (Some(Code::ResultNotKept), 1), "{class:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_longer_than_what_is_taken_counts_after_a_cut_too() {
+    let policy = policy(ToolClass::Mutating).for_gateway();
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.pass(policy.time.attempt);
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    assert_eq!(world.store.state(), "unknown");
+    world.on(&mut call, Event::Ran(too_large()));
+    assert_eq!(world.store.state(), "done", "nobody says so much to a cancel");
+    let again = world.drive(request(&policy), &policy, &[]);
+    assert_eq!((code(&again), world.runs), (Some(Code::ResultNotKept), 1));
+}
+
 #[test]
 fn a_replayed_failure_counts_for_the_guard_and_the_model_is_told() {
     let policy = policy(ToolClass::Mutating);

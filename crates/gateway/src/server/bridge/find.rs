@@ -194,7 +194,7 @@ fn speaks_modern(versions: &str) -> bool {
 fn is_refusal(fault: &Fault) -> bool {
     match fault.source {
         Source::Http { status } => matches!(status, 400 | 404 | 405 | 406 | 415 | 422),
-        Source::JsonRpc { .. } | Source::SessionLost | Source::BadAnswer => true,
+        Source::JsonRpc { .. } | Source::SessionLost | Source::BadAnswer | Source::TooLarge => true,
         Source::Transport { .. }
         | Source::Exit { .. }
         | Source::IsError

@@ -42,6 +42,13 @@ pub enum Failure {
         /// What is wrong.
         text: String,
     },
+    /// The server answered with more than what is taken.
+    TooLarge {
+        /// The length of the answer, if the server announced it.
+        told: Option<u64>,
+        /// The greatest length that is taken.
+        limit: usize,
+    },
 }
 
 impl Failure {
@@ -74,6 +81,7 @@ impl Failure {
                 Fault { retry_after: *retry_after, ..Fault::new(source, message) }
             }
             Self::BadAnswer { text } => Fault::new(Source::BadAnswer, text.clone()),
+            Self::TooLarge { told, limit } => Fault::new(Source::TooLarge, too_large(*told, *limit)),
         }
     }
 
@@ -84,7 +92,11 @@ impl Failure {
             Self::Status { error, .. } => {
                 error.as_ref().and_then(|error| error.error_code()).is_some_and(|code| MODERN.contains(&code))
             }
-            Self::NotSent { .. } | Self::Lost { .. } | Self::SessionLost | Self::BadAnswer { .. } => false,
+            Self::NotSent { .. }
+            | Self::Lost { .. }
+            | Self::SessionLost
+            | Self::BadAnswer { .. }
+            | Self::TooLarge { .. } => false,
         }
     }
 
@@ -109,11 +121,20 @@ impl fmt::Display for Failure {
             }
             Self::Status { status, error: None, text, .. } => write!(f, "status {status}: {text}"),
             Self::BadAnswer { text } => write!(f, "not an answer of MCP: {text}"),
+            Self::TooLarge { told, limit } => f.write_str(&too_large(*told, *limit)),
         }
     }
 }
 
 impl std::error::Error for Failure {}
+
+/// Describes a message that is longer than what is taken.
+pub fn too_large(bytes: Option<u64>, limit: usize) -> String {
+    match bytes {
+        Some(bytes) => format!("it has {bytes} bytes, and at most {limit} are taken"),
+        None => format!("it has more than {limit} bytes, which is the most that is taken"),
+    }
+}
 
 /// The kind of an error somewhere below this one.
 fn transport_of(error: &(dyn std::error::Error + 'static)) -> Transport {
@@ -199,6 +220,7 @@ mod tests {
             (status(404, Some(-32601), None), Reach::Refused, Nature::Permanent),
             (status(401, Some(-32601), None), Reach::Answered, Nature::Permanent),
             (Failure::BadAnswer { text: String::new() }, Reach::Unknown, Nature::Permanent),
+            (Failure::TooLarge { told: Some(9), limit: 8 }, Reach::Answered, Nature::Permanent),
         ] {
             let classified = classify(&failure.fault(), &Overrides::default(), Timestamp::ZERO);
             assert_eq!((classified.reach, classified.nature), (reach, nature), "{failure:?}");

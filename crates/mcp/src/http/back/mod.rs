@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use rustls::ClientConfig;
@@ -25,7 +26,7 @@ use steadfast_core::classify::RetryAfter;
 
 use self::connect::Address;
 pub use self::connect::BadUrl;
-pub use self::failure::Failure;
+pub use self::failure::{Failure, too_large};
 pub use self::plain::{Asked, EventFlow, Origin, Replied, UnderWay};
 pub use self::pool::PoolLimits;
 use self::pool::{Pool, Used};
@@ -186,10 +187,7 @@ impl Server {
         }
         let text = match read(body, self.message_bytes).await? {
             Read::Whole(text) => text,
-            Read::TooLong => {
-                let text = format!("the answer is longer than {} bytes", self.message_bytes);
-                return Err(Failure::BadAnswer { text });
-            }
+            Read::TooLong(told) => return Err(Failure::TooLarge { told, limit: self.message_bytes }),
         };
         used.done(kept);
         if text.trim_ascii().is_empty() {
@@ -220,7 +218,7 @@ async fn success(response: Response<Incoming>, context: &Context) -> Result<Resp
     let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
     let said = match said {
         Ok(Ok(Read::Whole(said))) => said,
-        Ok(Ok(Read::TooLong) | Err(_)) | Err(_) => Bytes::new(),
+        Ok(Ok(Read::TooLong(_)) | Err(_)) | Err(_) => Bytes::new(),
     };
     let error =
         Message::parse(said.clone(), MOST_OF_AN_ERROR).ok().filter(|message| message.error().is_some());
@@ -240,16 +238,21 @@ const TIME_FOR_AN_ERROR: Duration = Duration::from_secs(5);
 
 enum Read {
     Whole(Bytes),
-    TooLong,
+    /// It is longer than what is taken: so long, where its server said it before.
+    TooLong(Option<u64>),
 }
 
 async fn read(mut body: Incoming, most: usize) -> Result<Read, Failure> {
+    let told = body.size_hint().exact();
+    if told.is_some_and(|told| told > most as u64) {
+        return Ok(Read::TooLong(told));
+    }
     let mut all = Bytes::new();
     let mut more: Option<BytesMut> = None;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| Failure::lost(&error))?.into_data() else { continue };
         if more.as_ref().map_or(all.len(), BytesMut::len) + data.len() > most {
-            return Ok(Read::TooLong);
+            return Ok(Read::TooLong(told));
         }
         match &mut more {
             // A short answer comes in one piece, and is not copied.

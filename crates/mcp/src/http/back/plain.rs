@@ -90,12 +90,10 @@ impl Origin {
                 used.done(kept(&headers));
                 Ok(Replied { status, headers, body })
             }
-            Read::TooLong => {
-                let text = format!("the answer is longer than {} bytes", self.longest);
-                Err(Failure::BadAnswer { text })
-            }
+            Read::TooLong(told) => Err(Failure::TooLarge { told, limit: self.longest }),
         }
     }
+
     /// Sends a request whose answer is a stream of server-sent events; any other answer is given as it is.
     pub async fn follow(&self, asked: Asked) -> Result<Result<EventFlow, Replied>, Failure> {
         let (response, used) = self.pool.send(self.request(asked)).await?;
@@ -127,7 +125,7 @@ async fn unsuccessful(status: StatusCode, headers: HeaderMap, body: Incoming, us
             used.done(kept(&headers));
             said
         }
-        Ok(Ok(Read::TooLong) | Err(_)) | Err(_) => Bytes::new(),
+        Ok(Ok(Read::TooLong(_)) | Err(_)) | Err(_) => Bytes::new(),
     };
     Replied { status, headers, body }
 }
@@ -148,7 +146,7 @@ impl EventFlow {
         loop {
             match self.parser.next_item() {
                 Some(Item::Event(event)) => return Some(Ok(event)),
-                Some(Item::TooLong) => continue,
+                Some(Item::TooLong(_)) => continue,
                 None => {}
             }
             match self.body.frame().await? {

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 
 use super::failure::Failure;
 use super::pool::Used;
+use crate::long::LongText;
 use crate::message::{Message, Unreadable};
 use crate::sse::{Item, Parser};
 
@@ -24,7 +25,7 @@ pub enum Received {
         why: Unreadable,
     },
     /// An event that was too long, and was skipped. The stream goes on.
-    TooLong,
+    TooLong(LongText),
 }
 
 /// Messages as they come. Dropping it closes the connection, which in the modern era cancels the request.
@@ -48,7 +49,7 @@ impl EventStream {
         loop {
             while let Some(item) = self.parser.next_item() {
                 match item {
-                    Item::TooLong => return Some(Ok(Received::TooLong)),
+                    Item::TooLong(long) => return Some(Ok(Received::TooLong(long))),
                     // Other types are not MCP's; the old transport begins with one of its own.
                     Item::Event(event) if event.kind.as_deref().is_some_and(|kind| kind != "message") => {}
                     Item::Event(event) => {

@@ -12,12 +12,17 @@ use tokio::time::{Instant, Sleep};
 
 use super::pipe::{Attached, Behind, data_of};
 use super::session::EventId;
+use super::streams::StreamPermit;
 use crate::delivery::{Link, Tracker};
 use crate::sse;
 
 /// The body of an answer.
 #[derive(Debug)]
-pub struct AnswerBody(Content);
+pub struct AnswerBody {
+    content: Content,
+    /// The permit of an event stream, held as long as it lasts.
+    _counted: Option<StreamPermit>,
+}
 
 #[derive(Debug)]
 enum Content {
@@ -28,11 +33,16 @@ enum Content {
 impl AnswerBody {
     pub(super) fn whole(data: Bytes, tracker: Option<Tracker>, link: &Link) -> Self {
         let data = (!data.is_empty()).then_some(data);
-        Self(Content::Whole { data, tracker, link: link.clone() })
+        Self { content: Content::Whole { data, tracker, link: link.clone() }, _counted: None }
     }
 
     pub(super) fn events(events: Events) -> Self {
-        Self(Content::Events(Box::new(events)))
+        Self { content: Content::Events(Box::new(events)), _counted: None }
+    }
+
+    /// Holds the permit of a stream for as long as the body lasts.
+    pub(super) fn counted(self, counted: Option<StreamPermit>) -> Self {
+        Self { _counted: counted, ..self }
     }
 }
 
@@ -135,7 +145,7 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.0 {
+        match &mut self.content {
             Content::Whole { data, tracker, link } => {
                 if let Some(tracker) = tracker.take() {
                     link.handed(tracker);
@@ -147,14 +157,14 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.content {
             Content::Whole { data, .. } => data.is_none(),
             Content::Events(events) => events.ended && events.prelude.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.content {
             Content::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, Bytes::len) as u64),
             Content::Events(_) => SizeHint::default(),
         }

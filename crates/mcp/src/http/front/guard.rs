@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -33,27 +33,93 @@ pub(super) struct Activity(Arc<Doing>);
 #[derive(Debug)]
 struct Doing {
     now: AtomicU8,
-    /// Waits for bytes while no time runs; has to be called when one begins to.
+    /// Since when no request is being answered; nothing while one is.
+    waits_since: Mutex<Option<Instant>>,
+    /// Another connection needs the slot of this one, so it ends unless a request has arrived on it.
+    is_evicted: AtomicBool,
+    /// Some of an answer may not be with the operating system yet.
+    is_writing: AtomicBool,
+    /// Wakes the reader: a time has begun to run for it.
     reader: Mutex<Option<Waker>>,
 }
 
 const HEAD: u8 = 0;
 const BUSY: u8 = 1;
 const IDLE: u8 = 2;
+/// The reason of a timer, and nothing that a connection does.
+const EVICTED: u8 = 3;
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Doing { now: AtomicU8::new(HEAD), reader: Mutex::new(None) }))
+        Self(Arc::new(Doing {
+            now: AtomicU8::new(HEAD),
+            waits_since: Mutex::new(Some(Instant::now())),
+            is_evicted: AtomicBool::new(false),
+            is_writing: AtomicBool::new(false),
+            reader: Mutex::new(None),
+        }))
     }
 
-    /// The head of a request was read.
+    /// The head of a request was read. From here on the connection keeps its slot until that is answered.
     pub(super) fn busy(&self) {
         self.0.now.store(BUSY, Ordering::Relaxed);
+        *self.0.waits_since.lock() = None;
+        self.0.is_evicted.store(false, Ordering::Relaxed);
     }
 
     /// The answer was given.
     pub(super) fn idle(&self) {
         self.0.now.store(IDLE, Ordering::Relaxed);
+        *self.0.waits_since.lock() = Some(Instant::now());
+        self.wake_reader();
+    }
+
+    /// Returns the time since which the connection has no request in flight, so that it can be closed without harm. Returns nothing
+    /// while a request is being answered or its answer is being written.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        let since = *self.0.waits_since.lock();
+        since.filter(|_| !self.is_writing() && !self.is_evicted())
+    }
+
+    /// Ends the connection, unless a whole request has arrived on it before this is noticed.
+    pub(super) fn evict(&self) {
+        self.0.is_evicted.store(true, Ordering::Relaxed);
+        self.wake_reader();
+    }
+
+    /// Returns true if the connection ends because another one needs its slot.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.0.is_evicted.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if some of an answer may not have been handed to the operating system yet.
+    pub(super) fn is_writing(&self) -> bool {
+        self.0.is_writing.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the client has sent at most a part of its request.
+    pub(super) fn is_in_head(&self) -> bool {
+        self.get() == HEAD
+    }
+
+    /// Waits until another connection needs the slot of this one.
+    pub(super) async fn evicted(&self) {
+        std::future::poll_fn(|cx| {
+            self.watch(cx);
+            if self.is_evicted() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn watch(&self, cx: &Context<'_>) {
+        let mut reader = self.0.reader.lock();
+        match &mut *reader {
+            Some(reader) => reader.clone_from(cx.waker()),
+            None => *reader = Some(cx.waker().clone()),
+        }
+    }
+
+    fn wake_reader(&self) {
         let reader = self.0.reader.lock().take();
         if let Some(reader) = reader {
             reader.wake();
@@ -119,12 +185,16 @@ impl<C: AsyncRead + Unpin> AsyncRead for Guarded<C> {
             }
             return Poll::Ready(read);
         }
+        self.activity.watch(cx);
         let doing = self.activity.get();
         match doing {
             BUSY => {
                 self.reading.stop();
-                *self.activity.0.reader.lock() = Some(cx.waker().clone());
                 return Poll::Pending;
+            }
+            // What arrived before is still read, and what was answered is written to its end.
+            _ if self.activity.is_evicted() && !self.activity.is_writing() => {
+                self.reading.run(EVICTED, Duration::ZERO);
             }
             HEAD => {
                 let patience = self.patience.head;
@@ -141,6 +211,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Guarded<C> {
 
 impl<C: AsyncWrite + Unpin> AsyncWrite for Guarded<C> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.activity.0.is_writing.store(true, Ordering::Relaxed);
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
         self.watched(cx, written)
     }
@@ -150,6 +221,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Guarded<C> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.activity.0.is_writing.store(true, Ordering::Relaxed);
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, pieces);
         self.watched(cx, written)
     }
@@ -163,6 +235,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Guarded<C> {
         if matches!(flushed, Poll::Ready(Ok(()))) {
             // Whoever flushes has written everything that it had before.
             self.link.flushed();
+            self.activity.0.is_writing.store(false, Ordering::Relaxed);
         }
         self.watched(cx, flushed)
     }

@@ -15,12 +15,14 @@
 mod answer;
 mod body;
 mod checks;
+mod connections;
 mod era;
 mod guard;
 mod pipe;
 mod refusal;
 mod serve;
 mod session;
+mod streams;
 mod token;
 
 use std::future::Future;
@@ -45,13 +47,14 @@ pub use self::guard::within;
 pub use self::pipe::StreamLimits;
 use self::pipe::{Attached, First, Pipe};
 pub use self::refusal::Refusal;
-pub use self::serve::{Peer, ServeLimits, serve};
+pub use self::serve::{HttpService, OVERLOADED, Peer, RequestBody, ServeLimits, serve};
 use self::session::EventId;
 pub use self::session::{Pushed, Session, SessionId};
+pub use self::streams::{EventStreams, Follower, StreamPermit, TooManyStreams};
 pub use self::token::{AdminToken, Holder, Principal, Tokens};
 use super::{Era, LAST_EVENT_ID, MCP_SESSION_ID};
 use crate::delivery::Link;
-use crate::message::{Kind, Message, code};
+use crate::message::{Id, Kind, Message, code};
 
 /// The layer above.
 pub trait Front: Send + Sync + 'static {
@@ -150,6 +153,8 @@ pub struct Settings {
     pub retry: Duration,
     /// How much a stream may hold.
     pub stream: StreamLimits,
+    /// The streams on which clients listen, also those of other endpoints.
+    pub streams: EventStreams,
 }
 
 impl Default for Settings {
@@ -164,6 +169,7 @@ impl Default for Settings {
             keep_alive: Duration::from_secs(15),
             retry: Duration::from_secs(1),
             stream: StreamLimits::default(),
+            streams: EventStreams::default(),
         }
     }
 }
@@ -203,6 +209,7 @@ impl<F: Front> Endpoint<F> {
         checks::host_and_origin(&parts.uri, &parts.headers, &self.settings.names)?;
         let admitted = self.front.admit(bearer(&parts.headers));
         let principal = admitted.map_err(|why| Refusal::invalid(why.status, why.text))?;
+        peer.link.admit();
         let caller = Caller { principal, headers: parts.headers, address: peer.address, link: peer.link };
         match parts.method {
             Method::POST => self.post(caller, body).await,
@@ -237,6 +244,8 @@ impl<F: Front> Endpoint<F> {
             self.front.message(Incoming { message, caller, era, version, session, responder: None })?;
             return Ok(bare(StatusCode::ACCEPTED, &link));
         };
+        let listens = message.method() == Some("subscriptions/listen");
+        let counted = if listens { Some(self.permit_stream(&caller, Some(&id))?) } else { None };
         let pipe = Pipe::new(self.settings.stream, session.clone());
         // From here on the stream knows when the connection is gone: dropping this future tells it.
         let attached = pipe.attach(None);
@@ -246,7 +255,14 @@ impl<F: Front> Endpoint<F> {
             .contains(&Some(super::LEGACY[0]));
         let responder = Some(Responder::new(pipe, id));
         self.front.message(Incoming { message, caller, era, version, session, responder })?;
-        self.answer(attached, era, is_primed, link).await
+        let answer = self.answer(attached, era, is_primed, link).await?;
+        Ok(answer.map(|body| body.counted(counted)))
+    }
+
+    /// Counts one more stream on which this caller listens.
+    fn permit_stream(&self, caller: &Caller, id: Option<&Id>) -> Result<StreamPermit, Refusal> {
+        let follower = Follower::Client(caller.principal.clone());
+        self.settings.streams.open(follower).map_err(|why| Refusal::too_many_streams(id, why))
     }
 
     /// Waits for the beginning of an answer and tells it accordingly.
@@ -297,6 +313,7 @@ impl<F: Front> Endpoint<F> {
         let spoken = era::of_bodiless(&caller.headers)?;
         checks::accepts(&caller.headers, &["text/event-stream"])?;
         let session = self.session(&caller, None).await?;
+        let counted = self.permit_stream(&caller, None)?;
         caller.link.heard_something();
         let last = caller.headers.get(LAST_EVENT_ID).map(|value| String::from_utf8_lossy(value.as_bytes()));
         let parsed = last.as_deref().and_then(EventId::parse);
@@ -318,7 +335,7 @@ impl<F: Front> Endpoint<F> {
             events = events.primed();
         }
         self.front.listening(Listening { session, caller, resumed: how, stream: stream_of });
-        Ok(stream(events))
+        Ok(stream(events).map(|body| body.counted(Some(counted))))
     }
 
     async fn delete(&self, caller: Caller) -> Result<Response<AnswerBody>, Refusal> {

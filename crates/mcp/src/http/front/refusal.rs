@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::streams::TooManyStreams;
 use crate::message::{Id, Message, Unreadable, code};
 use crate::raw::RawJson;
 
@@ -34,6 +35,20 @@ impl Refusal {
     pub fn overloaded(id: Option<&Id>, retry_after: Duration) -> Self {
         let error = Message::error_response(id, code::INTERNAL_ERROR, "overloaded: try again later", None);
         Self { retry_after: Some(retry_after), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error) }
+    }
+
+    /// Every connection has a request in flight.
+    pub fn no_connection() -> Self {
+        let text = "overloaded: as many connections as allowed are in use; try again later";
+        let error = Message::error_response(None, code::INTERNAL_ERROR, text, None);
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
+    }
+
+    /// The caller follows as many event streams as allowed.
+    pub(super) fn too_many_streams(id: Option<&Id>, why: TooManyStreams) -> Self {
+        let error = Message::error_response(id, code::INTERNAL_ERROR, &why.message(), None);
+        let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);
+        Self { retry_after: Some(TooManyStreams::LATER), ..refusal }
     }
 
     pub(super) fn invalid(status: StatusCode, text: &str) -> Self {

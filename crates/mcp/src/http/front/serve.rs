@@ -1,11 +1,16 @@
 //! A lean place for endpoints: accepts connections, speaks HTTP/1.1 on them, and knows when each one is gone.
+//!
+//! Which connections have a slot is decided in `connections`. A connection that loses its slot before it sent a request, and a
+//! request without a slot, is answered with 503 and `Retry-After`.
 
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,13 +21,17 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::connections::{ConnectionSlot, Connections};
 use super::guard::{self, Activity, Guarded, Patience};
 use crate::delivery::Link;
+
+/// The body of a request as it comes.
+pub type RequestBody = Incoming;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -33,11 +42,68 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
 }
 
+/// A service that answers the requests of a listener. Functions of a request and its peer are services, without essential requests.
+pub trait HttpService: Send + Sync + 'static {
+    /// The bodies of its answers.
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static;
+
+    /// Answers a request.
+    fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+
+    /// Returns true if the request is answered even if every connection has a request in flight. Such requests must be short:
+    /// health checks, and what an operator reads and changes.
+    fn is_essential(&self, request: &Request<Incoming>) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// Returns the JSON body for a request that is refused because every connection has a request in flight.
+    fn overloaded(&self, request: &Request<Incoming>) -> Bytes {
+        let _ = request;
+        OVERLOADED
+    }
+}
+
+impl<S, R, B> HttpService for S
+where
+    S: Fn(Request<Incoming>, Peer) -> R + Send + Sync + 'static,
+    R: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Body = B;
+
+    fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> impl Future<Output = Response<B>> + Send + 'static {
+        self(request, peer)
+    }
+}
+
+/// The JSON body with which the HTTP API refuses a request because every connection has a request in flight.
+pub const OVERLOADED: Bytes = Bytes::from_static(
+    br#"{"error":{"code":"overloaded","message":"as many connections as allowed are in use: try again later","retryAfterMs":1000}}"#,
+);
+/// The value of `Retry-After`.
+const LATER: Duration = Duration::from_secs(1);
+
 /// How much a listener bears, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// Connections at a time; more wait to be accepted. Each may cost a message's length of memory.
+    /// Connections at a time. One more takes the slot of a connection without a request. If all have a request in flight, it is
+    /// answered with 503, unless its request is essential. Each may cost a message's length of memory.
     pub connections: usize,
+    /// Connections beyond them, for essential requests and for refusals.
+    pub reserve: usize,
+    /// Connections from one remote address on which no request was authenticated yet. One more takes the slot of the oldest of
+    /// them.
+    pub unauthenticated_per_address: usize,
     /// The bytes of a request's head.
     pub head_bytes: usize,
     /// The headers of a request.
@@ -60,6 +126,8 @@ impl Default for ServeLimits {
     fn default() -> Self {
         Self {
             connections: 1024,
+            reserve: 64,
+            unauthenticated_per_address: 128,
             head_bytes: 64 << 10,
             headers: 100,
             head_time: Duration::from_secs(10),
@@ -72,15 +140,15 @@ impl Default for ServeLimits {
 }
 
 /// Serves until it is told to stop and every connection has ended.
-pub async fn serve<S, R, B>(listener: TcpListener, limits: ServeLimits, service: S, stop: CancellationToken)
-where
-    S: Fn(Request<Incoming>, Peer) -> R + Send + Sync + 'static,
-    R: Future<Output = Response<B>> + Send + 'static,
-    B: Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+pub async fn serve<S: HttpService>(
+    listener: TcpListener,
+    limits: ServeLimits,
+    service: S,
+    stop: CancellationToken,
+) {
     let service = Arc::new(service);
-    let room = Arc::new(Semaphore::new(limits.connections.clamp(1, Semaphore::MAX_PERMITS)));
+    let connections =
+        Connections::new(limits.connections, limits.reserve, limits.unauthenticated_per_address);
     let tasks = TaskTracker::new();
     // Ends what is left when the time for ending is over, also when this future is dropped.
     let cut = CancellationToken::new();
@@ -88,14 +156,15 @@ where
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &room) => accepted,
+            accepted = accept(&listener, &connections) => accepted,
         };
-        let Some((stream, address, place)) = accepted else { continue };
+        let Some((stream, address)) = accepted else { continue };
+        let (link, activity) = (Link::new(), Activity::new());
+        let slot = connections.add(address.ip(), &activity, &link);
+        let connection = HttpConnection { stream, address, link, activity, slot };
         let (service, stop, cut) = (Arc::clone(&service), stop.clone(), cut.clone());
         tasks.spawn(async move {
-            let connection = connection(stream, address, limits, service, stop);
-            let _ = cut.run_until_cancelled(connection).await;
-            drop(place);
+            let _ = cut.run_until_cancelled(connection.serve(limits, service, stop)).await;
         });
     }
     drop(listener);
@@ -105,66 +174,102 @@ where
     tasks.wait().await;
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(room).acquire_owned().await.ok()?;
+async fn accept(listener: &TcpListener, connections: &Connections) -> Option<(TcpStream, SocketAddr)> {
+    connections.wait_for_slot().await;
     match listener.accept().await {
-        Ok((stream, address)) => Some((stream, address, place)),
+        Ok(accepted) => Some(accepted),
         Err(_) => {
             // No handles left, most likely: the ones that end give some back.
+            connections.evict_one();
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
         }
     }
 }
 
-async fn connection<S, R, B>(
-    mut stream: TcpStream,
+/// A connection that was accepted.
+struct HttpConnection {
+    stream: TcpStream,
     address: SocketAddr,
-    limits: ServeLimits,
-    service: Arc<S>,
-    stop: CancellationToken,
-) where
-    S: Fn(Request<Incoming>, Peer) -> R,
-    R: Future<Output = Response<B>>,
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    configure(&stream, &limits);
-    let (link, activity) = (Link::new(), Activity::new());
-    let patience = Patience { head: limits.head_time, idle: limits.idle, write: limits.write_stall };
-    let _closing = Closing(link.clone());
-    let guarded = Guarded::new(&mut stream, link.clone(), activity.clone(), patience);
-    let peer = Peer { link, address: Some(address) };
-    let answering = service_fn(|request| {
-        activity.busy();
-        let fits = length_of_head(&request) <= limits.head_bytes;
-        let (answer, activity) = (fits.then(|| service(request, peer.clone())), activity.clone());
-        async move {
-            let answer = match answer {
-                Some(answer) => answer.await.map(Some),
-                None => too_long(),
+    link: Link,
+    activity: Activity,
+    slot: ConnectionSlot,
+}
+
+impl HttpConnection {
+    async fn serve<S: HttpService>(self, limits: ServeLimits, service: Arc<S>, stop: CancellationToken) {
+        let Self { mut stream, address, link, activity, slot } = self;
+        configure(&stream, &limits);
+        let patience = Patience { head: limits.head_time, idle: limits.idle, write: limits.write_stall };
+        let _closing = Closing(link.clone());
+        let guarded = Guarded::new(&mut stream, link.clone(), activity.clone(), patience);
+        let peer = Peer { link, address: Some(address) };
+        let is_refused = AtomicBool::new(false);
+        let answering = service_fn(|request| {
+            activity.busy();
+            let is_reserved = slot.is_in_reserve();
+            let refusal = if length_of_head(&request) > limits.head_bytes {
+                Some(too_long())
+            } else if is_reserved && !service.is_essential(&request) {
+                is_refused.store(true, Ordering::Relaxed);
+                Some(overloaded(service.overloaded(&request)))
+            } else {
+                None
             };
-            Ok::<_, Infallible>(answer.map(|body| Answering { body, activity }))
-        }
-    });
-    let mut builder = http1::Builder::new();
-    // How much is read before a head must have ended. What comes in one piece may be more than that, so its length is looked
-    // at again.
-    builder.max_headers(limits.headers).max_buf_size(limits.head_bytes.max(8 << 10)).keep_alive(true);
-    {
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(guarded), answering));
-        tokio::select! {
-            _ = connection.as_mut() => {}
-            () = stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
+            let answer = match refusal {
+                None => Ok(service.respond(request, peer.clone())),
+                Some(refusal) => Err(refusal),
+            };
+            let activity = activity.clone();
+            async move {
+                let mut answer = match answer {
+                    Ok(answer) => answer.await.map(Content::OfService),
+                    Err(refusal) => refusal.map(Content::Whole),
+                };
+                if is_reserved {
+                    // The next request on it may want something else.
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(answer.map(|content| Answering { content, activity }))
+            }
+        });
+        let mut builder = http1::Builder::new();
+        // How much is read before a head must have ended. What comes in one piece may be more than that, so its length is
+        // looked at again.
+        builder.max_headers(limits.headers).max_buf_size(limits.head_bytes.max(8 << 10)).keep_alive(true);
+        {
+            let mut connection = pin!(builder.serve_connection(TokioIo::new(guarded), answering));
+            tokio::select! {
+                _ = connection.as_mut() => {}
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
+                }
             }
         }
+        if activity.is_evicted() && activity.is_in_head() && !activity.is_writing() {
+            let _ = stream.write_all(&evicted()).await;
+        } else if is_refused.into_inner() {
+            let _ = tokio::time::timeout(LINGER, linger(&mut stream, &activity)).await;
+        }
+        guard::part(stream, &peer.link).await;
     }
-    guard::part(stream, &peer.link).await;
+}
+
+/// The time for which the rest of a refused request is read, so that its client gets to read the answer.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Reads what still comes, and forgets it: a connection that is closed with something unread on it is reset, and with it goes
+/// the answer.
+async fn linger(stream: &mut TcpStream, activity: &Activity) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut scrap = [0; 4 << 10];
+    loop {
+        tokio::select! {
+            () = activity.evicted() => return Ok(()),
+            read = stream.read(&mut scrap) => if read? == 0 { return Ok(()) },
+        }
+    }
 }
 
 /// Sets the options of an accepted connection.
@@ -193,17 +298,43 @@ fn length_of_head<B>(request: &Request<B>) -> usize {
 }
 
 /// What such a request is told that says too much before it begins. Nobody reads the rest of it.
-fn too_long<B>() -> Response<Option<B>> {
-    let mut answer = Response::new(None);
+fn too_long() -> Response<Bytes> {
+    let mut answer = Response::new(Bytes::new());
     *answer.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
 }
 
-/// A body that tells when it is over; nothing, if it is over from the beginning.
+/// Returns the answer to a request that is refused because every connection has a request in flight.
+fn overloaded(text: Bytes) -> Response<Bytes> {
+    let mut answer = Response::new(text);
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(LATER.as_secs()));
+    answer
+}
+
+/// Returns the same answer as it is written on a connection on which no complete request has arrived.
+fn evicted() -> Vec<u8> {
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: {}\r\n\
+         connection: close\r\n\r\n",
+        OVERLOADED.len(),
+        LATER.as_secs()
+    );
+    [head.as_bytes(), &OVERLOADED].concat()
+}
+
+/// A body that tells when it is over.
 struct Answering<B> {
-    body: Option<B>,
+    content: Content<B>,
     activity: Activity,
+}
+
+enum Content<B> {
+    OfService(B),
+    Whole(Bytes),
 }
 
 impl<B> Drop for Answering<B> {
@@ -212,26 +343,33 @@ impl<B> Drop for Answering<B> {
     }
 }
 
-impl<B: Body + Unpin> Body for Answering<B> {
-    type Data = B::Data;
+impl<B: Body<Data = Bytes> + Unpin> Body for Answering<B> {
+    type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        match &mut self.get_mut().body {
-            Some(body) => Pin::new(body).poll_frame(cx),
-            None => Poll::Ready(None),
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match &mut self.get_mut().content {
+            Content::OfService(body) => Pin::new(body).poll_frame(cx),
+            Content::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Content::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(B::is_end_stream)
+        match &self.content {
+            Content::OfService(body) => body.is_end_stream(),
+            Content::Whole(bytes) => bytes.is_empty(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), B::size_hint)
+        match &self.content {
+            Content::OfService(body) => body.size_hint(),
+            Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        }
     }
 }
 

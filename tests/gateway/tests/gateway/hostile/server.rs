@@ -163,6 +163,65 @@ fn no_answers(back: By) -> Vec<Value> {
     lines.chain(bodies).collect()
 }
 
+/// Beyond what is taken of one line.
+const HUGE: usize = 70 << 20;
+
+/// A line of 70 MB was dropped, and its call was said to be still running for ever.
+#[test]
+fn sf_5_an_answer_beyond_the_hard_limit_is_told_at_once_with_its_size_and_its_call_is_not_run_again() {
+    for (front, back) in [(By::Stdio, By::Stdio), (By::Http, By::Http)] {
+        // No time-out comes before the guard of the test ends it.
+        let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\n";
+        let world = World::of("sf_5_huge", config, front, back);
+        let mut client = world.client();
+        let body = (back == By::Http).then_some("body");
+        for place in ["first", "last", "nowhere"].into_iter().chain(body) {
+            let arguments = json!({ "id": place, "fault": "huge", "size": HUGE, "text": place });
+            let said = client.call_keyed("pay", arguments.clone(), place);
+            assert_eq!(
+                (said.is_error, said.code.as_deref()),
+                (true, Some("result_too_large")),
+                "{place}: {said:?}"
+            );
+            assert!(said.text.contains("it has 734003"), "{place}: {said:?}");
+            assert!(said.text.contains("at most 67108864"), "{place}: {said:?}");
+            assert_eq!(said.ours["recorded"], true, "{place}: {said:?}");
+            let again = client.call_keyed("pay", arguments, place);
+            assert_eq!(again.code.as_deref(), Some("result_not_kept"), "{place}: {again:?}");
+            assert_eq!(world.count(&format!("pay {place}")), 1, "{place}");
+        }
+        let arguments = json!({ "id": "read", "fault": "huge", "size": HUGE });
+        assert_eq!(client.call("look", arguments).code.as_deref(), Some("result_too_large"));
+        assert_eq!(client.call("pay", json!({ "id": "good" })).text, "pay good, run 1");
+        assert_eq!(world.count("initialize"), 1, "the server goes on too");
+    }
+}
+
+#[test]
+fn sf_5_a_huge_answer_that_does_not_say_what_it_answers_is_not_taken_for_that_of_another_call() {
+    let config = "stuck_after = \"10m\"\n";
+    let world = World::of("sf_5_huge_of_two", config, By::Stdio, By::Stdio);
+    let mut client = world.client();
+    let gate = world.makes_it("gate");
+    let waits = client.send_call("pay", json!({ "id": "waits", "fault": "gate" }));
+    world.until("pay waits", 1);
+    client.send_call("pay", json!({ "id": "lost", "fault": "huge", "size": HUGE, "text": "nowhere" }));
+    world.logged_times("server.line_too_long", 1);
+    std::fs::remove_file(gate).unwrap();
+    assert_eq!(Said::of(&client.answer(waits)).text, "pay waits, run 1");
+}
+
+#[test]
+fn sf_5_a_huge_line_of_a_client_is_refused_under_its_own_id() {
+    let world = World::of("sf_5_huge_client", "", By::Stdio, By::Stdio);
+    let mut client = world.client();
+    let id = client.send_call("pay", json!({ "id": "x".repeat(HUGE) }));
+    let answer = client.answer(id);
+    assert_eq!(answer["error"]["code"], -32600, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("it has 734"), "{answer}");
+    assert_eq!(client.call("pay", json!({ "id": "good" })).text, "pay good, run 1");
+}
+
 #[test]
 fn sf_5_an_answer_of_wrong_types_arrives_as_it_was_given() {
     World::each("sf_5_types", "guard.mode = \"off\"\ntrust.mode = \"off\"\n", |world| {

@@ -617,7 +617,9 @@ fn outcome(rng: &mut Rng) -> Outcome {
             Outcome::Failure { fault, output: None }
         }
         9 => failure(Source::Exit { code: Some(1), signal: None }),
-        10 => failure(rng.pick(&[Source::SessionLost, Source::Panic, Source::BadAnswer]).clone()),
+        10 => failure(
+            rng.pick(&[Source::SessionLost, Source::Panic, Source::BadAnswer, Source::TooLarge]).clone(),
+        ),
         11 => failure(Source::Timeout { after: millis(10) }),
         12 => Outcome::Failure {
             fault: Fault::new(Source::IsError, "it is not allowed"),

@@ -356,7 +356,8 @@ impl Reference {
             }
             Outcome::Failure { fault, output } => {
                 // What a tool says to our cut is the cut that it answers (D42). A host reports what it saw itself.
-                let answers_cut = self.request.run_by == RunBy::Driver
+                let answers_cut = fault.source != Source::TooLarge
+                    && self.request.run_by == RunBy::Driver
                     && attempt.cut.is_some_and(|cut| cut != Cut::Cancelled);
                 let timeout = Fault::new(Source::Timeout { after: took }, "");
                 let (fault, output) = if answers_cut { (&timeout, &None) } else { (fault, output) };
@@ -428,8 +429,10 @@ impl Reference {
             self.notices.push(Notice::RetryStopped { stop });
         }
         let may_have_run = classified.reach == Reach::Unknown && !self.retry_safe();
-        let answers_cancel =
-            classified.reach == Reach::Answered && self.caller == Caller::GaveUp && !self.retry_safe();
+        let answers_cancel = classified.reach == Reach::Answered
+            && classified.code != Code::ResultTooLarge
+            && self.caller == Caller::GaveUp
+            && !self.retry_safe();
         if self.record.is_some() && self.dedupes() && (may_have_run || answers_cancel) {
             let linger = self.caller == Caller::GaveUp && seen == Observed::ErrorAnswer;
             let settles = match (seen, self.request.end) {
@@ -497,6 +500,7 @@ impl Reference {
             self.policy.time.silence == Silence::Stuck && matches!(cut, Some(Cut::Silent(_) | Cut::TooLong));
         let deadline = || (Code::DeadlineExceeded, "deadline".to_owned());
         let (code, rule) = match stop {
+            None if classified.code == Code::ResultTooLarge => (classified.code, rule),
             _ if cut == Some(Cut::Deadline) => deadline(),
             None | Some(Stopped::NotAsked) if is_stuck => (Code::StuckCall, rule),
             None | Some(Stopped::NotAsked) => (classified.code, rule),
@@ -559,6 +563,11 @@ impl Reference {
             Some(Reach::Unknown) if !self.retry_safe() => {
                 self.notices.push(Notice::OutcomeUnknown { of_earlier: None });
                 self.save(told, Ended::Unknown(SettlesIn::Settled, Observed::NoAnswer, None))
+            }
+            Some(Reach::Answered)
+                if classified.is_some_and(|classified| classified.code == Code::ResultTooLarge) =>
+            {
+                self.save(told, Ended::Done(None))
             }
             Some(Reach::Answered) => self.save(told, Ended::Failed(kept)),
             Some(_) if self.policy.dedupe.cache_failures == CacheFailures::All => {

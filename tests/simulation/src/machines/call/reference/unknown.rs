@@ -113,7 +113,10 @@ impl Reference {
         }
         let says_something = matches!(
             outcome,
-            Outcome::Success { .. } | Outcome::InputRequired { .. } | Outcome::NotRun { .. }
+            Outcome::Success { .. }
+                | Outcome::InputRequired { .. }
+                | Outcome::NotRun { .. }
+                | Outcome::Failure { fault: Fault { source: Source::TooLarge, .. }, .. }
         );
         match settling.attempt.take() {
             Some(attempt) if says_something => self.ran(attempt, outcome),

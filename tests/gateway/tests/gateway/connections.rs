@@ -1,0 +1,229 @@
+//! Room for connections (SF-5): who brings nothing takes no place, who looks after the gateway finds one, and everybody else is
+//! answered.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Value, json};
+
+use crate::client::{Client, Said};
+use crate::raw::{Answered, Kept, Request, send};
+use crate::serve::Served;
+use crate::world::{By, LISTEN, PATIENCE, World, wait};
+
+/// A gateway in front of the server of this world, and its address. Its operator has the token `person`.
+fn gateway(world: &World, change: impl FnOnce(Command) -> Command) -> Client {
+    let mut command = change(world.wrap(&LISTEN));
+    command.env("STEADFAST_ADMIN_TOKEN", "person");
+    Client::over_http(command)
+}
+
+/// Lets this process have as many connections as a test wants.
+fn many_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}
+
+fn get(address: SocketAddr, path: &str) -> Request {
+    Request::to(address).line(&format!("GET {path} HTTP/1.1")).header("accept", "application/json")
+}
+
+/// What an operator is told.
+fn operator(address: SocketAddr, path: &str) -> Answered {
+    send(&get(address, path).header("authorization", "Bearer person")).expect("an answer")
+}
+
+/// Connections on which nothing comes, or nothing but the beginning of a request.
+fn half_open(address: SocketAddr, many: usize) -> Vec<TcpStream> {
+    let beginnings = ["", "P", "POST /mcp HTTP/1.1\r\nhost: x\r\n"];
+    let begun = |beginning: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        // Those that were ended before are not written to.
+        let _ = stream.write_all(beginning.as_bytes());
+        stream
+    };
+    beginnings.iter().cycle().take(many).map(|beginning| begun(beginning)).collect()
+}
+
+/// Everybody who belongs here is answered.
+fn all_is_well(address: SocketAddr) {
+    assert_eq!(send(&get(address, "/readyz")).expect("an answer").status, 200);
+    assert_eq!(operator(address, "/v1/status").status, 200);
+    let mut client = Client::at(address);
+    assert!(client.initialize()["result"].is_object());
+    assert!(client.call("look", json!({ "id": "a" })).text.starts_with("look a, run "));
+}
+
+/// 1,150 half-open connections, and a health check had no answer.
+#[test]
+fn sf_5_half_open_connections_keep_nobody_out() {
+    many_files();
+    let world = World::of("sf_5_half_open", "", By::Http, By::Stdio);
+    let mut client = gateway(&world, |command| command);
+    client.initialize();
+    let waiting = half_open(client.address(), 1_150);
+    all_is_well(client.address());
+    assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1", "those before go on");
+    // Who made room is told so, unless it had sent nothing that could be answered.
+    let mut first = &waiting[1];
+    first.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut told = String::new();
+    first.read_to_string(&mut told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("\r\nretry-after: 1\r\n"), "{told:?}");
+    drop(waiting);
+    all_is_well(client.address());
+}
+
+/// The same with connections that are kept after an answer, for longer than any health check waits.
+#[test]
+fn sf_5_idle_connections_keep_nobody_out() {
+    many_files();
+    let world = World::of("sf_5_idle", "", By::Http, By::Stdio);
+    let client = gateway(&world, |command| command);
+    let kept = |_| {
+        let mut kept = Kept::to(client.address());
+        kept.ask(&get(client.address(), "/healthz"));
+        kept
+    };
+    let _idle: Vec<_> = (0..1_150).map(kept).collect();
+    all_is_well(client.address());
+}
+
+/// A process may have fewer files than there is room for connections.
+#[test]
+fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
+    many_files();
+    let world = World::of("sf_5_files", "", By::Http, By::Stdio);
+    let client = gateway(&world, |command| {
+        let mut limited = Command::new("/bin/sh");
+        limited.args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""]).arg(command.get_program());
+        limited.args(command.get_args()).current_dir(world.folder());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => limited.env(name, value),
+                None => limited.env_remove(name),
+            };
+        }
+        limited.stderr(fs::File::create(world.folder().join("log")).unwrap());
+        limited
+    });
+    let _waiting = half_open(client.address(), 600);
+    all_is_well(client.address());
+    let log = fs::read_to_string(world.folder().join("log")).unwrap();
+    assert!(log.contains("connections instead of 1024"), "{log}");
+}
+
+/// An event stream that is followed until this is dropped; what it was answered with otherwise.
+fn follow(request: &Request) -> Result<TcpStream, Answered> {
+    let mut stream = TcpStream::connect(request.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = request.clone().header("accept", "text/event-stream");
+    stream.write_all(&request.bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+    if line.starts_with("HTTP/1.1 200 ") { Ok(stream) } else { Err(send(&request).expect("an answer")) }
+}
+
+/// Listens in a session of its own.
+fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, Answered> {
+    let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let mut client = Client::at(address).with_headers(&authorization);
+    client.initialize();
+    let request = get(address, "/mcp").header("mcp-session-id", &client.session());
+    follow(&match token {
+        Some(token) => request.header("authorization", &format!("Bearer {token}")),
+        None => request,
+    })
+}
+
+fn is_full(refused: &Answered) -> bool {
+    let says_when =
+        refused.header("retry-after").is_some_and(|wait| wait.parse::<u64>().is_ok_and(|wait| wait > 0));
+    refused.status == 503 && says_when && serde_json::from_slice::<Value>(&refused.body).is_ok()
+}
+
+const ANN: &str = "ann-has-this-token";
+const BOB: &str = "bob-has-this-token";
+
+#[test]
+fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
+    let config = format!(
+        "[gateway]\nstreams_per_principal = 3\n\n[tokens.ann]\ntoken = \"{ANN}\"\n\n[tokens.bob]\ntoken = \"{BOB}\"\n"
+    );
+    let world = World::of("sf_5_streams", &config, By::Http, By::Stdio);
+    let gateway = gateway(&world, |command| command);
+    let address = gateway.address();
+    let mut own: Vec<_> = (0..3).map(|_| listen(address, Some(ANN)).expect("a stream")).collect();
+    let refused = listen(address, Some(ANN)).expect_err("no more streams");
+    assert!(is_full(&refused), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.body).contains("gateway.streams_per_principal"), "{refused:?}");
+    let _other = listen(address, Some(BOB)).expect("a stream of somebody else");
+    let events = get(address, "/v1/events").header("authorization", "Bearer person");
+    let _events: Vec<_> = (0..3).map(|_| follow(&events).expect("events")).collect();
+    let refused = follow(&events).expect_err("no more events");
+    assert!(is_full(&refused), "{refused:?}");
+    assert_eq!(operator(address, "/v1/status").status, 200);
+    own.pop();
+    wait(|| listen(address, Some(ANN)).is_ok(), || "a stream instead of the one that has ended".to_owned());
+}
+
+#[test]
+fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
+    many_files();
+    // Where sessions share their servers.
+    let served = Served::new("sf_5_local", "");
+    let sessions: Vec<_> = (0..200).map(|_| listen(served.address(), None).expect("a stream")).collect();
+    let mut client = Client::at(served.address());
+    client.initialize();
+    assert_eq!(client.call("bank__look", json!({ "id": "a" })).text, "look a, run 1");
+    assert_eq!(send(&get(served.address(), "/readyz")).expect("an answer").status, 200);
+    drop(sessions);
+}
+
+#[test]
+fn sf_5_where_every_connection_is_being_answered_health_and_operators_find_room_and_others_are_told() {
+    let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\n\n[gateway]\nconnections = 8\n";
+    let world = World::of("sf_5_reserve", config, By::Http, By::Stdio);
+    let mut client = gateway(&world, |command| command);
+    let address = client.address();
+    client.initialize();
+    client.request("tools/list", json!({}));
+    let gate = world.makes_it("gate");
+    let calls: Vec<_> =
+        (0..8).map(|id| client.send_call("pay", json!({ "id": id.to_string(), "fault": "gate" }))).collect();
+    (0..8).for_each(|id| world.until(&format!("pay {id}"), 1));
+    let ping = Request::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    for request in [
+        ping.clone(),
+        // However long its body is, its client gets to read why.
+        ping.clone().body("x".repeat(4 << 20)),
+        get(address, "/v1/status"),
+        get(address, "/v1/events").header("authorization", "Bearer person"),
+        get(address, "/v1/calls").line("POST /v1/calls HTTP/1.1").header("authorization", "Bearer person"),
+    ] {
+        let refused = send(&request).expect("an answer");
+        assert!(is_full(&refused), "{refused:?}");
+    }
+    let half = half_open(address, 200);
+    for path in ["/readyz", "/healthz"] {
+        assert_eq!(send(&get(address, path)).expect("an answer").status, 200, "{path}");
+    }
+    for path in ["/v1/status", "/metrics", "/v1/running"] {
+        assert_eq!(operator(address, path).status, 200, "{path}");
+    }
+    drop(half);
+    fs::remove_file(gate).unwrap();
+    for (id, call) in calls.into_iter().enumerate() {
+        assert_eq!(Said::of(&client.answer(call)).text, format!("pay {id}, run 1"), "no call was closed");
+    }
+    wait(
+        || {
+            send(&ping.clone().header("mcp-session-id", &client.session()))
+                .is_some_and(|answer| answer.status == 200)
+        },
+        || "room again".to_owned(),
+    );
+}

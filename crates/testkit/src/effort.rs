@@ -7,6 +7,7 @@ use std::env;
 pub enum Effort {
     /// The whole test is repeated many times, so each run does little.
     Stress,
+    /// `cargo xtask test`.
     Normal,
     /// `cargo xtask test --long`.
     Long,

@@ -98,7 +98,7 @@ fn built_in(fault: &Fault) {
         assert!(wordless.reach.proves_not_run(), "words prove that it did not run: {fault:?} is {judged:?}");
     }
     match fault.source {
-        Source::IsError | Source::Tool => {
+        Source::IsError | Source::Tool | Source::TooLarge => {
             assert!(!judged.reach.proves_not_run(), "a tool that spoke has run");
         }
         Source::Timeout { .. } | Source::Panic => assert_eq!(judged.reach, Reach::Unknown),

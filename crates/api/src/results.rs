@@ -36,15 +36,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 /// Which page of a text is wanted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ResultAsked {
+pub(crate) struct ResultAsked {
     /// Where it begins, in bytes: `next` of the page before, or 0.
+    #[schemars(range(max = 1073741824))]
     offset: Option<usize>,
 }
 
 /// A page of the text of a result.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ResultView {
+pub(crate) struct ResultView {
     /// The name of the result.
     pub id: String,
     /// The bytes of the whole text.

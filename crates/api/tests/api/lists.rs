@@ -82,7 +82,7 @@ impl World {
             tools.works(name);
         }
         let servers = ["bank", "files", "mail", "maps", "music"].map(server).to_vec();
-        let around = Around { tools: tools as Arc<dyn Shelf>, servers, listeners: Vec::new() };
+        let around = Around { tools: tools as Arc<dyn Shelf>, servers, ..Around::default() };
         let api = Api::within(steadfast.clone(), access, around);
         let mut world = Self { api, steadfast, document: Value::Null };
         world.document = world.get("/openapi.json").await;

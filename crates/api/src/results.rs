@@ -38,6 +38,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResultAsked {
     /// Where it begins, in bytes: `next` of the page before, or 0.
+    #[schemars(range(max = 1073741824))]
     offset: Option<usize>,
 }
 

@@ -404,7 +404,7 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 Global,
                 "results.bytes",
                 results.bytes,
-                Size(1 << 10..=1 << 40),
+                Size(1 << 10..=1 << 30),
                 "How many bytes of them are kept at most, in memory or, for clients on stdio without resources, in files. A text \
                  larger than this cannot be kept, and passes whole."
             ),

@@ -129,7 +129,7 @@ fn meaning(fault: &Fault) -> Meaning {
         Source::Timeout { .. } => (Transient, Unknown, Severity::Timeout, None, Code::Timeout),
         Source::Panic => stays(Unknown, Severity::Crash),
         Source::BadAnswer => stays(Unknown, Severity::Validation),
-        Source::TooLarge => stays(Answered, Severity::Validation),
+        Source::TooLarge => (Permanent, Answered, Severity::Validation, None, Code::ResultTooLarge),
         Source::IsError | Source::Tool => stays(Answered, Severity::Informational),
     }
 }

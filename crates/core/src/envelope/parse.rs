@@ -7,12 +7,12 @@ use std::fmt;
 
 use super::call::{
     BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, RetryLimits,
-    Target, Trace, Transport, TurnControl, Unknown, check_text,
+    Target, Trace, Transport, TurnControl, Unknown,
 };
 use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::code::Code;
-use crate::id::{ActorId, InvalidId};
+use crate::id::{ActorId, InvalidId, check_id};
 use crate::json::{Document, JsonError, Kind, Limits, Position, Value};
 use crate::key::DedupeMode;
 use crate::output::RawJson;
@@ -502,7 +502,7 @@ pub(crate) fn id<T: TryFrom<String, Error = InvalidId>>(value: Value<'_>) -> Res
 
 pub(crate) fn text(value: Value<'_>) -> Result<String, Wrong> {
     let text = value.as_str().ok_or_else(|| describe(value))?;
-    check_text(&text).map_err(describe_invalid)?;
+    check_id(&text).map_err(describe_invalid)?;
     Ok(text.into_owned())
 }
 
@@ -536,7 +536,7 @@ pub(crate) fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(Value<'d
 fn describe_invalid(invalid: InvalidId) -> Wrong {
     match invalid {
         InvalidId::Empty => "an empty text".to_owned(),
-        InvalidId::TooLong { bytes } => format!("{bytes} bytes"),
+        InvalidId::TooLong { length } => format!("{length} characters"),
         InvalidId::ControlCharacter => "a control character in it".to_owned(),
     }
 }
@@ -583,7 +583,7 @@ const MAX_PROBLEMS: usize = 32;
 /// Bytes of the caller's own text in one mistake.
 const MAX_SHOWN: usize = 48;
 
-pub(crate) const ID: &str = "a text of 1 to 256 bytes without control characters";
+pub(crate) const ID: &str = "a text of 1 to 256 characters without control characters";
 pub(crate) const TRUTH: &str = "true or false";
 pub(crate) const MILLISECONDS: &str = "a whole number of milliseconds";
 

@@ -41,16 +41,6 @@ pub(crate) enum Caller {
     Stranger,
 }
 
-impl Caller {
-    /// Who calls, where their token says it.
-    pub(crate) fn actor(&self) -> Option<&ActorId> {
-        match self {
-            Self::Client(principal) => Some(&principal.actor),
-            Self::Admin | Self::Viewer(_) | Self::Local | Self::Stranger => None,
-        }
-    }
-}
-
 /// What lets people in.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
@@ -62,7 +52,14 @@ pub struct Access {
     pub reach: Reach,
     /// The admin token; without one nobody can steer.
     pub admin: Option<AdminToken>,
+    /// The user who runs this: the calls of those who need no token, and of the admin, are theirs unless an envelope names
+    /// somebody else.
+    pub user: Option<ActorId>,
 }
+
+/// Who makes the calls of a request that do not say it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sender(pub(crate) Option<ActorId>);
 
 /// Who can reach us at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +77,15 @@ impl Access {
         let caller = self.caller(uri, headers)?;
         who.admits(&caller)?;
         Ok(caller)
+    }
+
+    /// Who makes the calls of this caller that do not say it.
+    pub(crate) fn sender(&self, caller: &Caller) -> Sender {
+        Sender(match caller {
+            Caller::Client(principal) => Some(principal.actor.clone()),
+            Caller::Admin | Caller::Local => self.user.clone(),
+            Caller::Viewer(_) | Caller::Stranger => None,
+        })
     }
 
     /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.

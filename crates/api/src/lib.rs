@@ -211,6 +211,7 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
         .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {
         Ok(caller) => {
+            request.extensions_mut().insert(access.sender(&caller));
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

@@ -28,6 +28,7 @@ use steadfast_core::call::EqualCalls;
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_executor::Found;
 
+use self::read::HeaderKey;
 use crate::access::Who;
 use crate::answer::{EVENTS, accepts};
 use crate::endpoint::Endpoint;
@@ -45,9 +46,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             call,
         )
         .asks::<CallAsked>()
-        .heeds("Idempotency-Key", KEY)
+        .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
         .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and at the end `result`")
         .takes::<CallEnvelope>()
+        .or_contradiction(CONTRADICTION)
         .gives_what_came_of_a_call::<ResultEnvelope>()
         .gives_text("the call as events", EVENTS),
         Endpoint::new(
@@ -59,8 +61,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             begin,
         )
         .asks::<CallAsked>()
-        .heeds("Idempotency-Key", KEY)
+        .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
         .takes::<CallEnvelope>()
+        .or_contradiction(CONTRADICTION)
         .gives_what_came_of_a_call::<Next>()
         .or_unavailable(),
         Endpoint::new(
@@ -98,6 +101,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+const CONTRADICTION: &str =
+    "header and envelope give different keys, or a strict request has fields that are not known";
 const KEY: &str = "the same as `payload.idempotencyKey`: same key, same call";
 
 /// `POST /v1/calls`. Whoever goes away before the answer leaves the call to the engine, which decides what that means.

@@ -53,7 +53,11 @@ async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_li
         let parameters = operation["parameters"].as_array().into_iter().flatten();
         let known: Vec<_> = parameters
             .filter(|parameter| parameter["in"] == "query")
-            .map(|parameter| format!("`{}`", parameter["name"].as_str().unwrap()))
+            .flat_map(|parameter| match parameter["schema"].get("properties") {
+                // Several that have to fit each other.
+                Some(parts) => parts.as_object().unwrap().keys().map(|name| format!("`{name}`")).collect(),
+                None => vec![format!("`{}`", parameter["name"].as_str().unwrap())],
+            })
             .collect();
         let takes = if known.is_empty() { "no query parameters".to_owned() } else { known.join(", ") };
         let whole = format!("{} {path} takes {takes}", method.to_uppercase());

@@ -67,10 +67,20 @@ pub enum EnvelopeError {
         problems: Vec<Problem>,
         /// How many more there are beyond those listed.
         more: usize,
+        /// How many of all of them are fields that we do not know, which only a strict caller calls a mistake.
+        unknown: usize,
     },
 }
 
 impl EnvelopeError {
+    /// True if the envelope fits the schema, and only has fields that we do not know.
+    pub fn is_of_unknown_fields(&self) -> bool {
+        match self {
+            Self::Json(_) | Self::Arguments { .. } => false,
+            Self::Fields { problems, more, unknown, .. } => problems.len() + more == *unknown,
+        }
+    }
+
     /// The code for the answer.
     pub const fn code(&self) -> Code {
         match self {
@@ -140,6 +150,8 @@ pub(crate) struct Reader {
     version: Option<Code>,
     problems: Vec<Problem>,
     more: usize,
+    /// How many of them are fields that we do not know.
+    refused: usize,
 }
 
 /// An object that is being read. Without a value it is absent or was already complained about.
@@ -155,7 +167,7 @@ pub(crate) type Wrong = String;
 
 impl Reader {
     pub(crate) const fn new(unknown: UnknownFields) -> Self {
-        Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0 }
+        Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0, refused: 0 }
     }
 
     /// For an envelope of this sender.
@@ -171,6 +183,7 @@ impl Reader {
                 code: self.version.unwrap_or(Code::InvalidEnvelope),
                 problems: self.problems,
                 more: self.more,
+                unknown: self.refused,
             }),
         }
     }
@@ -474,6 +487,7 @@ impl Reader {
                         Some(known) => format!("no such field; \"{known}\" may be meant"),
                         None => format!("no such field; there are {}", object.known.join(", ")),
                     };
+                    self.refused += 1;
                     self.problem(join(object.path, &shown(&name)), expected, describe(value));
                 }
             }

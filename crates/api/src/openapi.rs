@@ -185,7 +185,13 @@ impl Fields {
             Some(Value::Object(properties)) => properties,
             Some(_) | None => Map::new(),
         };
-        let properties = properties.into_iter().map(|(name, schema)| (name, without_null(schema))).collect();
+        // What is taken out of its definition here, the generator does not look at again.
+        let in_query = |(name, schema): (String, Value)| {
+            let mut schema = Schema::try_from(schema).unwrap_or_default();
+            say_range(&mut schema);
+            (name, without_null(schema.to_value()))
+        };
+        let properties = properties.into_iter().map(in_query).collect();
         Self { properties, together: take("oneOf") }
     }
 

@@ -36,9 +36,9 @@ pub struct Limits {
 impl Limits {
     /// What an envelope may be: 1 MiB, 64 deep.
     pub const ENVELOPE: Self = Self { bytes: 1 << 20, depth: 64 };
-    /// For the parameters of an envelope that a surface made itself: how long its messages may be it has seen to already,
-    /// and a tool that writes files takes long ones.
-    pub const PARAMS: Self = Self { bytes: 64 << 20, depth: 64 };
+    /// For the parameters of an envelope that a surface made itself: how long and how deep its messages may be it has seen to
+    /// already, and a tool that writes files takes long ones.
+    pub const PARAMS: Self = Self { bytes: 64 << 20, depth: 128 };
 }
 
 /// What is wrong with a text that should be JSON, and where.

@@ -185,14 +185,17 @@ impl Fields {
             Some(Value::Object(properties)) => properties,
             Some(_) | None => Map::new(),
         };
+        let together = take("oneOf");
         // What is taken out of its definition here, the generator does not look at again.
         let in_query = |(name, schema): (String, Value)| {
+            // Readers of the document are surer with parts of an object that are written out.
+            let schema = if together.is_some() { written_out(schema, generator) } else { schema };
             let mut schema = Schema::try_from(schema).unwrap_or_default();
             say_range(&mut schema);
             (name, without_null(schema.to_value()))
         };
         let properties = properties.into_iter().map(in_query).collect();
-        Self { properties, together: take("oneOf") }
+        Self { properties, together }
     }
 
     /// One for each; where they have to fit each other, one for all that says how: its parts are written as if each were one.
@@ -212,6 +215,20 @@ impl Fields {
         };
         self.properties.into_iter().map(of).collect()
     }
+}
+
+/// A schema, or a choice of them, without references to definitions.
+fn written_out(mut schema: Value, generator: &SchemaGenerator) -> Value {
+    let defined = |schema: &Value| {
+        let name = schema.get("$ref")?.as_str()?.rsplit('/').next()?;
+        generator.definitions().get(name).cloned()
+    };
+    for choice in schema.get_mut("anyOf").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(defined) = defined(choice) {
+            *choice = defined;
+        }
+    }
+    schema
 }
 
 /// The schema of what may be left out, but cannot be `null`: a query has no way to say it.

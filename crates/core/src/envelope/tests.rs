@@ -110,7 +110,7 @@ fn tr_1_every_mistake_is_named_with_its_path() {
         ("requestId", Some(json!(7)), format!("requestId: {ID} the number 7")),
         ("requestId", Some(json!(null)), format!("requestId: {ID} null")),
         ("requestId", Some(json!("")), format!("requestId: {ID} an empty text")),
-        ("requestId", Some(json!("x".repeat(257))), format!("requestId: {ID} 257 bytes")),
+        ("requestId", Some(json!("x".repeat(257))), format!("requestId: {ID} 257 characters")),
         ("toolName", Some(json!("a\nb")), format!("toolName: {ID} a control character in it")),
         ("toolNamespace", Some(json!({})), format!("toolNamespace: {ID} an object")),
         ("target", None, "target: expected an object, found nothing".into()),

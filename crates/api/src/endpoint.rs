@@ -85,7 +85,19 @@ impl Endpoint {
             gives.push(wrong(StatusCode::NOT_FOUND, "there is no such thing"));
         }
         let named = shape::<String>;
-        Self { method, path, name, what, who, query: None, named, headers: Vec::new(), takes: None, gives, route }
+        Self {
+            method,
+            path,
+            name,
+            what,
+            who,
+            query: None,
+            named,
+            headers: Vec::new(),
+            takes: None,
+            gives,
+            route,
+        }
     }
 
     /// What must stand in its path; anything else is malformed, rather than not there.

@@ -30,7 +30,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(Method::GET, "/v1/events", "events", "What happens, as it happens", WHO, events)
             .asks::<EventsAsked>()
-            .heeds_only::<EventId>("Last-Event-ID", "the last that you have seen; what happened since comes first")
+            .heeds_only::<EventId>(
+                "Last-Event-ID",
+                "the last that you have seen; what happened since comes first",
+            )
             .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS),
     ]
 }

@@ -96,7 +96,11 @@ impl Problem {
     /// An envelope that cannot be read.
     pub(crate) fn wrong_envelope(error: &EnvelopeError) -> Self {
         let (code, message) = (error.code().as_str(), error.to_string());
-        if error.is_of_unknown_fields() { Self::contradiction(code, message) } else { Self::bad(code, message) }
+        if error.is_of_unknown_fields() {
+            Self::contradiction(code, message)
+        } else {
+            Self::bad(code, message)
+        }
     }
 
     /// A plan that cannot run, with all that is wrong with it.

@@ -46,7 +46,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .takes::<TurnEnvelope>()
         .gives::<Turned>("it is over: how, is in `status`, and for each call in `outcome`")
         .gives_text("the turn as events", EVENTS)
-        .or_contradiction("the parts of the plan do not fit each other, or a strict request has unknown fields")
+        .or_contradiction(
+            "the parts of the plan do not fit each other, or a strict request has unknown fields",
+        )
         .or_conflict()
         .or_overloaded()
         .reads_the_store(),

@@ -269,7 +269,8 @@ fn error_of(value: Value<'_>) -> Option<Said> {
 const HOST: &str = "host";
 /// Bytes of what was said that are looked at.
 const LONGEST_MESSAGE: usize = 1024;
-const ERROR: &str = "a text, an object with an \"error\", or an exception with its \"message\"; neither empty";
+const ERROR: &str =
+    "a text, an object with an \"error\", or an exception with its \"message\"; neither empty";
 const SEVERITY: &str = "\"transient\", \"not_found\", \"invalid_input\", \"permission\", \"validation\", \"timeout\", \"server_error\", \"crash\", \"corruption\", \"security\", \"repeated_auth\" or \"informational\"";
 const FAILURE: &[&str] = &[
     "toolName",

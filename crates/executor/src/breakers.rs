@@ -81,15 +81,8 @@ impl fmt::Display for BreakerKey {
 impl BreakerKey {
     /// What every such name looks like, and nothing else does: names of 1 to 256 characters, each plain, or as the bytes of its
     /// UTF-8 where it is neither plain nor a control character.
-    pub const PATTERN: &str = concat!(
-        "^(tool:",
-        name_pattern!(),
-        ":",
-        name_pattern!(),
-        "|dependency:",
-        name_pattern!(),
-        ")$"
-    );
+    pub const PATTERN: &str =
+        concat!("^(tool:", name_pattern!(), ":", name_pattern!(), "|dependency:", name_pattern!(), ")$");
 }
 
 impl FromStr for BreakerKey {

@@ -45,9 +45,9 @@ pub(super) fn answered_with(
 /// The status that goes with what a call came to. A deadline that passed before anything was run is no failure of ours or of
 /// what is behind us: the caller gave too little time.
 fn status(result: &ResultEnvelope) -> StatusCode {
-    let status = result.error.as_ref().map(|error| match error.code {
-        Code::DeadlineExceeded if result.attempts == 0 => StatusCode::CONFLICT.as_u16(),
-        code => code.http_status(),
+    let status = result.error.as_ref().map(|error| {
+        let is_too_late = error.code == Code::DeadlineExceeded && result.attempts == 0;
+        if is_too_late { StatusCode::CONFLICT.as_u16() } else { error.code.http_status() }
     });
     status.map_or(StatusCode::OK, |status| {
         StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)

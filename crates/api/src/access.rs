@@ -74,7 +74,14 @@ pub struct Access {
     pub reach: Reach,
     /// The admin token; without one nobody can steer.
     pub admin: Option<AdminToken>,
+    /// The user who runs this: the calls of those who need no token, and of the admin, are theirs unless an envelope names
+    /// somebody else.
+    pub user: Option<ActorId>,
 }
+
+/// Who makes the calls of a request that do not say it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sender(pub(crate) Option<ActorId>);
 
 /// Who can reach us at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +104,15 @@ impl Access {
     /// Returns true if a request has the admin token or that of a viewer.
     pub(crate) fn is_operating(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         matches!(self.caller(uri, headers), Ok(Caller::Admin | Caller::Viewer(_)))
+    }
+
+    /// Who makes the calls of this caller that do not say it.
+    pub(crate) fn sender(&self, caller: &Caller) -> Sender {
+        Sender(match caller {
+            Caller::Client(principal) => Some(principal.actor.clone()),
+            Caller::Admin | Caller::Local => self.user.clone(),
+            Caller::Viewer(_) | Caller::Stranger => None,
+        })
     }
 
     /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.

@@ -1,6 +1,8 @@
 //! How what was asked is read: the path, what stands behind the `?`, the body.
 
 use std::error::Error as _;
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
@@ -8,7 +10,8 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use http::StatusCode;
 use http::request::Parts;
 use http_body_util::LengthLimitError;
-use serde::de::DeserializeOwned;
+use serde::Deserializer;
+use serde::de::{self, DeserializeOwned, Unexpected, Visitor};
 use steadfast_mcp::http::front::within;
 
 use crate::problem::Problem;
@@ -54,6 +57,78 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
         let text = body(request.into_body(), LONGEST).await?;
         let said = serde_json::from_slice(&text);
         Ok(Self(said.map_err(|error| Problem::misread(format!("the body cannot be read: {error}")))?))
+    }
+}
+
+/// Reads a whole number, however it is written: `23.0` is the same as `23`, as for JSON Schema.
+pub(crate) fn whole<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: TryFrom<i128>,
+    D: Deserializer<'de>,
+{
+    deserializer.deserialize_any(Whole(PhantomData))
+}
+
+/// The same where nothing may stand there.
+pub(crate) fn whole_or_none<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: TryFrom<i128>,
+    D: Deserializer<'de>,
+{
+    struct OrNone<T>(PhantomData<T>);
+    impl<'de, T: TryFrom<i128>> Visitor<'de> for OrNone<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number or null")
+        }
+
+        fn visit_none<E: de::Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<T>, D::Error> {
+            whole(deserializer).map(Some)
+        }
+    }
+    deserializer.deserialize_option(OrNone(PhantomData))
+}
+
+struct Whole<T>(PhantomData<T>);
+
+impl<T: TryFrom<i128>> Whole<T> {
+    fn fit<E: de::Error>(number: i128) -> Result<T, E> {
+        let too_far = |_| E::custom(format!("the number {number} is out of range"));
+        T::try_from(number).map_err(too_far)
+    }
+}
+
+impl<T: TryFrom<i128>> Visitor<'_> for Whole<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        Self::fit(number.into())
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        Self::fit(number.into())
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {
+        // Far beyond every type that is asked for, and exact as a whole number.
+        if number.fract() != 0.0 || number.abs() > 1e30 {
+            return Err(E::invalid_value(Unexpected::Float(number), &self));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole and was checked to fit")]
+        Self::fit(number as i128)
     }
 }
 

@@ -25,8 +25,10 @@ pub(crate) struct Endpoint {
     pub(crate) who: Who,
     /// The fields behind the `?`: an object.
     pub(crate) query: Option<Shape>,
-    /// Headers that it heeds, and what they mean.
-    pub(crate) headers: Vec<(&'static str, &'static str)>,
+    /// What stands in its path.
+    pub(crate) named: Shape,
+    /// Headers that it heeds, what they mean, and what may stand in them.
+    pub(crate) headers: Vec<(&'static str, &'static str, Shape)>,
     /// What the body must be.
     pub(crate) takes: Option<Shape>,
     pub(crate) gives: Vec<Gives>,
@@ -82,7 +84,26 @@ impl Endpoint {
         if path.contains('{') {
             gives.push(wrong(StatusCode::NOT_FOUND, "there is no such thing"));
         }
-        Self { method, path, name, what, who, query: None, headers: Vec::new(), takes: None, gives, route }
+        let named = shape::<String>;
+        Self {
+            method,
+            path,
+            name,
+            what,
+            who,
+            query: None,
+            named,
+            headers: Vec::new(),
+            takes: None,
+            gives,
+            route,
+        }
+    }
+
+    /// What must stand in its path; anything else is malformed, rather than not there.
+    pub(crate) fn names<T: JsonSchema>(mut self) -> Self {
+        self.named = shape::<T>;
+        self
     }
 
     /// The fields behind its `?`.
@@ -91,9 +112,14 @@ impl Endpoint {
         self
     }
 
-    /// A header that it heeds.
-    pub(crate) fn heeds(mut self, header: &'static str, what: &'static str) -> Self {
-        self.headers.push((header, what));
+    /// A header that it heeds, whatever stands in it.
+    pub(crate) fn heeds(self, header: &'static str, what: &'static str) -> Self {
+        self.heeds_only::<String>(header, what)
+    }
+
+    /// A header that it heeds, and in which only this may stand.
+    pub(crate) fn heeds_only<T: JsonSchema>(mut self, header: &'static str, what: &'static str) -> Self {
+        self.headers.push((header, what, shape::<T>));
         self
     }
 
@@ -103,6 +129,12 @@ impl Endpoint {
         self.gives.push(wrong(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long"));
         self.gives.push(wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body has a `Content-Encoding`"));
         self.gives.push(wrong(StatusCode::REQUEST_TIMEOUT, "the body does not end"));
+        self
+    }
+
+    /// It is well formed, and contradicts itself in a way that no schema can say.
+    pub(crate) fn or_contradiction(mut self, when: &'static str) -> Self {
+        self.gives.push(wrong(StatusCode::UNPROCESSABLE_ENTITY, when));
         self
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Whoever was away says what it has seen last, and goes on behind it. What is not kept any more is told as missed.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 
 use axum::body::Body;
@@ -9,7 +10,7 @@ use axum::extract::{Extension, State as Shared};
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::{HeaderMap, Method, StatusCode, Uri};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
 use steadfast::id::TenantId;
@@ -30,9 +31,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(Method::GET, "/v1/events", "events", "What happens, as it happens", WHO, events)
             .asks::<EventsAsked>()
-            .heeds("Last-Event-ID", "the last that you have seen; what happened since comes first")
+            .heeds_only::<EventId>(
+                "Last-Event-ID",
+                "the last that you have seen; what happened since comes first",
+            )
             .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS)
-            .or_unavailable(),
+             .or_unavailable(),
     ]
 }
 
@@ -50,7 +54,21 @@ pub struct EventsAsked {
     /// Those of this name.
     event: Option<String>,
     /// Those behind this one, as the header `Last-Event-ID` says it, for whoever cannot send one.
+    #[schemars(with = "Option<EventId>")]
     after: Option<String>,
+}
+
+/// The name of an event: the life of the process, and its number in it.
+struct EventId;
+
+impl JsonSchema for EventId {
+    fn schema_name() -> Cow<'static, str> {
+        "EventId".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9a-f]{1,16}-[0-9]{1,19}$" })
+    }
 }
 
 pub(crate) async fn events(

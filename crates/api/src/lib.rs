@@ -248,6 +248,7 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
             {
                 link.admit();
             }
+            request.extensions_mut().insert(access.sender(&caller));
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

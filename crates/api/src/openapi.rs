@@ -6,13 +6,14 @@ use axum::extract::State as Shared;
 use axum::response::Response;
 use http::{Method, StatusCode};
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::State;
 use crate::access::Who;
 use crate::answer;
-use crate::endpoint::{Content, Endpoint, Gives};
+use crate::endpoint::{Content, Endpoint, Gives, Shape};
 
 /// The document, for whoever asks.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -36,13 +37,17 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
         operation.insert("summary".into(), endpoint.what.into());
         operation.insert("security".into(), security(endpoint.who));
         let mut parameters: Vec<Value> = names(endpoint.path)
-            .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
+            .map(|name| {
+                let schema = (endpoint.named)(&mut generator);
+                json!({ "name": name, "in": "path", "required": true, "schema": schema })
+            })
             .collect();
         if let Some(query) = endpoint.query {
-            parameters.extend(fields(query(&mut generator), &mut generator));
+            parameters.extend(Fields::of(query, &mut generator).parameters());
         }
-        parameters.extend(endpoint.headers.iter().map(|(name, what)| {
-            json!({ "name": name, "in": "header", "required": false, "description": what, "schema": { "type": "string" } })
+        parameters.extend(endpoint.headers.iter().map(|(name, what, shape)| {
+            let schema = shape(&mut generator);
+            json!({ "name": name, "in": "header", "required": false, "description": what, "schema": schema })
         }));
         if !parameters.is_empty() {
             operation.insert("parameters".into(), parameters.into());
@@ -77,16 +82,31 @@ fn generator() -> SchemaGenerator {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
+        settings.transforms.push(Box::new(RecursiveTransform(say_range)));
     });
     settings.into_generator()
+}
+
+/// Says how far the numbers of a type go: `format` alone binds nobody.
+fn say_range(schema: &mut Schema) {
+    let format = schema.get("format").and_then(Value::as_str);
+    let range: (Value, Value) = match format {
+        Some("uint16") => (0.into(), u16::MAX.into()),
+        Some("uint32") => (0.into(), u32::MAX.into()),
+        Some("uint64" | "uint") => (0.into(), u64::MAX.into()),
+        Some("int32") => (i32::MIN.into(), i32::MAX.into()),
+        Some("int64") => (i64::MIN.into(), i64::MAX.into()),
+        Some(_) | None => return,
+    };
+    let keywords = schema.ensure_object();
+    keywords.entry("minimum").or_insert(range.0);
+    keywords.entry("maximum").or_insert(range.1);
 }
 
 /// The names of the query parameters that an endpoint takes, as the document has them.
 pub(crate) fn query_names(endpoint: &Endpoint) -> Vec<String> {
     let Some(query) = endpoint.query else { return Vec::new() };
-    let mut generator = generator();
-    let fields = fields(query(&mut generator), &mut generator);
-    fields.iter().filter_map(|field| field["name"].as_str()).map(str::to_owned).collect()
+    Fields::of(query, &mut generator()).properties.keys().cloned().collect()
 }
 
 /// Nothing, or a token. Whoever is on the same machine may call and look without one.
@@ -146,19 +166,90 @@ fn names(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// The fields of an object as parameters of a query.
-fn fields(schema: Schema, generator: &mut SchemaGenerator) -> Vec<Value> {
-    let mut object = schema.to_value();
-    let name = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
-    if let Some(named) = name.and_then(|name| generator.definitions_mut().remove(name)) {
-        object = named;
+/// The fields of an object that stands behind the `?`.
+struct Fields {
+    properties: Map<String, Value>,
+    /// How the fields have to fit each other, where they must.
+    together: Option<Value>,
+}
+
+impl Fields {
+    fn of(query: Shape, generator: &mut SchemaGenerator) -> Self {
+        let mut object = query(generator).to_value();
+        let name = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+        if let Some(named) = name.and_then(|name| generator.definitions_mut().remove(name)) {
+            object = named;
+        }
+        let mut take = |keyword| object.as_object_mut().and_then(|object| object.remove(keyword));
+        let properties = match take("properties") {
+            Some(Value::Object(properties)) => properties,
+            Some(_) | None => Map::new(),
+        };
+        let together = take("oneOf");
+        // What is taken out of its definition here, the generator does not look at again.
+        let in_query = |(name, schema): (String, Value)| {
+            // Readers of the document are surer with parts of an object that are written out.
+            let schema = if together.is_some() { written_out(schema, generator) } else { schema };
+            let mut schema = Schema::try_from(schema).unwrap_or_default();
+            say_range(&mut schema);
+            (name, without_null(schema.to_value()))
+        };
+        let properties = properties.into_iter().map(in_query).collect();
+        Self { properties, together }
     }
-    let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) else {
-        return Vec::new();
+
+    /// One for each; where they have to fit each other, one for all that says how: its parts are written as if each were one.
+    fn parameters(self) -> Vec<Value> {
+        if let Some(rules) = self.together {
+            let properties = self.properties;
+            let schema = json!({
+                "type": "object", "properties": properties, "additionalProperties": false, "oneOf": rules,
+            });
+            return vec![json!({
+                "name": "which", "in": "query", "required": true, "style": "form", "explode": true, "schema": schema,
+            })];
+        }
+        let of = |(name, mut schema): (String, Value)| {
+            let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+            json!({ "name": name, "in": "query", "required": false, "description": description, "schema": schema })
+        };
+        self.properties.into_iter().map(of).collect()
+    }
+}
+
+/// A schema, or a choice of them, without references to definitions.
+fn written_out(mut schema: Value, generator: &SchemaGenerator) -> Value {
+    let defined = |schema: &Value| {
+        let name = schema.get("$ref")?.as_str()?.rsplit('/').next()?;
+        generator.definitions().get(name).cloned()
     };
-    let of = |(name, schema): (&String, &mut Value)| {
-        let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
-        json!({ "name": name, "in": "query", "required": false, "description": description, "schema": schema })
-    };
-    properties.iter_mut().map(of).collect()
+    for choice in schema.get_mut("anyOf").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(defined) = defined(choice) {
+            *choice = defined;
+        }
+    }
+    schema
+}
+
+/// The schema of what may be left out, but cannot be `null`: a query has no way to say it.
+fn without_null(mut schema: Value) -> Value {
+    let Some(keywords) = schema.as_object_mut() else { return schema };
+    if let Some(Value::Array(kinds)) = keywords.get_mut("type") {
+        kinds.retain(|kind| kind != "null");
+        if let [one] = &kinds[..] {
+            let one = one.clone();
+            keywords.insert("type".into(), one);
+        }
+    }
+    if let Some(Value::Array(mut choices)) = keywords.remove("anyOf") {
+        choices.retain(|choice| choice["type"] != "null");
+        match (choices.len(), choices.pop()) {
+            (1, Some(Value::Object(only))) => keywords.extend(only),
+            (_, last) => {
+                choices.extend(last);
+                keywords.insert("anyOf".into(), choices.into());
+            }
+        }
+    }
+    schema
 }

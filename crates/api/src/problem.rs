@@ -9,6 +9,7 @@ use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{StoreError, redact};
+use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::turn::PlanErrors;
 use steadfast_mcp::http::front::{ENCODED, TooManyStreams};
 
@@ -87,6 +88,21 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
+    /// The request is well formed, and contradicts itself in a way that no schema can say.
+    pub(crate) fn contradiction(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)
+    }
+
+    /// An envelope that cannot be read.
+    pub(crate) fn wrong_envelope(error: &EnvelopeError) -> Self {
+        let (code, message) = (error.code().as_str(), error.to_string());
+        if error.is_of_unknown_fields() {
+            Self::contradiction(code, message)
+        } else {
+            Self::bad(code, message)
+        }
+    }
+
     /// A plan that cannot run, with all that is wrong with it.
     pub(crate) fn wrong_plan(errors: &PlanErrors) -> Self {
         let mistakes = errors.errors.iter().map(|error| Mistake {
@@ -94,7 +110,11 @@ impl Problem {
             message: redact::text(&error.problem.to_string()).into_owned(),
         });
         let message = format!("nothing was run, the plan has mistakes: {errors}");
-        let mut problem = Self::bad("invalid_plan", redact::text(&message).into_owned());
+        let message = redact::text(&message).into_owned();
+        let mut problem = match errors.is_only_of_meaning() {
+            true => Self::contradiction("invalid_plan", message),
+            false => Self::bad("invalid_plan", message),
+        };
         problem.error.mistakes = mistakes.collect();
         problem
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Extension, Request, State as Shared};
 use http::{Method, StatusCode};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
-use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, ToolName, ToolRef};
+use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::json::Limits;
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::{Scope, Signature, TrustChange, TrustState};
@@ -58,6 +58,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Caller,
             end_session,
         )
+        .names::<SessionKey>()
         .asks::<Whose>()
         .gives::<Ended>("it is over")
         .reads_the_store(),
@@ -96,7 +97,7 @@ pub(crate) async fn end_session(
 
 /// A tool failed.
 #[derive(JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(
     dead_code,
     reason = "described here and read by the core, which says everything that is wrong at once"
@@ -106,7 +107,8 @@ pub struct FailureReport {
     tool_name: ToolName,
     /// The group that it belongs to; without one its service, else `host`.
     plugin_name: Option<Namespace>,
-    /// A text, an object with an `error`, or an exception with its `type` and `message`.
+    /// A text, an object with an `error`, an exception with its `type` and `message`, or any other object.
+    #[schemars(schema_with = "error_schema")]
     error: serde_json::Value,
     /// How bad it is; otherwise that is found out.
     severity: Option<Severity>,
@@ -129,9 +131,16 @@ pub struct FailureReport {
     duration_ms: Option<u64>,
 }
 
+fn error_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "anyOf": [
+        { "type": "string", "minLength": 1 },
+        { "type": "object", "minProperties": 1 },
+    ] })
+}
+
 /// A tool worked.
 #[derive(JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "as above")]
 pub struct SuccessReport {
     /// The tool.
@@ -157,8 +166,10 @@ pub struct SuccessReport {
 #[serde(deny_unknown_fields)]
 pub struct ScoreAsked {
     /// As this tenant uses the tool; otherwise as those do who belong to none.
+    #[schemars(with = "Option<TenantId>")]
     tenant: Option<String>,
     /// The score of this model with the tool, in which its mistakes count; otherwise the score of the tool.
+    #[schemars(with = "Option<ModelId>")]
     model: Option<String>,
 }
 

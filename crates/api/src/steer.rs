@@ -1,12 +1,13 @@
 //! What a person changes while it runs. Every change is in the audit, with who made it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, State as Shared};
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use steadfast::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast::guard::Stopped;
@@ -24,7 +25,7 @@ use crate::access::Who;
 use crate::answer::shown;
 use crate::asked::{Asked, Named, Said};
 use crate::endpoint::Endpoint;
-use crate::look;
+use crate::look::{self, NamedTool};
 use crate::problem::Problem;
 use crate::{Answered, State};
 
@@ -176,6 +177,7 @@ fn named(headers: &HeaderMap) -> Option<&str> {
 #[serde(deny_unknown_fields)]
 pub struct Whose {
     /// That of this tenant; otherwise what belongs to none.
+    #[schemars(with = "Option<TenantId>")]
     tenant: Option<String>,
 }
 
@@ -197,19 +199,33 @@ impl Whose {
 #[serde(tag = "decision", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
     /// This call may run.
-    Once,
+    Once {},
     /// Such calls may run in this conversation.
-    Session,
+    Session {},
     /// Such calls may run for so long.
     Time {
         /// `30m`, `8h`.
         #[serde(rename = "for")]
+        #[schemars(with = "Span")]
         span: String,
     },
     /// This call may run, and the tool that asks may earn its trust back from now on.
-    Recover,
+    Recover {},
     /// It may not run.
-    Deny,
+    Deny {},
+}
+
+/// A length of time as it is written: `30m`, `8h`.
+struct Span;
+
+impl JsonSchema for Span {
+    fn schema_name() -> Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9]{1,11}(ms|s|m|h|d)$" })
+    }
 }
 
 /// What came of an answer.
@@ -230,10 +246,10 @@ pub(crate) async fn approve(
     let tenant = whose.read()?;
     let number = id.parse().map(ParkedId).map_err(|_| Problem::no_such("pending approval", &id))?;
     let decision = match answer {
-        Answer::Once => Decision::Once,
-        Answer::Session => Decision::Session,
-        Answer::Recover => Decision::Recover,
-        Answer::Deny => Decision::Deny,
+        Answer::Once {} => Decision::Once,
+        Answer::Session {} => Decision::Session,
+        Answer::Recover {} => Decision::Recover,
+        Answer::Deny {} => Decision::Deny,
         Answer::Time { span } => Decision::Time { until: end_of(&span, engine)? },
     };
     match engine.decide(tenant.as_ref(), number, decision, Grantor::Operator, &by).await {
@@ -260,10 +276,11 @@ pub enum Turn {
     Open {
         /// `30m`, `8h`.
         #[serde(rename = "for")]
+        #[schemars(with = "Option<Span>")]
         span: Option<String>,
     },
     /// Let calls through, and forget what was counted.
-    Reset,
+    Reset {},
 }
 
 pub(crate) async fn breaker(
@@ -286,17 +303,22 @@ async fn turned(
     by: &By,
 ) -> Result<Steered, Problem> {
     let steer = match turn {
-        Turn::Reset => Steer::Reset,
+        Turn::Reset {} => Steer::Reset,
         Turn::Open { span: None } => Steer::Open { until: None },
         Turn::Open { span: Some(span) } => Steer::Open { until: Some(end_of(&span, engine)?) },
     };
     Ok(engine.steer_breaker(tenant, key, steer, by).await)
 }
 
+/// The most digits of a span, so that all of them fit in every unit.
+const LONGEST_NUMBER: usize = 11;
+
 /// When a span ends that begins now.
 fn end_of(span: &str, engine: &Engine) -> Result<Timestamp, Problem> {
     let wrong = || Problem::misread(format!("for: `{span}` is no length of time, such as 30m or 8h"));
-    Ok(engine.now() + parse_span(span).ok_or_else(wrong)?)
+    let is_short = span.bytes().take_while(u8::is_ascii_digit).count() <= LONGEST_NUMBER;
+    let length = parse_span(span).filter(|_| is_short && !span.contains(' ')).ok_or_else(wrong)?;
+    Ok(engine.now() + length)
 }
 
 /// A conversation that is set free.
@@ -332,23 +354,36 @@ pub enum Debug {
     /// Refuse every call of a tool, for so long or until it is reset.
     ForceOpen {
         /// `namespace/tool`.
+        #[schemars(with = "NamedTool")]
         tool: String,
         /// `30m`, `8h`.
         #[serde(rename = "for")]
+        #[schemars(with = "Option<Span>")]
         span: Option<String>,
     },
     /// Let the calls of a tool through again.
     Reset {
         /// `namespace/tool`.
+        #[schemars(with = "NamedTool")]
         tool: String,
     },
-    /// Forget records: of a key, or the finished ones of a tool or conversation.
+    /// Forget records: of a key, which names one whosever it is, or the finished ones of a tool or conversation.
+    #[schemars(extend("anyOf" = [
+        { "required": ["key"], "properties": {
+            "key": { "type": "string" }, "tool": { "type": "null" }, "session": { "type": "null" },
+        } },
+        { "required": ["tool"], "properties": { "tool": { "type": "string" }, "key": { "type": "null" } } },
+        { "required": ["session"], "properties": { "session": { "type": "string" }, "key": { "type": "null" } } },
+    ]))]
     Flush {
         /// This one, whatever became of it.
+        #[schemars(with = "Option<Digest>")]
         key: Option<String>,
         /// The finished ones of this tool: `namespace/tool`.
+        #[schemars(with = "Option<NamedTool>")]
         tool: Option<String>,
         /// The finished ones of this conversation.
+        #[schemars(with = "Option<SessionKey>")]
         session: Option<String>,
     },
 }
@@ -377,9 +412,14 @@ pub(crate) async fn debug(
     };
     let done = match debug {
         Debug::ForceOpen { tool, span } => breaker(&tool, whose, Turn::Open { span }).await?,
-        Debug::Reset { tool } => breaker(&tool, whose, Turn::Reset).await?,
+        Debug::Reset { tool } => breaker(&tool, whose, Turn::Reset {}).await?,
+        Debug::Flush { key: None, tool: None, session: None } => {
+            return Err(Problem::bad_request("say which: key, tool or session"));
+        }
         Debug::Flush { key, tool, session } => {
-            let which = Forgotten { key, tool, session, tenant: whose.tenant };
+            // A key names its record, whosever it is.
+            let tenant = if key.is_some() { None } else { whose.tenant };
+            let which = Forgotten { key, tool, session, tenant };
             Debugged::Forgotten(engine.flush(&which.read()?, &by).await?)
         }
     };
@@ -469,17 +509,25 @@ pub(crate) async fn recover(
     Ok(shown(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
 }
 
-/// Which records are forgotten.
+/// Which records are forgotten: one by its key, or the finished ones that fit everything else that is named.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = [
+    { "required": ["key"] },
+    { "minProperties": 1, "properties": { "key": false } },
+]))]
 pub struct Forgotten {
     /// This one, whatever became of it.
+    #[schemars(with = "Option<Digest>")]
     key: Option<String>,
     /// The finished ones of this tool: `namespace/tool`.
+    #[schemars(with = "Option<NamedTool>")]
     tool: Option<String>,
     /// The finished ones of this conversation.
+    #[schemars(with = "Option<SessionKey>")]
     session: Option<String>,
     /// The finished ones of this tenant.
+    #[schemars(with = "Option<TenantId>")]
     tenant: Option<String>,
 }
 

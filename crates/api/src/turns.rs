@@ -19,7 +19,7 @@ use steadfast_gateway::ReadBy;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::access::{Caller, Who};
+use crate::access::{Caller, Sender, Who};
 use crate::answer::{EVENTS, SILENT, accepts, event, json as answer, whole};
 use crate::asked::{Asked, Named, body};
 use crate::calls::{CallAsked, make_own};
@@ -48,6 +48,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .takes::<TurnEnvelope>()
         .gives::<Turned>("it is over: how, is in `status`, and for each call in `outcome`")
         .gives_text("the turn as events", EVENTS)
+        .or_contradiction(
+            "the parts of the plan do not fit each other, or a strict request has unknown fields",
+        )
         .or_conflict()
         .or_overloaded()
         .reads_the_store(),
@@ -97,8 +100,9 @@ async fn read(request: Request) -> Result<(Plan, TurnOptions), Problem> {
     let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, json::Limits::ENVELOPE.bytes).await?;
     let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
-    let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), caller.actor())
-        .map_err(|error| Problem::bad(error.code().as_str(), error.to_string()))?;
+    let Sender(sender) = parts.extensions.remove::<Sender>().unwrap_or_default();
+    let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), sender.as_ref())
+        .map_err(|error| Problem::wrong_envelope(&error))?;
     let TurnEnvelope { mut target, control, trace, plan, .. } = envelope;
     make_own(&caller, &mut target)?;
     let plan = Plan::parse(plan.as_str().as_bytes(), &Limits::DEFAULT)

@@ -113,7 +113,13 @@ impl Listened {
             Shelves(vec![Arc::new(PlainTools::of(steadfast)?), Arc::new(ServerTools(direct.clone()))]);
         let api = Api::within(
             steadfast.clone(),
-            steadfast_api::Access { names, tokens: access.tokens.clone(), reach: access.reach(), admin },
+            steadfast_api::Access {
+                names,
+                tokens: access.tokens.clone(),
+                reach: access.reach(),
+                admin,
+                user: Some(Connection::of_parent().actor),
+            },
             Around {
                 tools: Arc::new(tools),
                 servers: servers.into_values().collect(),

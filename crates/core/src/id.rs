@@ -6,18 +6,18 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The longest identifier that is accepted, in bytes.
-pub const MAX_ID_BYTES: usize = 256;
+/// The longest identifier that is accepted, in characters, as JSON Schema counts them.
+pub const MAX_ID_LENGTH: usize = 256;
 
 /// Why a text cannot be an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidId {
     /// Nothing in it.
     Empty,
-    /// Longer than [`MAX_ID_BYTES`].
+    /// Longer than [`MAX_ID_LENGTH`].
     TooLong {
-        /// How long it was.
-        bytes: usize,
+        /// Its length in characters.
+        length: usize,
     },
     /// A control character would break logs and headers.
     ControlCharacter,
@@ -27,7 +27,9 @@ impl fmt::Display for InvalidId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "must not be empty"),
-            Self::TooLong { bytes } => write!(f, "is {bytes} bytes long, at most {MAX_ID_BYTES} are allowed"),
+            Self::TooLong { length } => {
+                write!(f, "is {length} characters long, at most {MAX_ID_LENGTH} are allowed")
+            }
             Self::ControlCharacter => write!(f, "must not contain control characters"),
         }
     }
@@ -35,17 +37,42 @@ impl fmt::Display for InvalidId {
 
 impl std::error::Error for InvalidId {}
 
-fn check_id(text: &str) -> Result<(), InvalidId> {
+/// Checks that a text can be an identifier. The same holds for short texts that are none, such as tags and keys.
+pub(crate) fn check_id(text: &str) -> Result<(), InvalidId> {
     if text.is_empty() {
         return Err(InvalidId::Empty);
     }
-    if text.len() > MAX_ID_BYTES {
-        return Err(InvalidId::TooLong { bytes: text.len() });
+    // No text has more characters than bytes, so that few need to be counted.
+    let length = if text.len() > MAX_ID_LENGTH { text.chars().count() } else { 0 };
+    if length > MAX_ID_LENGTH {
+        return Err(InvalidId::TooLong { length });
     }
     if text.chars().any(char::is_control) {
         return Err(InvalidId::ControlCharacter);
     }
     Ok(())
+}
+
+/// The schema of a tool with its namespace as one text: `namespace/tool`.
+#[cfg(feature = "schema")]
+pub fn tool_schema() -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "string",
+        "pattern": format!(
+            "^[^/\\u0000-\\u001f\\u007f-\\u009f]{{1,{MAX_ID_LENGTH}}}/[^\\u0000-\\u001f\\u007f-\\u009f]{{1,{MAX_ID_LENGTH}}}$"
+        ),
+    })
+}
+
+/// The schema of every text that can be an identifier: that of [`check_id`].
+#[cfg(feature = "schema")]
+pub fn id_schema() -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": MAX_ID_LENGTH,
+        "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$",
+    })
 }
 
 macro_rules! text_ids {
@@ -111,7 +138,7 @@ macro_rules! text_ids {
                 stringify!($name).into()
             }
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES })
+                id_schema()
             }
         }
     )*};
@@ -194,9 +221,8 @@ impl Namespace {
     /// The same name with a mark of these letters, as many as tell servers apart.
     pub fn marked(&self, letters: &str) -> Self {
         let letters: String = letters.chars().take(6).collect();
-        let most = MAX_ID_BYTES - letters.len() - Self::MARK.len_utf8();
-        let fits = self.0.char_indices().take_while(|(at, sign)| at + sign.len_utf8() <= most);
-        let name: String = fits.map(|(_, sign)| sign).collect();
+        let most = MAX_ID_LENGTH - letters.chars().count() - 1;
+        let name: String = self.0.chars().take(most).collect();
         Self(Arc::from(format!("{name}{}{letters}", Self::MARK)))
     }
 }
@@ -338,8 +364,11 @@ mod tests {
     fn ids_refuse_what_would_break_a_log_line() {
         assert_eq!(ToolName::new(""), Err(InvalidId::Empty));
         assert_eq!(ToolName::new("a\nb"), Err(InvalidId::ControlCharacter));
-        assert_eq!(ToolName::new("x".repeat(257)), Err(InvalidId::TooLong { bytes: 257 }));
-        assert_eq!(ToolName::new("x".repeat(256)).map(|name| name.as_str().len()), Ok(256));
+        assert_eq!(ToolName::new("x".repeat(257)), Err(InvalidId::TooLong { length: 257 }));
+        assert_eq!(ToolName::new("ä".repeat(257)), Err(InvalidId::TooLong { length: 257 }));
+        for letter in ["x", "ä", "\u{1f980}"] {
+            assert!(ToolName::new(letter.repeat(256)).is_ok(), "{letter}");
+        }
     }
 
     #[test]

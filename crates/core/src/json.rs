@@ -36,8 +36,8 @@ pub struct Limits {
 impl Limits {
     /// What an envelope may be: 1 MiB, 64 deep.
     pub const ENVELOPE: Self = Self { bytes: 1 << 20, depth: 64 };
-    /// For the parameters of an envelope that a surface made itself: how long its messages may be it has seen to already,
-    /// and a tool that writes files takes long ones.
+    /// For the parameters of an envelope that a surface made itself: how long and how deep its messages may be it has seen to
+    /// already, and a tool that writes files takes long ones.
     pub const PARAMS: Self = Self { bytes: 64 << 20, depth: 64 };
 }
 
@@ -211,9 +211,10 @@ impl<'d> Value<'d> {
         (self.node().shape == Shape::Number).then(|| self.raw())
     }
 
-    /// The number, if it is one that is written as a whole number and fits.
+    /// The number, if it is a whole one that fits: `23`, and `23.0` and `2.3e1`, which mean the same.
     pub fn as_u64(self) -> Option<u64> {
-        self.as_number()?.parse().ok()
+        let number = self.as_number()?;
+        number.parse().ok().or_else(|| whole_number(number))
     }
 
     /// The double nearest to the number, if it is one and a double can be near to it.
@@ -390,6 +391,21 @@ impl fmt::Debug for Children<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.clone()).finish()
     }
+}
+
+/// A number with a fraction, an exponent or a sign, if it is whole and fits.
+fn whole_number(text: &str) -> Option<u64> {
+    if let Some((whole, fraction)) = text.split_once('.')
+        && fraction.bytes().all(|digit| digit == b'0')
+    {
+        // Every digit counts, which a double could not keep.
+        return whole.parse().ok().or_else(|| (whole == "-0").then_some(0));
+    }
+    let number: f64 = text.parse().ok()?;
+    // 2^64 is the first that does not fit; below it, a whole double is exactly one number.
+    let fits = number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was checked to fit")]
+    fits.then_some(number as u64)
 }
 
 /// The name that one step of a pointer means, if it is well formed.

@@ -246,18 +246,21 @@ struct Said {
     http_status: Option<u16>,
 }
 
-/// A text; an object with an `error` as results have it; or an exception with its `type` and `message`.
+/// A text; an object with an `error` as results have it; an exception with its `type` and `message`; or any other object, whose
+/// text then is the message.
 fn error_of(value: Value<'_>) -> Option<Said> {
     let said = |message: &str| redact::excerpt(message.trim(), LONGEST_MESSAGE);
     if let Some(text) = value.as_str() {
-        return (!text.trim().is_empty()).then(|| Said { message: said(&text), http_status: None });
+        return (!text.is_empty()).then(|| Said { message: said(&text), http_status: None });
     }
     value.members()?.next()?;
     if let Some(detected) = detect(value, &Overrides::default(), Timestamp::ZERO) {
         return Some(Said { message: said(&detected.message), http_status: detected.http_status });
     }
     let text = |name| value.get(name).and_then(Value::as_str);
-    let message = text("message")?;
+    let Some(message) = text("message") else {
+        return Some(Said { message: said(redact::summary(value).as_str()), http_status: None });
+    };
     let message = text("type").map_or_else(|| message.to_string(), |kind| format!("{kind}: {message}"));
     Some(Said { message: said(&message), http_status: None })
 }
@@ -266,7 +269,8 @@ fn error_of(value: Value<'_>) -> Option<Said> {
 const HOST: &str = "host";
 /// Bytes of what was said that are looked at.
 const LONGEST_MESSAGE: usize = 1024;
-const ERROR: &str = "a text, an object with an \"error\", or an exception with its \"message\"";
+const ERROR: &str =
+    "a text, an object with an \"error\", or an exception with its \"message\"; neither empty";
 const SEVERITY: &str = "\"transient\", \"not_found\", \"invalid_input\", \"permission\", \"validation\", \"timeout\", \"server_error\", \"crash\", \"corruption\", \"security\", \"repeated_auth\" or \"informational\"";
 const FAILURE: &[&str] = &[
     "toolName",
@@ -358,13 +362,13 @@ mod tests {
         let wrong = br#"{"tool_name":"t","error":{},"severity":"bad","recoverable":"no","httpStatus":42,"domain":""}"#;
         let error = ToolReport::parse(wrong, ReportKind::Failure).unwrap_err().to_string();
         for part in [
-            r#"toolName: expected a text of 1 to 256 bytes without control characters, found nothing ("tool_name" is spelled "toolName")"#,
+            r#"toolName: expected a text of 1 to 256 characters without control characters, found nothing ("tool_name" is spelled "toolName")"#,
             "error: expected a text, an object with an",
             "severity: expected \"transient\"",
             "found the text \"bad\"",
             "recoverable: expected true or false, found the text \"no\"",
             "httpStatus: expected a status from 100 to 599, found the number 42",
-            "domain: expected a text of 1 to 256 bytes",
+            "domain: expected a text of 1 to 256 characters",
         ] {
             assert!(error.contains(part), "{part}\nin {error}");
         }

@@ -26,6 +26,26 @@ pub enum BreakerKey {
     Dependency(Arc<str>),
 }
 
+/// A name with its bytes [escaped](escape), as a regular expression.
+macro_rules! name_pattern {
+    () => {
+        concat!(
+            "([-0-9A-Za-z_.~*]",
+            // Of one byte, without those that are plain.
+            "|=(2[0-9BCF]|3[A-F]|40|5[B-E]|60|7[BCD])",
+            // Of two bytes; below C2 A0 are control characters.
+            "|=C2=[AB][0-9A-F]|=(C[3-9A-F]|D[0-9A-F])=[89AB][0-9A-F]",
+            // Of three bytes, without surrogates.
+            "|=E0=[AB][0-9A-F]=[89AB][0-9A-F]|=ED=[89][0-9A-F]=[89AB][0-9A-F]",
+            "|=E[1-9A-CEF](=[89AB][0-9A-F]){2}",
+            // Of four bytes, up to U+10FFFF.
+            "|=F0=[9AB][0-9A-F](=[89AB][0-9A-F]){2}|=F4=8[0-9A-F](=[89AB][0-9A-F]){2}",
+            "|=F[123](=[89AB][0-9A-F]){3}",
+            "){1,256}"
+        )
+    };
+}
+
 /// Why a text names no breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidBreakerKey;
@@ -56,6 +76,13 @@ impl fmt::Display for BreakerKey {
             }
         }
     }
+}
+
+impl BreakerKey {
+    /// What every such name looks like, and nothing else does: names of 1 to 256 characters, each plain, or as the bytes of its
+    /// UTF-8 where it is neither plain nor a control character.
+    pub const PATTERN: &str =
+        concat!("^(tool:", name_pattern!(), ":", name_pattern!(), "|dependency:", name_pattern!(), ")$");
 }
 
 impl FromStr for BreakerKey {
@@ -92,7 +119,7 @@ impl schemars::JsonSchema for BreakerKey {
         "BreakerKey".into()
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "pattern": "^(tool:[^:/]+:[^:/]+|dependency:[^:/]+)$" })
+        schemars::json_schema!({ "type": "string", "pattern": Self::PATTERN })
     }
 }
 

@@ -42,7 +42,7 @@ impl Assistance {
         let Some(error) = result.error.as_mut().filter(|error| error.code == Code::InvalidArguments) else {
             return;
         };
-        let sent = Document::parse(self.envelope.payload.params.as_str().as_bytes(), Limits::ENVELOPE).ok();
+        let sent = Document::parse(self.envelope.payload.params.as_str().as_bytes(), Limits::PARAMS).ok();
         let (Some(schema), Some(sent)) = (self.tool.schema(), sent) else { return };
         let hint = guard::hint(schema.root(), sent.root(), &error.message, self.put_there.as_deref());
         error.message = format!("{}\n{}", error.message, redact::text(&hint));

@@ -8,6 +8,7 @@ use axum::response::Response;
 use http::{HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use steadfast::{
     Answer, Begun, Called, Engine, HostError, NotDone, Order, Pulse, Ticket, Timestamp, ToolFault,
 };
@@ -23,8 +24,8 @@ use super::read::{self, Wanted};
 use super::said::{Letter, answered_with};
 use super::{Seal, patient};
 use crate::access::Caller;
-use crate::answer::json;
-use crate::asked::{Named, Said, body};
+use crate::answer::json as answer;
+use crate::asked::{Named, Said, body, whole, whole_or_none};
 use crate::problem::Problem;
 use crate::reports::is_for_a_host_to_say;
 use crate::{Answered, Inner, State};
@@ -58,8 +59,14 @@ pub enum Next {
 /// What came of an attempt: one of `output`, `failure` and `inputRequired`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("oneOf" = [
+    only("output", "failure", "inputRequired"),
+    only("failure", "inputRequired", "output"),
+    only("inputRequired", "output", "failure"),
+]))]
 pub struct HostReport {
     /// The attempt that was ordered.
+    #[serde(deserialize_with = "whole")]
     attempt: u32,
     /// What the tool gave back.
     output: Option<Output>,
@@ -67,6 +74,12 @@ pub struct HostReport {
     failure: Option<Failed>,
     /// What it wants to know before it does anything; the call is over and comes again with it.
     input_required: Option<Output>,
+}
+
+/// The schema of an object that has one field, and not two others.
+fn only(one: &str, other: &str, another: &str) -> Value {
+    let nothing = json!({ "type": "null" });
+    json!({ "required": [one], "properties": { one: { "type": "object" }, other: nothing, another: nothing } })
 }
 
 /// How a tool failed.
@@ -78,6 +91,7 @@ pub struct Failed {
     /// Where it comes from; if nobody says it, the tool itself.
     source: Option<How>,
     /// When the other side asked to be called again.
+    #[serde(default, deserialize_with = "whole_or_none")]
     retry_after_ms: Option<u64>,
     /// What the tool itself said, word for word.
     output: Option<Output>,
@@ -92,11 +106,13 @@ pub enum How {
     /// An HTTP answer that is no success.
     Http {
         /// Its status.
+        #[serde(deserialize_with = "whole")]
         status: u16,
     },
     /// A JSON-RPC error.
     JsonRpc {
         /// Its code.
+        #[serde(deserialize_with = "whole")]
         code: i64,
     },
     /// A result that says of itself that it is an error.
@@ -111,18 +127,22 @@ pub enum How {
     /// A WebSocket that was closed.
     WebSocket {
         /// Its close code.
+        #[serde(deserialize_with = "whole")]
         code: u16,
     },
     /// A process that ended instead of answering.
     Exit {
         /// Its exit code.
+        #[serde(default, deserialize_with = "whole_or_none")]
         code: Option<i32>,
         /// The signal that ended it.
+        #[serde(default, deserialize_with = "whole_or_none")]
         signal: Option<i32>,
     },
     /// The host's own clock.
     Timeout {
         /// After so long.
+        #[serde(deserialize_with = "whole")]
         after_ms: u64,
     },
     /// An answer that cannot be one.
@@ -134,6 +154,7 @@ pub enum How {
 #[serde(deny_unknown_fields)]
 pub struct Beat {
     /// Which attempt.
+    #[serde(deserialize_with = "whole")]
     attempt: u32,
 }
 
@@ -213,7 +234,7 @@ pub(crate) async fn heartbeat(
         Pulse::Wanted => true,
         Pulse::Unwanted => false,
     };
-    Ok(json(StatusCode::OK, &Beating { wanted }))
+    Ok(answer(StatusCode::OK, &Beating { wanted }))
 }
 
 /// `POST /v1/calls/{id}/cancel`.
@@ -224,7 +245,7 @@ pub(crate) async fn cancel(
 ) -> Answered {
     let call = found(&inner, &id, &caller)?;
     inner.steadfast.engine().cancel(call).map_err(|error| refused(&error, &id))?;
-    Ok(json(StatusCode::OK, &Withdrawn { cancelled: true }))
+    Ok(answer(StatusCode::OK, &Withdrawn { cancelled: true }))
 }
 
 /// The call of this name. That of another caller is as good as none.
@@ -272,7 +293,7 @@ fn ordered(seal: &Seal, order: &Order, caller: &Caller, key: Option<HeaderValue>
         deadline_at_ms: order.deadline,
         run: order.run.0.to_string(),
     };
-    let mut response = json(StatusCode::OK, &next);
+    let mut response = answer(StatusCode::OK, &next);
     if let Some(key) = key {
         response.headers_mut().insert(read::IDEMPOTENCY_KEY, key);
     }

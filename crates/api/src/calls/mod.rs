@@ -29,6 +29,7 @@ use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_executor::Found;
 use steadfast_gateway::ReadBy;
 
+use self::read::HeaderKey;
 use crate::access::Who;
 use crate::answer::{EVENTS, accepts};
 use crate::endpoint::Endpoint;
@@ -49,9 +50,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             call,
         )
         .asks::<CallAsked>()
-        .heeds("Idempotency-Key", KEY)
+        .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
         .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and at the end `result`")
         .takes::<CallEnvelope>()
+        .or_contradiction(CONTRADICTION)
         .gives_what_came_of_a_call::<ResultEnvelope>()
         .gives_text("the call as events", EVENTS),
         Endpoint::new(
@@ -63,8 +65,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             begin,
         )
         .asks::<CallAsked>()
-        .heeds("Idempotency-Key", KEY)
+        .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
         .takes::<CallEnvelope>()
+        .or_contradiction(CONTRADICTION)
         .gives_what_came_of_a_call::<Next>()
         .or_unavailable(),
         Endpoint::new(
@@ -102,6 +105,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+const CONTRADICTION: &str =
+    "header and envelope give different keys, or a strict request has fields that are not known";
 const KEY: &str = "the same as `payload.idempotencyKey`: same key, same call";
 
 /// `POST /v1/calls`. Whoever goes away before the answer leaves the call to the engine, which decides what that means.

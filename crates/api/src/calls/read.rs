@@ -1,8 +1,10 @@
 //! From a request to an envelope that its caller may send.
 
+use std::borrow::Cow;
+
 use axum::extract::{FromRequestParts as _, Request};
 use http::{HeaderMap, HeaderValue};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use steadfast::Engine;
 use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, Target, UnknownFields};
@@ -11,18 +13,36 @@ use steadfast_core::json::Limits;
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::http::front::Principal;
 
-use crate::access::Caller;
+use crate::access::{Caller, Sender};
 use crate::asked::{Asked, body};
 use crate::problem::Problem;
 
 /// The header that carries the caller's key, both ways.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
+/// A key as a header can carry it.
+pub(super) struct HeaderKey;
+
+impl JsonSchema for HeaderKey {
+    fn schema_name() -> Cow<'static, str> {
+        "HeaderKey".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // White space around the value of a header does not belong to it.
+        json_schema!({ "type": "string", "pattern": "^[!-~]([ -~]{0,254}[!-~])?$" })
+    }
+}
+
 /// How an envelope is read.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallAsked {
-    /// Whether fields that we do not know are mistakes; otherwise they are passed over.
+    /// Whether fields that we do not know are mistakes, answered with 422; otherwise they are passed over.
     strict: Option<bool>,
 }
 
@@ -51,9 +71,10 @@ pub(super) async fn call(engine: &Engine, request: Request) -> Result<(Wanted, C
     let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, Limits::ENVELOPE.bytes).await?;
     let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
+    let Sender(sender) = parts.extensions.remove::<Sender>().unwrap_or_default();
     let mut envelope = engine
-        .read_from(&text, asked.unknown_fields(), caller.actor())
-        .map_err(|error| Problem::bad(error.code().as_str(), error.to_string()))?;
+        .read_from(&text, asked.unknown_fields(), sender.as_ref())
+        .map_err(|error| Problem::wrong_envelope(&error))?;
     make_own(&caller, &mut envelope.target)?;
     take_key(&parts.headers, &mut envelope)?;
     let key = envelope.payload.idempotency_key.as_ref();
@@ -75,7 +96,8 @@ fn take_key(headers: &HeaderMap, envelope: &mut CallEnvelope) -> Result<(), Prob
     let key = IdempotencyKey::new(text).map_err(|why| wrong(&why.to_string()))?;
     match &envelope.payload.idempotency_key {
         Some(other) if *other != key => {
-            Err(wrong("payload.idempotencyKey is another one; give one of the two, or the same twice"))
+            let why = "Idempotency-Key: payload.idempotencyKey is another one; give one of the two, or the same twice";
+            Err(Problem::contradiction("bad_request", why))
         }
         Some(_) | None => {
             envelope.payload.idempotency_key = Some(key);

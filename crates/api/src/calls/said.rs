@@ -42,9 +42,13 @@ pub(super) fn answered_with(
     response
 }
 
-/// The status that goes with what a call came to.
+/// The status that goes with what a call came to. A deadline that passed before anything was run is no failure of ours or of
+/// what is behind us: the caller gave too little time.
 fn status(result: &ResultEnvelope) -> StatusCode {
-    let status = result.error.as_ref().map(|error| error.code.http_status());
+    let status = result.error.as_ref().map(|error| {
+        let is_too_late = error.code == Code::DeadlineExceeded && result.attempts == 0;
+        if is_too_late { StatusCode::CONFLICT.as_u16() } else { error.code.http_status() }
+    });
     status.map_or(StatusCode::OK, |status| {
         StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     })
@@ -147,7 +151,9 @@ mod tests {
     fn whoever_may_come_back_soon_is_told_when() {
         for code in Code::ALL.iter().copied() {
             let result = failed(code, None);
-            assert_eq!(status(&result).as_u16(), code.http_status(), "{code}");
+            // Nothing was run for it: the caller's deadline had passed, and nobody failed.
+            let expected = if code == Code::DeadlineExceeded { 409 } else { code.http_status() };
+            assert_eq!(status(&result).as_u16(), expected, "{code}");
             let is_soon = matches!(code.http_status(), 429 | 503);
             assert_eq!(retry_after(&result).is_some(), is_soon, "{code}");
             assert_eq!(retry_after(&failed(code, Some(1001))), Some(2), "{code}: rounded up");

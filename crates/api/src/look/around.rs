@@ -9,7 +9,7 @@ use crate::Around;
 
 asks! {
     /// Which servers are asked for.
-    ServersAsked {
+    ServersAsked by String {
         /// Those whose name begins so.
         prefix: String,
     }
@@ -26,7 +26,7 @@ pub struct Servers {
 
 /// The servers, and each process of them.
 pub fn servers(around: &Around, asked: &ServersAsked) -> Result<Servers, String> {
-    let page = asked.page::<String>()?;
+    let page = asked.page()?;
     let all = around.servers.iter().map(|server| server.look());
     let all = all.filter(|server| asked.prefix.as_ref().is_none_or(|prefix| server.name.starts_with(prefix)));
     let listed = page.of(all, |server| server.name.clone());
@@ -35,7 +35,7 @@ pub fn servers(around: &Around, asked: &ServersAsked) -> Result<Servers, String>
 
 asks! {
     /// Which clients are asked for.
-    SessionsAsked {
+    SessionsAsked by String {
         /// Those that reach this server.
         server: String,
         /// Those of this actor.
@@ -54,7 +54,7 @@ pub struct Sessions {
 
 /// The clients that are connected.
 pub fn sessions(around: &Around, asked: &SessionsAsked) -> Result<Sessions, String> {
-    let page = asked.page::<String>()?;
+    let page = asked.page()?;
     let all = around.listeners.iter().flat_map(|listener| listener.look()).filter(|session| {
         asked.server.as_ref().is_none_or(|server| session.servers.contains(server))
             && fits(asked.actor.as_ref(), Some(&session.actor))

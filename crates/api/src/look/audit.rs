@@ -14,7 +14,7 @@ use super::paging::asks;
 
 asks! {
     /// Which changes are asked for.
-    AuditAsked {
+    AuditAsked by Reverse<Position> {
         /// Those to what belongs to this tenant.
         tenant: TenantId,
         /// Those that this person made.
@@ -29,7 +29,7 @@ asks! {
 impl AuditAsked {
     /// What is meant, or what is wrong with it.
     pub fn read(self) -> Result<AuditPage, String> {
-        let page = self.page::<Reverse<Position>>()?;
+        let page = self.page()?;
         Ok(AuditPage {
             tenants: self.tenant.map_or(Tenants::All, |tenant| Tenants::One(Some(tenant))),
             since: Timestamp::from_millis(self.since.unwrap_or(0)),

@@ -10,11 +10,11 @@ use steadfast_core::id::{TenantId, ToolRef};
 use steadfast_executor::{FailuresPage, Tenants};
 use steadfast_store::Position;
 
-use super::paging::{NamedTool, asks};
+use super::paging::{After, NamedTool, asks};
 
 asks! {
     /// Which failures are asked for.
-    FailuresAsked {
+    FailuresAsked by Reverse<Position> {
         /// Of this tenant.
         tenant: TenantId,
         /// Of this tool: `namespace/tool`.
@@ -29,7 +29,7 @@ pub struct ToolFailuresAsked {
     /// Of this tenant.
     tenant: Option<TenantId>,
     /// Those behind this place: `next` of the page before.
-    after: Option<String>,
+    after: Option<After<Reverse<Position>>>,
     /// So many at the most, up to 1000; otherwise 100.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
@@ -38,7 +38,7 @@ pub struct ToolFailuresAsked {
 impl FailuresAsked {
     /// What is meant, or what is wrong with it.
     pub fn read(self) -> Result<FailuresPage, String> {
-        let page = self.page::<Reverse<Position>>()?;
+        let page = self.page()?;
         Ok(FailuresPage {
             tenants: self.tenant.map_or(Tenants::All, |tenant| Tenants::One(Some(tenant))),
             tool: self.tool.map(|named| named.0),

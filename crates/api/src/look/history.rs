@@ -17,7 +17,7 @@ const LOOKED_THROUGH: usize = 20_000;
 
 asks! {
     /// Which calls are asked for.
-    HistoryAsked {
+    HistoryAsked by Reverse<Position> {
         /// Of this tenant.
         tenant: TenantId,
         /// Under this request id.
@@ -43,7 +43,7 @@ pub struct HistoryWanted {
 impl HistoryAsked {
     /// What is meant, or what is wrong with it.
     pub fn read(self) -> Result<HistoryWanted, String> {
-        let page = self.page::<Reverse<Position>>()?;
+        let page = self.page()?;
         let query = Query {
             subject: self.request.as_deref().map(Into::into),
             since: Timestamp::from_millis(self.since.unwrap_or(0)),

@@ -5,10 +5,12 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::fmt;
+use std::marker::PhantomData;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
+use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef, tool_schema};
 use steadfast_core::key::Key;
 use steadfast_executor::BreakerKey;
 use steadfast_store::Position;
@@ -20,14 +22,14 @@ const USUAL: usize = 100;
 
 /// What may be asked of a list: its own filters, and how much of it.
 macro_rules! asks {
-    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $field:ident: $kind:ty,)* }) => {
+    ($(#[$about:meta])* $name:ident by $cursor:ty { $($(#[$what:meta])* $field:ident: $kind:ty,)* }) => {
         $(#[$about])*
         #[derive(Clone, Debug, Default, serde::Deserialize, schemars::JsonSchema)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($(#[$what])* $field: Option<$kind>,)*
             /// Those behind this place: `next` of the page before.
-            after: Option<String>,
+            after: Option<$crate::look::paging::After<$cursor>>,
             /// So many at the most, up to 1000; otherwise 100.
             #[schemars(range(min = 1, max = 1000))]
             limit: Option<usize>,
@@ -35,13 +37,58 @@ macro_rules! asks {
 
         impl $name {
             /// How much of the list is meant, or what is wrong with that.
-            fn page<K: $crate::look::paging::Cursor>(&self) -> Result<$crate::look::paging::Page<K>, String> {
-                $crate::look::paging::Page::read(self.after.as_deref(), self.limit)
+            fn page(&self) -> Result<$crate::look::paging::Page<$cursor>, String> {
+                let after = self.after.as_ref().map($crate::look::paging::After::as_str);
+                $crate::look::paging::Page::read(after, self.limit)
             }
         }
     };
 }
 pub(super) use asks;
+
+/// A place in a list whose rows have such keys, as it was handed out. What is wrong with it is said when it is read.
+#[derive(Deserialize)]
+#[serde(transparent, bound = "")]
+pub(crate) struct After<K> {
+    text: String,
+    #[serde(skip)]
+    key: PhantomData<fn() -> K>,
+}
+
+impl<K> After<K> {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<K> Clone for After<K> {
+    fn clone(&self) -> Self {
+        Self { text: self.text.clone(), key: PhantomData }
+    }
+}
+
+impl<K> fmt::Debug for After<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl<K: Cursor> JsonSchema for After<K> {
+    fn schema_name() -> Cow<'static, str> {
+        "After".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        match K::PATTERN {
+            Some(pattern) => json_schema!({ "type": "string", "pattern": pattern }),
+            None => json_schema!({ "type": "string" }),
+        }
+    }
+}
 
 /// How much of a list is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +136,9 @@ impl<K: Cursor> Page<K> {
 
 /// What the rows of a list are ordered by, and found again by.
 pub(crate) trait Cursor: Ord {
+    /// What every place looks like, for the schema; nothing where any text is one.
+    const PATTERN: Option<&str>;
+
     /// As it is handed out.
     fn text(&self) -> String;
 
@@ -100,6 +150,8 @@ pub(crate) trait Cursor: Ord {
 
 /// A name: whatever text it is, something may stand behind it.
 impl Cursor for String {
+    const PATTERN: Option<&str> = None;
+
     fn text(&self) -> String {
         self.clone()
     }
@@ -109,45 +161,66 @@ impl Cursor for String {
     }
 }
 
-macro_rules! as_written {
-    ($($kind:ty),*) => {$(
-        impl Cursor for $kind {
-            fn text(&self) -> String {
-                self.to_string()
-            }
+impl Cursor for BreakerKey {
+    const PATTERN: Option<&str> = Some(Self::PATTERN);
 
-            fn read(text: &str) -> Option<Self> {
-                text.parse().ok()
-            }
-        }
-    )*};
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
 }
 
-as_written!(u64, BreakerKey);
+impl Cursor for u64 {
+    const PATTERN: Option<&str> = Some("^[0-9]{1,20}$");
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        number(text)
+    }
+}
 
 /// The newest has the highest number, and comes first.
 impl Cursor for Reverse<u64> {
+    const PATTERN: Option<&str> = u64::PATTERN;
+
     fn text(&self) -> String {
         self.0.to_string()
     }
 
     fn read(text: &str) -> Option<Self> {
-        text.parse().ok().map(Reverse)
+        number(text).map(Reverse)
     }
 }
 
 /// The newest comes first.
 impl Cursor for Reverse<Position> {
+    const PATTERN: Option<&str> = Some("^[0-9]{1,20}-[0-9]{1,20}$");
+
     fn text(&self) -> String {
         self.0.to_string()
     }
 
     fn read(text: &str) -> Option<Self> {
-        text.parse().ok().map(Reverse)
+        let (first, second) = text.split_once('-')?;
+        Some(Reverse(Position(number(first)?, number(second)?)))
     }
 }
 
+/// A number of at most twenty digits. One that is too large for any row stands behind all of them.
+fn number(text: &str) -> Option<u64> {
+    let is_number = (1..=20).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
 impl Cursor for Key {
+    const PATTERN: Option<&str> = Some("^[0-9a-f]{64}$");
+
     fn text(&self) -> String {
         self.0.to_hex()
     }
@@ -180,7 +253,7 @@ impl JsonSchema for NamedTool {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
+        tool_schema()
     }
 }
 
@@ -232,7 +305,7 @@ mod tests {
 
     #[test]
     fn every_place_comes_back_as_it_was() {
-        fn back<K: Cursor + std::fmt::Debug>(key: &K) {
+        fn back<K: Cursor + fmt::Debug>(key: &K) {
             assert_eq!(K::read(&key.text()).as_ref(), Some(key));
         }
         back(&"bank/päy ü".to_owned());

@@ -36,7 +36,7 @@ pub async fn story(steadfast: &Steadfast, request: &str) -> Result<Option<Story>
 
 asks! {
     /// Which calls are asked for.
-    RunningAsked {
+    RunningAsked by Reverse<u64> {
         /// Of this tenant.
         tenant: TenantId,
         /// Of this tool: `namespace/tool`.
@@ -57,7 +57,7 @@ pub struct Running {
 
 /// The calls that run.
 pub fn running(steadfast: &Steadfast, asked: &RunningAsked) -> Result<Running, String> {
-    let page = asked.page::<Reverse<u64>>()?;
+    let page = asked.page()?;
     let all = steadfast.recent().running().into_iter().filter(|call| {
         fits(asked.tenant.as_ref(), call.tenant.as_ref())
             && fits(asked.tool.as_ref().map(|named| &named.0), Some(&call.tool))

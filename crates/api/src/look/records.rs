@@ -13,7 +13,7 @@ use super::paging::{Cursor as _, NamedTool, asks};
 
 asks! {
     /// Which records are asked for.
-    RecordsAsked {
+    RecordsAsked by Key {
         /// Of this tenant.
         tenant: TenantId,
         /// Of this tool: `namespace/tool`.
@@ -35,7 +35,7 @@ pub struct RecordsWanted {
 impl RecordsAsked {
     /// What is meant, or what is wrong with it.
     pub fn read(self) -> Result<RecordsWanted, String> {
-        let page = self.page::<Key>()?;
+        let page = self.page()?;
         let selection = Selection {
             tool: self.tool.map(|NamedTool(tool)| tool),
             session: self.session,

@@ -8,7 +8,7 @@ use super::paging::asks;
 
 asks! {
     /// Which settings are asked for.
-    SettingsAsked {
+    SettingsAsked by String {
         /// Those whose name begins so.
         prefix: String,
     }
@@ -42,7 +42,7 @@ pub struct Setting {
 
 /// The settings that are not of a tool.
 pub fn settings(config: &Config, asked: &SettingsAsked) -> Result<Settings, String> {
-    let page = asked.page::<String>()?;
+    let page = asked.page()?;
     let shown = config.shown().into_iter();
     let shown =
         shown.filter(|shown| asked.prefix.as_ref().is_none_or(|prefix| shown.setting.starts_with(prefix)));

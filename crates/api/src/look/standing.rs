@@ -19,7 +19,7 @@ use super::view::view;
 
 asks! {
     /// Which breakers are asked for.
-    BreakersAsked {
+    BreakersAsked by BreakerKey {
         /// Those of this tenant; otherwise those that belong to none.
         tenant: TenantId,
         /// That of this tool: `namespace/tool`.
@@ -42,7 +42,7 @@ pub struct Breakers {
 
 /// The breakers that anything is known of.
 pub async fn breakers(engine: &Engine, asked: &BreakersAsked) -> Result<Breakers, String> {
-    let page = asked.page::<BreakerKey>()?;
+    let page = asked.page()?;
     let all = engine.breakers(asked.tenant.as_ref()).await.into_iter().filter(|breaker| {
         let tool = match &breaker.key {
             BreakerKey::Tool(tool) => Some(tool),
@@ -58,7 +58,7 @@ pub async fn breakers(engine: &Engine, asked: &BreakersAsked) -> Result<Breakers
 
 asks! {
     /// Whose trust is asked for.
-    TrustAsked {
+    TrustAsked by String {
         /// That of this tenant; otherwise what belongs to none.
         tenant: TenantId,
         /// Of this tool: `namespace/tool`.
@@ -81,7 +81,7 @@ pub struct Trust {
 
 /// Whoever is not simply trusted.
 pub fn trust(engine: &Engine, asked: &TrustAsked) -> Result<Trust, String> {
-    let page = asked.page::<String>()?;
+    let page = asked.page()?;
     let all =
         engine.trust(asked.tenant.as_ref()).into_iter().filter(|TrustStatus { standing: one, .. }| {
             asked.tool.as_ref().is_none_or(|NamedTool(tool)| {
@@ -169,7 +169,7 @@ view! {
 
 asks! {
     /// Which domains are asked for.
-    DomainsAsked {
+    DomainsAsked by String {
         /// As this tenant uses them; otherwise as those do who belong to none.
         tenant: TenantId,
         /// This host or server.
@@ -190,7 +190,7 @@ pub struct Domains {
 
 /// Lists how calls to hosts and servers went.
 pub fn domains(engine: &Engine, asked: &DomainsAsked) -> Result<Domains, String> {
-    let page = asked.page::<String>()?;
+    let page = asked.page()?;
     let all = engine.domains(asked.tenant.as_ref()).into_iter().filter(|view| {
         fits(asked.domain.as_ref(), Some(&view.domain))
             && fits(asked.failed.as_ref(), Some(&(view.failures > 0)))
@@ -201,7 +201,7 @@ pub fn domains(engine: &Engine, asked: &DomainsAsked) -> Result<Domains, String>
 
 asks! {
     /// Which models are asked for.
-    ModelsAsked {
+    ModelsAsked by String {
         /// As this tenant uses them; otherwise as those do who belong to none.
         tenant: TenantId,
         /// This model.
@@ -222,7 +222,7 @@ pub struct Models {
 
 /// Lists how well models do with tools.
 pub fn models(engine: &Engine, asked: &ModelsAsked) -> Result<Models, String> {
-    let page = asked.page::<String>()?;
+    let page = asked.page()?;
     let all = engine.model_scores(asked.tenant.as_ref()).into_iter().filter(|one| {
         fits(asked.model.as_ref(), one.model.as_ref())
             && fits(asked.tool.as_ref().map(|named| &named.0), one.tool.as_ref())
@@ -233,7 +233,7 @@ pub fn models(engine: &Engine, asked: &ModelsAsked) -> Result<Models, String> {
 
 asks! {
     /// Which requests are asked for.
-    ApprovalsAsked {
+    ApprovalsAsked by u64 {
         /// Those of this tenant; otherwise those that belong to none.
         tenant: TenantId,
         /// For this tool: `namespace/tool`.
@@ -322,7 +322,7 @@ view! {
 
 /// What waits for a person.
 pub fn approvals(engine: &Engine, asked: &ApprovalsAsked) -> Result<Approvals, String> {
-    let page = asked.page::<u64>()?;
+    let page = asked.page()?;
     let all = engine.approvals(asked.tenant.as_ref()).into_iter().filter(|(_, request)| {
         fits(asked.tool.as_ref().map(|named| &named.0), Some(&request.tool))
             && fits(asked.session.as_ref(), request.session.as_ref())
@@ -334,7 +334,7 @@ pub fn approvals(engine: &Engine, asked: &ApprovalsAsked) -> Result<Approvals, S
 
 asks! {
     /// What is asked of the guard.
-    GuardAsked {
+    GuardAsked by String {
         /// Conversations of this tenant; otherwise those that belong to none.
         tenant: TenantId,
         /// What is about this tool: `namespace/tool`.
@@ -363,7 +363,7 @@ enum Guarded {
 
 /// Whom the guard stops, and when it acted.
 pub fn guard(engine: &Engine, asked: &GuardAsked) -> Result<Guard, String> {
-    let page = asked.page::<String>()?;
+    let page = asked.page()?;
     let GuardView { stopped, trips } = engine.guard(asked.tenant.as_ref());
     let tool = asked.tool.as_ref().map(|named| &named.0);
     let session = asked.session.as_ref();

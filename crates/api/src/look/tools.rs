@@ -10,7 +10,7 @@ use super::paging::{asks, fits};
 
 asks! {
     /// Which tools are asked for.
-    ToolsAsked {
+    ToolsAsked by BreakerKey {
         /// As this tenant uses them; otherwise as those do who belong to none.
         tenant: TenantId,
         /// Those of this group or server.
@@ -68,7 +68,7 @@ pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<ToolAn
 
 /// The tools that can be called here, as far as they are known, and those that were.
 pub async fn tools(engine: &Engine, shelf: &dyn Shelf, asked: &ToolsAsked) -> Result<Tools, String> {
-    let page = asked.page::<BreakerKey>()?;
+    let page = asked.page()?;
     let all = engine.tools(asked.tenant.as_ref(), shelf.list()).await.into_iter().filter(|view| {
         fits(asked.namespace.as_ref(), Some(&view.tool.namespace))
             && asked.prefix.as_ref().is_none_or(|prefix| view.tool.to_string().starts_with(prefix))

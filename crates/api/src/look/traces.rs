@@ -20,7 +20,7 @@ use super::view::view;
 
 asks! {
     /// Which turns are asked for.
-    TracesAsked {
+    TracesAsked by Reverse<Position> {
         /// Of this tenant.
         tenant: TenantId,
         /// Of this conversation.
@@ -33,7 +33,7 @@ asks! {
 impl TracesAsked {
     /// What is meant, or what is wrong with it.
     pub fn read(self) -> Result<TurnsWanted, String> {
-        let page = self.page::<Reverse<Position>>()?;
+        let page = self.page()?;
         Ok(TurnsWanted {
             tenant: self.tenant,
             session: self.session,

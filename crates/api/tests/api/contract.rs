@@ -53,7 +53,11 @@ async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_li
         let parameters = operation["parameters"].as_array().into_iter().flatten();
         let known: Vec<_> = parameters
             .filter(|parameter| parameter["in"] == "query")
-            .map(|parameter| format!("`{}`", parameter["name"].as_str().unwrap()))
+            .flat_map(|parameter| match parameter["schema"].get("properties") {
+                // Several that have to fit each other.
+                Some(parts) => parts.as_object().unwrap().keys().map(|name| format!("`{name}`")).collect(),
+                None => vec![format!("`{}`", parameter["name"].as_str().unwrap())],
+            })
             .collect();
         let takes = if known.is_empty() { "no query parameters".to_owned() } else { known.join(", ") };
         let whole = format!("{} {path} takes {takes}", method.to_uppercase());
@@ -192,6 +196,120 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
     }
     for told in ["error false", "retry_exhausted true"] {
         assert!(seen.contains_key(told), "{told}: {seen:?}");
+    }
+}
+
+/// What got through: requests that fitted the document and were answered with 400, or that did not and were taken. Every other
+/// request is for the generator, in the tests of the gateway.
+#[tokio::test(start_paused = true)]
+async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
+    let world = World::new(&[]).await;
+    let document = &world.document;
+    // Each is a call of its own: an equal one would wait for it.
+    let envelope = |pointer: &str, value: Value| {
+        let mut envelope = crate::support::envelope("host/tool", json!({ pointer: value }));
+        envelope["payload"]["callHints"] = json!({});
+        envelope["transport"] = json!({ "retryBudget": {} });
+        let (object, field) = pointer.rsplit_once('/').unwrap();
+        envelope.pointer_mut(object).unwrap()[field] = value;
+        envelope
+    };
+    let plan = |calls: Value| {
+        let target = json!({ "sessionKey": "s", "actorId": "ann" });
+        json!({ "contractVersion": "1.1", "target": target, "plan": { "calls": calls } })
+    };
+    let failed = |error: Value| json!({ "toolName": "t", "error": error });
+    let (call, report) = ("/v1/calls/begin", "/v1/failures");
+    let (fits, does_not, contradicts) = (true, false, StatusCode::UNPROCESSABLE_ENTITY);
+    let heartbeat = "/v1/calls/x/heartbeat";
+    let cases = [
+        (call, envelope("/payload/callHints/timeoutMs", json!(0)), does_not, StatusCode::BAD_REQUEST),
+        (call, envelope("/payload/callHints/timeoutMs", json!(23.0)), fits, StatusCode::OK),
+        (call, envelope("/payload/callHints/timeoutMs", json!(23.5)), does_not, StatusCode::BAD_REQUEST),
+        (call, envelope("/transport/retryBudget/maxAttempts", json!(0)), does_not, StatusCode::BAD_REQUEST),
+        (call, envelope("/transport/retryBudget/maxAttempts", json!(u64::MAX)), fits, StatusCode::OK),
+        (call, envelope("/toolCallId", Value::Null), fits, StatusCode::OK),
+        (heartbeat, json!({ "attempt": 23.0 }), fits, StatusCode::NOT_FOUND),
+        (report, failed(Value::Null), does_not, StatusCode::BAD_REQUEST),
+        (report, failed(json!("")), does_not, StatusCode::BAD_REQUEST),
+        (report, failed(json!({})), does_not, StatusCode::BAD_REQUEST),
+        (report, failed(json!({ "why": "no disk" })), fits, StatusCode::OK),
+        (report, failed(json!(" ")), fits, StatusCode::OK),
+        ("/v1/turns", plan(json!([])), does_not, StatusCode::BAD_REQUEST),
+        ("/v1/turns", plan(json!([{ "id": "a", "tool": "t" }])), does_not, StatusCode::BAD_REQUEST),
+        ("/v1/turns", plan(json!([{ "id": "a", "tool": "t/x", "dependsOn": ["b"] }])), fits, contradicts),
+        ("/v1/turns", plan(json!([{ "id": "a", "tool": "t/x", "dependsOn": ["a"] }])), fits, contradicts),
+    ];
+    for (path, body, does_fit, status) in cases {
+        let template = path.replace("/x/", "/{id}/");
+        let schema =
+            &document["paths"][&template]["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let whole = json!({ "allOf": [schema], "components": document["components"] });
+        let validator = jsonschema::draft202012::new(&whole).unwrap();
+        assert_eq!(validator.is_valid(&body), does_fit, "{path}: {body}");
+        let said = world.post(path, &[("authorization", "Bearer person")], &body.to_string()).await;
+        assert_eq!(said.status, status, "{path} {body}: {}", said.body);
+    }
+}
+
+/// Combinations of query parameters that exclude each other are in the document, and so are cursors and names.
+#[tokio::test(start_paused = true)]
+async fn a_query_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
+    let (api, _steadfast) = api().await;
+    let (_, document) = get(&api, "/openapi.json").await;
+    let key = "7c".repeat(32);
+    let long = "ä".repeat(257);
+    let cases = [
+        ("delete", "/v1/records", json!({}), false),
+        ("delete", "/v1/records", json!({ "key": key }), true),
+        ("delete", "/v1/records", json!({ "key": key, "tool": "a/b" }), false),
+        ("delete", "/v1/records", json!({ "tool": "a/b", "tenant": "acme" }), true),
+        ("delete", "/v1/records", json!({ "tool": "a" }), false),
+        ("get", "/v1/records", json!({ "tenant": "" }), false),
+        ("get", "/v1/records", json!({ "tenant": "ä".repeat(256) }), true),
+        ("get", "/v1/records", json!({ "tenant": long }), false),
+        ("get", "/v1/records", json!({ "tenant": "a\u{7f}b" }), false),
+        ("get", "/v1/records", json!({ "after": "" }), false),
+        ("get", "/v1/records", json!({ "after": key }), true),
+        ("get", "/v1/history", json!({ "after": "99999999999999999999-0" }), true),
+        ("get", "/v1/history", json!({ "after": "7" }), false),
+        ("get", "/v1/approvals", json!({ "after": "+5" }), false),
+        ("get", "/v1/approvals", json!({ "after": "99999999999999999999" }), true),
+        ("get", "/v1/breakers", json!({ "after": "tool:a=C3=A4:b" }), true),
+        ("get", "/v1/breakers", json!({ "after": "dependency:=C3" }), false),
+        ("get", "/v1/breakers", json!({ "after": "dependency:=2A" }), false),
+        ("get", "/v1/breakers", json!({ "after": "dependency:=C2=85" }), false),
+        ("get", "/v1/tools", json!({ "after": "dependency:=ED=A0=80" }), false),
+        ("get", "/v1/tools", json!({ "after": "dependency:*" }), true),
+    ];
+    for (method, path, query, fits) in cases {
+        let parameters = document["paths"][path][method]["parameters"].as_array().unwrap();
+        let named = |name: &str| parameters.iter().find(|one| one["name"] == name && one["in"] == "query");
+        let fits_schema = |schema: &Value, value: &Value| {
+            let whole = json!({ "allOf": [schema], "components": document["components"] });
+            jsonschema::draft202012::new(&whole).unwrap().is_valid(value)
+        };
+        let is_valid = match named("which") {
+            Some(which) => fits_schema(&which["schema"], &query),
+            None => query
+                .as_object()
+                .unwrap()
+                .iter()
+                .all(|(name, value)| fits_schema(&named(name).unwrap()["schema"], value)),
+        };
+        assert_eq!(is_valid, fits, "{method} {path} {query}");
+        let pairs: Vec<_> = query
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| {
+                let bytes = value.as_str().unwrap().bytes();
+                format!("{name}={}", bytes.map(|byte| format!("%{byte:02X}")).collect::<String>())
+            })
+            .collect();
+        let said = send(&api, method, &format!("{path}?{}", pairs.join("&")), "").await;
+        let expected = if fits { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+        assert_eq!(said.status, expected, "{method} {path} {query}: {}", said.message);
     }
 }
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use super::{MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::id::{
-    ActorId, AgentId, CorrelationId, Domain, InvalidId, MAX_ID_BYTES, ModelId, Namespace, RequestId,
-    SessionKey, TenantId, ToolCallId, ToolName, ToolRef, TurnId, WorkspaceId,
+    ActorId, AgentId, CorrelationId, Domain, InvalidId, ModelId, Namespace, RequestId, SessionKey, TenantId,
+    ToolCallId, ToolName, ToolRef, TurnId, WorkspaceId, check_id,
 };
 use crate::key::{DedupeMode, GivenKey};
 use crate::output::RawJson;
@@ -42,12 +44,15 @@ pub struct CallEnvelope {
     pub payload: Payload,
     /// How the call may be carried out.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Transport>"))]
     pub transport: Transport,
     /// When it has to be over, and what it is tagged with.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Control>"))]
     pub control: Control,
     /// The trace that it belongs to.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
     pub trace: Trace,
     /// Fields that we do not know.
     #[serde(flatten)]
@@ -115,7 +120,8 @@ pub struct Target {
     /// The conversation.
     pub session_key: SessionKey,
     /// The user or account. Over the network it comes from the token and need not be here; an envelope that names another
-    /// is refused.
+    /// is refused. Where callers need no token, and with the admin token, it is the user who runs the gateway unless the
+    /// envelope names another.
     #[cfg_attr(feature = "schema", schemars(with = "Option<ActorId>"))]
     pub actor_id: ActorId,
     /// The workspace, where the host has such a thing.
@@ -156,6 +162,7 @@ pub struct Payload {
     pub idempotency_key: Option<IdempotencyKey>,
     /// What the caller knows about the call.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<CallHints>"))]
     pub call_hints: CallHints,
     /// Fields that we do not know.
     #[serde(flatten)]
@@ -183,7 +190,7 @@ impl IdempotencyKey {
     /// The key, if the text can be one: what holds for identifiers holds for keys.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidId> {
         let text = text.as_ref();
-        check_text(text)?;
+        check_id(text)?;
         Ok(Self(Redacted::new(Arc::from(text))))
     }
 
@@ -212,20 +219,21 @@ impl schemars::JsonSchema for IdempotencyKey {
         "IdempotencyKey".into()
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES })
+        crate::id::id_schema()
     }
 }
 
-/// What holds for the text of identifiers, for texts that are none.
-pub(super) fn check_text(text: &str) -> Result<(), InvalidId> {
-    if text.is_empty() {
-        Err(InvalidId::Empty)
-    } else if text.len() > MAX_ID_BYTES {
-        Err(InvalidId::TooLong { bytes: text.len() })
-    } else if text.chars().any(char::is_control) {
-        Err(InvalidId::ControlCharacter)
-    } else {
-        Ok(())
+/// The schema of texts that are no identifiers and must look like one.
+#[cfg(feature = "schema")]
+struct ShortText;
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for ShortText {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ShortText".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        crate::id::id_schema()
     }
 }
 
@@ -236,6 +244,7 @@ pub(super) fn check_text(text: &str) -> Result<(), InvalidId> {
 pub struct CallHints {
     /// Rather refuse the call than run it without a record.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<bool>"))]
     pub safety_critical: bool,
     /// Whether running it twice does no harm; nothing if the caller does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -258,6 +267,7 @@ pub struct Transport {
     pub dedupe_mode: Option<DedupeMode>,
     /// How often and how long it may be tried.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<RetryLimits>"))]
     pub retry_budget: RetryLimits,
     /// Which coarser breaker guards the call too.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,9 +284,11 @@ pub struct Transport {
 pub struct RetryLimits {
     /// Attempts in all, the first one included.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>", range(min = 1, max = u64::MAX)))]
     pub max_attempts: Option<u32>,
     /// Time in which attempts may start.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = u64::MAX)))]
     pub max_elapsed_ms: Option<u64>,
     /// Fields that we do not know.
     #[serde(flatten)]
@@ -306,9 +318,11 @@ pub struct Control {
     pub deadline_at_ms: Option<Timestamp>,
     /// Tags, for logs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<ShortText>>", length(max = MAX_TAGS)))]
     pub request_tags: Vec<String>,
     /// The hook that made the call, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<ShortText>"))]
     pub from_hook: Option<String>,
     /// Fields that we do not know.
     #[serde(flatten)]
@@ -322,9 +336,11 @@ pub struct Control {
 pub struct TurnControl {
     /// Tags, for logs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<ShortText>>", length(max = MAX_TAGS)))]
     pub request_tags: Vec<String>,
     /// The hook that made the turn, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<ShortText>"))]
     pub from_hook: Option<String>,
     /// Fields that we do not know.
     #[serde(flatten)]
@@ -338,9 +354,15 @@ pub struct TurnControl {
 pub struct Trace {
     /// W3C trace context.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<ShortText>"))]
     pub traceparent: Option<String>,
-    /// W3C baggage. It is passed on to the tool; only its names are kept and logged.
+    /// W3C baggage: names and values are at most 8192 bytes together. It is passed on to the tool; only its names are kept and
+    /// logged.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "Option<BTreeMap<String, String>>", extend("maxProperties" = MAX_BAGGAGE_ENTRIES))
+    )]
     pub baggage: BTreeMap<String, String>,
     /// Fields that we do not know.
     #[serde(flatten)]

@@ -7,12 +7,12 @@ use std::fmt;
 
 use super::call::{
     BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, RetryLimits,
-    Target, Trace, Transport, TurnControl, Unknown, check_text,
+    Target, Trace, Transport, TurnControl, Unknown,
 };
 use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::code::Code;
-use crate::id::{ActorId, InvalidId};
+use crate::id::{ActorId, InvalidId, check_id};
 use crate::json::{Document, JsonError, Kind, Limits, Position, Value};
 use crate::key::DedupeMode;
 use crate::output::RawJson;
@@ -67,10 +67,20 @@ pub enum EnvelopeError {
         problems: Vec<Problem>,
         /// How many more there are beyond those listed.
         more: usize,
+        /// How many of all of them are fields that we do not know, which only a strict caller calls a mistake.
+        unknown: usize,
     },
 }
 
 impl EnvelopeError {
+    /// True if the envelope fits the schema, and only has fields that we do not know.
+    pub fn is_of_unknown_fields(&self) -> bool {
+        match self {
+            Self::Json(_) | Self::Arguments { .. } => false,
+            Self::Fields { problems, more, unknown, .. } => problems.len() + more == *unknown,
+        }
+    }
+
     /// The code for the answer.
     pub const fn code(&self) -> Code {
         match self {
@@ -140,6 +150,8 @@ pub(crate) struct Reader {
     version: Option<Code>,
     problems: Vec<Problem>,
     more: usize,
+    /// How many of them are fields that we do not know.
+    refused: usize,
 }
 
 /// An object that is being read. Without a value it is absent or was already complained about.
@@ -155,7 +167,7 @@ pub(crate) type Wrong = String;
 
 impl Reader {
     pub(crate) const fn new(unknown: UnknownFields) -> Self {
-        Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0 }
+        Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0, refused: 0 }
     }
 
     /// For an envelope of this sender.
@@ -171,6 +183,7 @@ impl Reader {
                 code: self.version.unwrap_or(Code::InvalidEnvelope),
                 problems: self.problems,
                 more: self.more,
+                unknown: self.refused,
             }),
         }
     }
@@ -474,6 +487,7 @@ impl Reader {
                         Some(known) => format!("no such field; \"{known}\" may be meant"),
                         None => format!("no such field; there are {}", object.known.join(", ")),
                     };
+                    self.refused += 1;
                     self.problem(join(object.path, &shown(&name)), expected, describe(value));
                 }
             }
@@ -502,7 +516,7 @@ pub(crate) fn id<T: TryFrom<String, Error = InvalidId>>(value: Value<'_>) -> Res
 
 pub(crate) fn text(value: Value<'_>) -> Result<String, Wrong> {
     let text = value.as_str().ok_or_else(|| describe(value))?;
-    check_text(&text).map_err(describe_invalid)?;
+    check_id(&text).map_err(describe_invalid)?;
     Ok(text.into_owned())
 }
 
@@ -536,7 +550,7 @@ pub(crate) fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(Value<'d
 fn describe_invalid(invalid: InvalidId) -> Wrong {
     match invalid {
         InvalidId::Empty => "an empty text".to_owned(),
-        InvalidId::TooLong { bytes } => format!("{bytes} bytes"),
+        InvalidId::TooLong { length } => format!("{length} characters"),
         InvalidId::ControlCharacter => "a control character in it".to_owned(),
     }
 }
@@ -583,7 +597,7 @@ const MAX_PROBLEMS: usize = 32;
 /// Bytes of the caller's own text in one mistake.
 const MAX_SHOWN: usize = 48;
 
-pub(crate) const ID: &str = "a text of 1 to 256 bytes without control characters";
+pub(crate) const ID: &str = "a text of 1 to 256 characters without control characters";
 pub(crate) const TRUTH: &str = "true or false";
 pub(crate) const MILLISECONDS: &str = "a whole number of milliseconds";
 

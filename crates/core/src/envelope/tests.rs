@@ -95,7 +95,7 @@ fn tr_1_a_malformed_envelope_is_a_terminal_error_and_never_becomes_a_call() {
     assert_eq!(
         body.message,
         "the envelope is not valid: contractVersion: expected \"1.1\", found the text \"9.0\"; \
-         toolName: expected a text of 1 to 256 bytes without control characters, found nothing"
+         toolName: expected a text of 1 to 256 characters without control characters, found nothing"
     );
 
     let valid = parse(&minimal()).unwrap();
@@ -104,14 +104,14 @@ fn tr_1_a_malformed_envelope_is_a_terminal_error_and_never_becomes_a_call() {
 
 #[test]
 fn tr_1_every_mistake_is_named_with_its_path() {
-    const ID: &str = "expected a text of 1 to 256 bytes without control characters, found";
+    const ID: &str = "expected a text of 1 to 256 characters without control characters, found";
     const MODE: &str = "expected \"enforced\", \"bestEffort\" or \"disabled\", found";
     let cases: Vec<(&str, Option<Json>, String)> = vec![
         ("requestId", None, format!("requestId: {ID} nothing")),
         ("requestId", Some(json!(7)), format!("requestId: {ID} the number 7")),
         ("requestId", Some(json!(null)), format!("requestId: {ID} null")),
         ("requestId", Some(json!("")), format!("requestId: {ID} an empty text")),
-        ("requestId", Some(json!("x".repeat(257))), format!("requestId: {ID} 257 bytes")),
+        ("requestId", Some(json!("x".repeat(257))), format!("requestId: {ID} 257 characters")),
         ("toolName", Some(json!("a\nb")), format!("toolName: {ID} a control character in it")),
         ("toolNamespace", Some(json!({})), format!("toolNamespace: {ID} an object")),
         ("target", None, "target: expected an object, found nothing".into()),
@@ -224,7 +224,7 @@ fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
     misspelt["tool_name"] = json!("read");
     assert_eq!(
         problems(parse(&misspelt)),
-        ["toolName: expected a text of 1 to 256 bytes without control characters, \
+        ["toolName: expected a text of 1 to 256 characters without control characters, \
           found nothing (\"tool_name\" is spelled \"toolName\")"]
     );
 }

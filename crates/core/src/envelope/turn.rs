@@ -19,9 +19,11 @@ pub struct TurnEnvelope {
     pub target: Target,
     /// What its calls are tagged with.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<TurnControl>"))]
     pub control: TurnControl,
     /// The trace that the turn belongs to.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
     pub trace: Trace,
     /// What is to be done, read by [`Plan::parse`](crate::turn::Plan::parse).
     #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanShape"))]

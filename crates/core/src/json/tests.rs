@@ -56,9 +56,20 @@ fn numbers_keep_every_digit_and_fit_or_are_none() {
     for (text, as_u64) in [
         ("18446744073709551615", Some(u64::MAX)),
         ("18446744073709551616", None),
+        ("18446744073709551615.00", Some(u64::MAX)),
+        ("18446744073709551616.0", None),
         ("-1", None),
-        ("1.0", None),
-        ("1e2", None),
+        ("-0", Some(0)),
+        ("-0.0", Some(0)),
+        ("-1.0", None),
+        ("1.0", Some(1)),
+        ("1.5", None),
+        ("9007199254740993.0", Some(9_007_199_254_740_993)),
+        ("1e2", Some(100)),
+        ("2.3E1", Some(23)),
+        ("5e-1", None),
+        ("1e20", None),
+        ("1e400", None),
     ] {
         let document = parse(text).unwrap();
         assert_eq!(document.root().as_u64(), as_u64, "{text}");

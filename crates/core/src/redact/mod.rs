@@ -141,7 +141,7 @@ fn as_json(text: &str, nested_texts: u8) -> Option<Cow<'_, str>> {
     if !could_be || trimmed == MASK {
         return None;
     }
-    let limits = Limits { bytes: usize::MAX, depth: Limits::ENVELOPE.depth };
+    let limits = Limits { bytes: usize::MAX, depth: Limits::PARAMS.depth };
     let document = Document::parse(text.as_bytes(), limits).ok()?;
     Some(structure::redact(document.root(), nested_texts).map_or(Cow::Borrowed(text), Cow::Owned))
 }

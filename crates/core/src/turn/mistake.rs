@@ -102,6 +102,11 @@ impl PlanErrors {
         }
     }
 
+    /// True if every part of the plan fits the schema, and the parts do not fit each other: what no schema can say.
+    pub fn is_only_of_meaning(&self) -> bool {
+        self.errors.iter().all(|error| error.problem.is_of_meaning())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.errors.is_empty()
     }
@@ -128,6 +133,30 @@ impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.path.is_empty() { "the plan" } else { &self.path };
         write!(f, "{place}: {}", self.problem)
+    }
+}
+
+impl Problem {
+    /// True if a schema cannot say it.
+    const fn is_of_meaning(&self) -> bool {
+        match self {
+            Self::Json(_)
+            | Self::TooLarge { .. }
+            | Self::Missing(_)
+            | Self::UnknownField(_)
+            | Self::Expected { .. }
+            | Self::InvalidName(_)
+            | Self::ToolWithoutNamespace => false,
+            Self::DuplicateId { .. }
+            | Self::DuplicateDependency(_)
+            | Self::UnknownCall(_)
+            | Self::SelfReference
+            | Self::Cycle(_)
+            | Self::InvalidPointer(_)
+            | Self::BadReference(_)
+            | Self::DefaultMisses { .. }
+            | Self::DefaultNotAnObject(_) => true,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 
-use crate::id::MAX_ID_BYTES;
+use crate::id::{id_schema, tool_schema};
 
 use super::Limits;
 
@@ -19,10 +19,10 @@ impl JsonSchema for PlanShape {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let id = json!({ "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES });
+        let id = id_schema().to_value();
         let positive = json!({ "type": "integer", "minimum": 1, "maximum": u64::MAX });
         let tool = json!({ "anyOf": [
-            { "type": "string", "pattern": "^[^/]+/.+$", "description": "`namespace/tool`" },
+            tool_schema(),
             object(&json!({ "namespace": id, "tool": id }), &["namespace", "tool"]),
         ] });
         let params = json!({

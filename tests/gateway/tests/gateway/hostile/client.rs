@@ -374,11 +374,9 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
 fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_the_rule() {
     World::each("sf_5_two_ways", "", |world| {
         let mut client = Teller::start(&world);
-        let deep = format!(r#"{{"id":"x","deep":{}1{}}}"#, "[".repeat(64), "]".repeat(64));
         for (arguments, place, rule) in [
             (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"the name "id" stands twice in one object"#),
             (r#"{"id":"x","a":"\ud800"}"#, "column 17", "half of a surrogate pair stands alone"),
-            (deep.as_str(), "column 81", "more than 64 containers within each other"),
         ] {
             let asked = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{arguments}}}}}"#
@@ -390,6 +388,33 @@ fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_th
             }
         }
         assert_eq!(world.count("pay x") + world.count("pay y"), 0);
+        client.works(0);
+    });
+}
+
+/// They were refused beyond 64 levels, although every server that we know takes them: bare and behind us they are one call.
+#[test]
+fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
+    let nested = |levels: usize| {
+        // The arguments themselves are the first level.
+        let deep = format!("{}1{}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"deep","x":{deep}}}}}}}"#
+        )
+    };
+    World::each("sf_5_deep", "", |world| {
+        let mut client = Teller::start(&world);
+        for (done, levels) in (1..).zip([64, 65, 100, 125]) {
+            let answer = client.answer(nested(levels).as_bytes());
+            assert!(!answer["result"]["isError"].as_bool().unwrap_or_default(), "{levels}: {answer}");
+            assert_eq!(world.count("pay deep"), done, "{levels}: {answer}");
+        }
+        let refused = client.answer(nested(127).as_bytes());
+        assert!(
+            refused["error"]["message"].as_str().unwrap().contains("more than 128 containers"),
+            "{refused}"
+        );
+        assert_eq!(world.count("pay deep"), 4);
         client.works(0);
     });
 }

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use steadfast_config::{Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switched, Switches};
+use steadfast_config::{
+    AfterLoss, Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switched, Switches,
+};
+use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -125,6 +128,11 @@ impl Steadfast {
         };
         *checked = Some(StoreCheck { at: Instant::now(), outcome: outcome.clone() });
         outcome
+    }
+
+    /// Returns the loss of committed records that no operator has accepted yet.
+    pub async fn record_loss(&self) -> Result<Option<RecordLoss>, StoreError> {
+        steadfast_store::record_loss(&*self.store).await
     }
 
     /// Where the file went that was found in place of the store's and could not be used.
@@ -273,12 +281,25 @@ impl Opening {
         for note in live.current().notes() {
             tracing::warn!(event = "config.note", note);
         }
-        let Opened { store, set_aside } = plan.open_store(self.clock.clone(), self.on_damage).await?;
+        let Opened { store, set_aside, loss } = plan.open_store(self.clock.clone(), self.on_damage).await?;
         if let Some(path) = &set_aside {
             tracing::error!(
                 event = "store.set_aside",
                 to = %path.display(),
-                "the state file could not be used and was set aside; calls that it remembers may run again"
+                "the state file could not be used and was set aside"
+            );
+        }
+        if let Some(loss) = &loss {
+            let refuses = live.current().global().store.on_damage == AfterLoss::RefuseKeyed;
+            tracing::error!(
+                event = "store.records_lost",
+                %loss,
+                "{}",
+                if refuses {
+                    "calls with a key for tools that are not safe to repeat are refused until `steadfast state accept`"
+                } else {
+                    "calls that ran may run again"
+                }
             );
         }
         let (namespace, most_tools) = plan.metrics.clone();

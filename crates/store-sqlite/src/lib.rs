@@ -8,6 +8,7 @@
 //! A claim ends when, and only when, its owner's process is gone; where that cannot be judged, by time.
 
 mod fault;
+mod note;
 mod open;
 mod queue;
 mod reader;
@@ -33,8 +34,8 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, Release, RenewVerdict, Resolve,
-    ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
+    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, RecordLoss, Release, RenewVerdict,
+    Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -45,9 +46,10 @@ use steadfast_store::{
 };
 use tokio::sync::{broadcast, oneshot};
 
-pub use open::{OnDamage, OpenError};
+pub use open::{OnDamage, OnLoss, OpenError};
 
 use crate::fault::Fault;
+use crate::note::Boot;
 use crate::open::{Place, Role as Connected};
 use crate::queue::{Lane, Refused};
 use crate::reader::{Questions, Reader, Sought};
@@ -73,6 +75,8 @@ pub struct SqliteOptions {
     pub codec: Codec,
     /// What to do with a file that cannot be used.
     pub on_damage: OnDamage,
+    /// What to do after committed records were lost.
+    pub on_loss: OnLoss,
     /// How long an operation waits for other processes before it fails. Longer hides a process that hangs; shorter
     /// fails calls on a slow disk.
     pub patience: Duration,
@@ -93,9 +97,23 @@ impl SqliteOptions {
             process,
             codec: Codec::default(),
             on_damage: OnDamage::default(),
+            on_loss: OnLoss::default(),
             patience: Duration::from_secs(5),
             most_records: 250_000,
             most_bytes: 4 << 30,
+        }
+    }
+}
+
+impl SqliteOptions {
+    fn place(&self) -> Place {
+        Place {
+            path: self.path.clone(),
+            on_damage: self.on_damage,
+            on_loss: self.on_loss,
+            // SQLite counts in 31 bits, and nobody waits for an hour.
+            patience: self.patience.min(Duration::from_secs(3600)),
+            boot: Boot::of(&self.process.boot),
         }
     }
 }
@@ -106,6 +124,7 @@ pub struct SqliteStore {
     operations: Arc<Operations>,
     questions: Arc<Questions>,
     set_aside: Option<PathBuf>,
+    loss: Option<RecordLoss>,
     /// Up to which record the sweeps have looked for open ones that ended.
     swept: AtomicI64,
     threads: Vec<JoinHandle<()>>,
@@ -132,18 +151,21 @@ enum Silent {
 impl SqliteStore {
     /// Checks that the file could be opened, and makes and changes nothing. That it is damaged shows only when it is opened.
     pub fn inspect(options: &SqliteOptions) -> Result<(), OpenError> {
-        let SqliteOptions { path, on_damage, patience, .. } = options;
-        let patience = (*patience).min(Duration::from_secs(3600));
-        open::inspect(&Place { path: path.clone(), on_damage: *on_damage, patience })
+        open::inspect(&options.place())
+    }
+
+    /// Returns whether records were committed to this file once, by the note beside it. Makes and changes nothing.
+    pub fn held_records(path: &Path) -> bool {
+        let place = SqliteOptions::at(path).place();
+        place.note().read().is_some_and(|noted| noted.last.number > 0)
     }
 
     /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
     /// the disk needs: not to be called where others wait.
     pub fn open(options: SqliteOptions) -> Result<Self, OpenError> {
-        let SqliteOptions { path, clock, process, sight, codec, on_damage, patience, .. } = options;
-        // SQLite counts in 31 bits, and nobody waits for an hour.
-        let place = Place { path, on_damage, patience: patience.min(Duration::from_secs(3600)) };
-        let prepared = open::prepare(&place, clock.now())?;
+        let place = options.place();
+        let SqliteOptions { clock, process, sight, codec, .. } = options;
+        let prepared = open::prepare(&place, None, clock.now())?;
         let sql = |error: rusqlite::Error| open::sql_error(&place.path, &error);
         let first = open::connect(&place, Connected::Reader).map_err(sql)?;
         let number = |query: &str| first.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(sql);
@@ -151,12 +173,13 @@ impl SqliteStore {
         let document = view::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
         let bounds = Bounds { records: options.most_records.max(1), bytes: options.most_bytes };
         let given = Given { place: place.clone(), clock, process, sight, codec, bounds };
-        let shared = Arc::new(Shared::new(given, handle, prepared.marker));
+        let shared = Arc::new(Shared::new(given, handle, prepared.last));
         let mut store = Self {
             shared: shared.clone(),
             operations: Arc::new(Operations::new(MOST_OPERATIONS)),
             questions: Arc::new(Questions::new(MOST_QUESTIONS)),
             set_aside: prepared.set_aside,
+            loss: prepared.loss,
             swept: AtomicI64::new(0),
             threads: Vec::new(),
         };
@@ -177,6 +200,11 @@ impl SqliteStore {
     /// Where the file went that was found in place of ours and could not be used.
     pub fn set_aside(&self) -> Option<&Path> {
         self.set_aside.as_deref()
+    }
+
+    /// Returns the loss of committed records that was noticed when the file was opened.
+    pub fn noticed_loss(&self) -> Option<&RecordLoss> {
+        self.loss.as_ref()
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
@@ -299,6 +327,10 @@ impl Drop for SqliteStore {
         for thread in self.threads.drain(..) {
             // One that panicked has nothing more to say.
             let _ = thread.join();
+        }
+        // Another process may have died since the writer did this, and we were the last.
+        if !open::has_log(&self.shared.place) {
+            self.shared.close_note();
         }
     }
 }

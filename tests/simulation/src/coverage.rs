@@ -356,6 +356,7 @@ fn name_of_event(event: &Event) -> &'static str {
             ClaimVerdict::Nothing => "claimed: nothing",
             ClaimVerdict::Full => "claimed: full",
             ClaimVerdict::Closed => "claimed: closed",
+            ClaimVerdict::RecordsLost => "claimed: records lost",
         },
         Event::Woke(wake) => match wake {
             Wake::Time => "woke: time",

@@ -1,0 +1,338 @@
+//! Committed records that are lost: deleted, overwritten, cut off, replaced by an older copy. Each loss is noticed when the file
+//! is opened, and no death of a process is taken for one.
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{Address, Claim, ClaimVerdict, Commit, Known, LossCause, Marker, RecordLoss};
+use steadfast_store::{ManualClock, Store, accept_loss, record_loss};
+
+use super::world::{Folder, claim, is_replay, key, mine, patient, run, take};
+use crate::note::{Boot, Noted};
+use crate::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+fn options(folder: &Folder) -> SqliteOptions {
+    SqliteOptions { on_damage: OnDamage::SetAside, ..patient(folder.state()) }
+}
+
+fn open(folder: &Folder) -> SqliteStore {
+    SqliteStore::open(options(folder)).unwrap()
+}
+
+/// After the machine was started again.
+fn open_after_boot(folder: &Folder) -> SqliteStore {
+    let mut options = options(folder);
+    options.process.boot = "the next boot".into();
+    SqliteStore::open(options).unwrap()
+}
+
+fn file(folder: &Folder, suffix: &str) -> std::path::PathBuf {
+    folder.path.join(format!("state.db{suffix}"))
+}
+
+/// Copies the file with what lies beside it. Of a store that is open, that is what `kill -9` leaves.
+fn copied(from: &Folder) -> Folder {
+    let to = Folder::new();
+    for suffix in ["", "-wal", "-commits"] {
+        if file(from, suffix).exists() {
+            fs::copy(file(from, suffix), file(&to, suffix)).unwrap();
+        }
+    }
+    to
+}
+
+/// What three calls leave that were answered: of a process that was killed, or one that closed the file.
+async fn left_behind(killed: bool) -> Folder {
+    let folder = Folder::new();
+    let store = folder.open();
+    for name in KEYS {
+        run(&store, name).await;
+    }
+    if killed {
+        return copied(&folder);
+    }
+    close(store, &folder);
+    folder
+}
+
+/// Closes the file. Connections that are closed at the same moment take each other for one that stays, and leave the log where it
+/// is; the last one here takes it away.
+fn close(store: SqliteStore, folder: &Folder) {
+    drop(store);
+    let last = folder.bare();
+    last.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).unwrap();
+    last.close().unwrap();
+}
+
+fn noted(folder: &Folder) -> Noted {
+    options(folder).place().note().read().unwrap()
+}
+
+async fn verdict(store: &SqliteStore, claim: &Claim) -> ClaimVerdict {
+    store.claim(claim, &Known::default()).await.unwrap()
+}
+
+/// Until the loss is accepted no acknowledged key runs again; what does no harm goes on.
+async fn is_told_and_refused(store: &SqliteStore, what: &str) -> RecordLoss {
+    static CALL: AtomicU32 = AtomicU32::new(0);
+    let call = CALL.fetch_add(1, Ordering::Relaxed);
+    mine(verdict(store, &Claim { retry_safe: true, ..claim(&format!("safe {call}")) }).await);
+    let address = Address::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
+    mine(verdict(store, &Claim { address, ..claim("keyless") }).await);
+    is_refused(store, what).await
+}
+
+/// The same where whoever knew the lost records comes first with what it holds, also with calls without a key.
+async fn is_refused(store: &SqliteStore, what: &str) -> RecordLoss {
+    for name in KEYS {
+        let found = verdict(store, &claim(name)).await;
+        assert!(is_replay(&found) || found == ClaimVerdict::RecordsLost, "{what}: {name} is {found:?}");
+    }
+    let refused = verdict(store, &claim("never seen")).await;
+    assert_eq!(refused, ClaimVerdict::RecordsLost, "{what}: nobody can tell whether it was");
+    record_loss(store).await.unwrap().unwrap_or_else(|| panic!("{what}: nobody is told"))
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+fn garbage(path: &Path) {
+    let length = usize::try_from(fs::metadata(path).unwrap().len()).unwrap();
+    fs::write(path, vec![0xa5; length]).unwrap();
+}
+
+fn cut(path: &Path, length: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+#[tokio::test]
+async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not_run_again() {
+    type Damage = fn(&Folder);
+    let killed: [(&str, LossCause, Damage); 6] = [
+        ("log deleted", LossCause::Behind, |folder| fs::remove_file(file(folder, "-wal")).unwrap()),
+        ("log cut off", LossCause::Behind, |folder| cut(&file(folder, "-wal"), 5000)),
+        ("log garbage", LossCause::Behind, |folder| garbage(&file(folder, "-wal"))),
+        ("bits of the log flipped", LossCause::Behind, |folder| flip(&file(folder, "-wal"), 200)),
+        ("database truncated to nothing", LossCause::Missing, |folder| cut(&file(folder, ""), 0)),
+        ("database overwritten", LossCause::Unusable, |folder| garbage(&file(folder, ""))),
+    ];
+    let closed: [(&str, LossCause, Damage); 5] = [
+        ("database deleted", LossCause::Missing, |folder| fs::remove_file(file(folder, "")).unwrap()),
+        ("database truncated to nothing", LossCause::Missing, |folder| cut(&file(folder, ""), 0)),
+        ("database cut off", LossCause::Unusable, |folder| cut(&file(folder, ""), 5000)),
+        ("database overwritten", LossCause::Unusable, |folder| garbage(&file(folder, ""))),
+        ("another database in its place", LossCause::Replaced, |folder| {
+            let other = Folder::new();
+            close(other.open(), &other);
+            fs::copy(file(&other, ""), file(folder, "")).unwrap();
+        }),
+    ];
+    let cases = killed.map(|case| (true, case)).into_iter().chain(closed.map(|case| (false, case)));
+    for (was_killed, (what, cause, damage)) in cases {
+        let folder = left_behind(was_killed).await;
+        damage(&folder);
+        let store = open(&folder);
+        let loss = is_told_and_refused(&store, what).await;
+        assert_eq!(loss.cause, cause, "{what}");
+        assert_eq!(store.noticed_loss(), Some(&loss), "{what}");
+        // Two commits for each call.
+        assert_eq!(loss.commits, Some(6), "{what}");
+        assert!(loss.until.is_some(), "{what}");
+        let aside = cause == LossCause::Unusable || (was_killed && cause == LossCause::Missing);
+        assert_eq!(loss.set_aside.len(), usize::from(aside), "{what}: {loss:?}");
+        drop(store);
+
+        let store = open(&folder);
+        assert_eq!(store.noticed_loss(), None, "{what}: it is noticed once");
+        assert_eq!(is_told_and_refused(&store, what).await, loss, "{what}: and told until it is accepted");
+        assert_eq!(accept_loss(&store).await.unwrap(), Some(loss), "{what}");
+        assert_eq!(record_loss(&store).await.unwrap(), None, "{what}");
+        assert_eq!(noted(&folder).loss, None, "{what}");
+        take(&store, "a").await;
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_is_noticed_and_what_is_in_it_is_still_answered() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let store = folder.open();
+    run(&store, "later").await;
+    close(store, &folder);
+    fs::copy(file(&older, ""), file(&folder, "")).unwrap();
+    let store = open(&folder);
+    let loss = is_told_and_refused(&store, "older copy").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::Behind, Some(2)));
+    assert!(loss.after.is_some(), "since when");
+    assert!(is_replay(&verdict(&store, &claim("a")).await));
+    assert_eq!(verdict(&store, &claim("later")).await, ClaimVerdict::RecordsLost);
+}
+
+#[tokio::test]
+async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
+    let killed = left_behind(true).await;
+    let behind = copied(&killed);
+    // The number that was synced with the first commit.
+    let note = options(&behind).place().note();
+    let first = Commit { number: 1, ..noted(&behind).last };
+    note.replace(&Noted { last: first, ..noted(&behind) }).unwrap();
+    let closed = left_behind(false).await;
+    assert!(!noted(&killed).exact);
+    assert!(noted(&closed).exact);
+    for (what, folder) in [("killed", &killed), ("power cut, note behind", &behind), ("closed", &closed)] {
+        for first in [open, open_after_boot] {
+            let folder = copied(folder);
+            for reopen in [first, open_after_boot, open] {
+                let store = reopen(&folder);
+                assert_eq!(store.noticed_loss(), None, "{what}");
+                assert!(is_replay(&verdict(&store, &claim("c")).await), "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_behind() {
+    let folder = left_behind(true).await;
+    let surviving = {
+        // What is in the file itself, without the log.
+        let bare = copied(&folder);
+        fs::remove_file(file(&bare, "-wal")).unwrap();
+        drop(open(&bare));
+        Commit { number: 0, ..noted(&folder).last }
+    };
+    options(&folder).place().note().replace(&Noted { last: surviving, ..noted(&folder) }).unwrap();
+    fs::remove_file(file(&folder, "-wal")).unwrap();
+    let store = open_after_boot(&folder);
+    let loss = is_told_and_refused(&store, "power cut").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::LogMissing, None));
+}
+
+#[tokio::test]
+async fn a_loss_that_nobody_accepted_survives_the_next_one() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    close(open(&folder), &folder);
+    fs::remove_file(file(&folder, "")).unwrap();
+    let store = open(&folder);
+    let both = is_told_and_refused(&store, "second").await;
+    // The second one lost the commit that told of the first.
+    assert_eq!(both.commits, Some(7));
+    accept_loss(&store).await.unwrap().unwrap();
+    run(&store, "after").await;
+    close(store, &folder);
+    fs::remove_file(file(&folder, "")).unwrap();
+    let third = is_told_and_refused(&open(&folder), "third").await;
+    assert!(
+        third.commits < both.commits.map(|commits| commits + 3),
+        "what was accepted does not come back: {third:?}"
+    );
+}
+
+/// Whoever deals with a loss may die between the note and the file.
+#[tokio::test]
+async fn a_loss_is_told_once_by_whoever_dies_while_it_is_written_down() {
+    let loss = {
+        let folder = left_behind(false).await;
+        fs::remove_file(file(&folder, "")).unwrap();
+        open(&folder).noticed_loss().unwrap().clone()
+    };
+    // The note was written, the file was not.
+    let folder = left_behind(false).await;
+    let note = options(&folder).place().note();
+    let fresh = Commit { marker: Marker(7), number: 0, at: Timestamp::from_millis(1) };
+    note.replace(&Noted { last: fresh, exact: true, boot: note.boot(), loss: Some(loss.clone()) }).unwrap();
+    let store = open(&folder);
+    assert_eq!(store.noticed_loss(), None, "it is no new one");
+    assert_eq!(is_told_and_refused(&store, "half").await, loss);
+    drop(store);
+    // Both were written, and the number was not raised.
+    let last = Commit { number: 0, ..noted(&folder).last };
+    note.replace(&Noted { last, exact: true, boot: note.boot(), loss: Some(loss.clone()) }).unwrap();
+    let store = open(&folder);
+    assert_eq!(store.noticed_loss(), None);
+    assert_eq!(is_told_and_refused(&store, "nearly").await, loss);
+}
+
+#[tokio::test]
+async fn processes_that_run_notice_a_loss_once_and_all_see_it() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let stores = [open(&folder), open(&folder)];
+    run(&stores[0], "later").await;
+    verdict(&stores[1], &claim("a")).await;
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(file(&folder, suffix)).unwrap();
+    }
+    fs::rename(file(&older, ""), file(&folder, "")).unwrap();
+    let mut losses = Vec::new();
+    for store in &stores {
+        losses.push(is_refused(store, "while running").await);
+    }
+    assert_eq!(losses[0], losses[1]);
+    assert_eq!(losses[0].commits, Some(2));
+    accept_loss(&stores[1]).await.unwrap().unwrap();
+    assert_eq!(record_loss(&stores[0]).await.unwrap(), None);
+    take(&open(&folder), "later").await;
+}
+
+/// `rm state.db*` takes the note too; whoever had the file open still knows.
+#[tokio::test]
+async fn a_process_that_runs_notices_a_loss_without_the_note() {
+    let folder = left_behind(false).await;
+    let store = open(&folder);
+    assert!(is_replay(&verdict(&store, &claim("a")).await));
+    for suffix in ["", "-wal", "-shm", "-commits"] {
+        fs::remove_file(file(&folder, suffix)).unwrap();
+    }
+    let loss = is_refused(&store, "all deleted").await;
+    assert_eq!(loss.cause, LossCause::Missing);
+}
+
+#[tokio::test]
+async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = SqliteStore::open(SqliteOptions { clock: clock.clone(), ..options(&folder) }).unwrap();
+    is_told_and_refused(&store, "before").await;
+    let keep = claim("a").rules.keep;
+    clock.advance(keep.done.max(keep.failed).max(keep.open));
+    take(&store, "a").await;
+    assert!(record_loss(&store).await.unwrap().is_some(), "it is told until somebody accepts it");
+}
+
+#[tokio::test]
+async fn whoever_wants_it_starts_anew() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    let anew =
+        || SqliteStore::open(SqliteOptions { on_loss: OnLoss::StartAnew, ..options(&folder) }).unwrap();
+    let store = anew();
+    assert_eq!(store.noticed_loss().map(|loss| loss.cause), Some(LossCause::Missing), "it is told once");
+    take(&store, "a").await;
+    assert_eq!(record_loss(&store).await.unwrap(), None);
+    drop(store);
+    assert_eq!(anew().noticed_loss(), None);
+}
+
+#[tokio::test]
+async fn a_file_without_a_note_gets_one_and_nothing_is_missed() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "-commits")).unwrap();
+    let store = open(&folder);
+    assert_eq!(store.noticed_loss(), None, "so it is at the first start after an update");
+    assert!(is_replay(&verdict(&store, &claim("a")).await));
+    drop(store);
+    assert_eq!(noted(&folder).boot, Boot::of(&options(&folder).process.boot));
+    fs::remove_file(file(&folder, "")).unwrap();
+    assert!(open(&folder).noticed_loss().is_some());
+}

@@ -289,8 +289,12 @@ impl Opening {
                 "the state file could not be used and was set aside"
             );
         }
+        let refuses = live.current().global().store.on_damage == AfterLoss::RefuseKeyed;
+        if !refuses && !self.only_looks {
+            // One that was noticed before the setting was changed. Where the store does not answer, the next start does it.
+            let _ = steadfast_store::accept_loss(&*store).await;
+        }
         if let Some(loss) = &loss {
-            let refuses = live.current().global().store.on_damage == AfterLoss::RefuseKeyed;
             tracing::error!(
                 event = "store.records_lost",
                 %loss,

@@ -24,6 +24,7 @@ mod writer;
 mod tests;
 
 use std::fmt;
+use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -49,7 +50,7 @@ use tokio::sync::{broadcast, oneshot};
 pub use open::{OnDamage, OnLoss, OpenError};
 
 use crate::fault::Fault;
-use crate::note::Boot;
+use crate::note::{Boot, NoteState};
 use crate::open::{Place, Role as Connected};
 use crate::queue::{Lane, Refused};
 use crate::reader::{Questions, Reader, Sought};
@@ -108,7 +109,11 @@ impl SqliteOptions {
 impl SqliteOptions {
     fn place(&self) -> Place {
         Place {
-            path: self.path.clone(),
+            // What SQLite keeps beside the file lies where a link leads, and so does the note.
+            path: match fs::read_link(&self.path) {
+                Ok(_) => fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
+                Err(_) => self.path.clone(),
+            },
             on_damage: self.on_damage,
             on_loss: self.on_loss,
             // SQLite counts in 31 bits, and nobody waits for an hour.
@@ -154,10 +159,14 @@ impl SqliteStore {
         open::inspect(&options.place())
     }
 
-    /// Returns whether records were committed to this file once, by the note beside it. Makes and changes nothing.
+    /// Returns whether records were committed to this file once, by what lies beside it. Makes and changes nothing.
     pub fn held_records(path: &Path) -> bool {
         let place = SqliteOptions::at(path).place();
-        place.note().read().is_some_and(|noted| noted.last.number > 0)
+        match place.note().read() {
+            Ok(NoteState::Sound(noted)) => noted.last.number > 0,
+            Ok(NoteState::Damaged) => true,
+            Ok(NoteState::Missing) | Err(_) => open::has_log(&place),
+        }
     }
 
     /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
@@ -321,12 +330,19 @@ impl fmt::Debug for SqliteStore {
 impl Drop for SqliteStore {
     /// What was asked for is done before.
     fn drop(&mut self) {
-        self.operations.close();
         self.questions.close();
         self.shared.followers.close();
-        for thread in self.threads.drain(..) {
+        // The writer is the first of them and ends last. Connections that are closed at the same moment take each other for one
+        // that stays, and leave the log where it is: somebody who then puts back a copy of the file would mix the two.
+        let mut threads = self.threads.drain(..);
+        let writer = threads.next();
+        for thread in threads {
             // One that panicked has nothing more to say.
             let _ = thread.join();
+        }
+        self.operations.close();
+        if let Some(writer) = writer {
+            let _ = writer.join();
         }
         // Another process may have died since the writer did this, and we were the last.
         if !open::has_log(&self.shared.place) {

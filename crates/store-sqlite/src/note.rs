@@ -16,7 +16,8 @@
 //! | 49..65 | checksum of all that |
 //! | 256.. | the loss that nobody has accepted: its length, checksum, text |
 //!
-//! Every process on the database writes it, each under a short lock and only forward.
+//! Every process on the database writes it, each under a short lock and only forward. It is made before the first commit is
+//! counted, and its name is on the disk by then; so where commits were counted and there is no note, it was taken away.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -29,6 +30,8 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{Commit, Marker, RecordLoss};
 use steadfast_core::id::Digest;
 
+#[cfg(unix)]
+use crate::open::folder_of;
 use crate::open::{Identity, private};
 
 const MAGIC: [u8; 8] = *b"STDFNOTE";
@@ -40,7 +43,7 @@ const LOSS_AT: u64 = 256;
 const LONGEST_LOSS: usize = 1 << 16;
 
 /// How often the lock is tried: another process writes for some microseconds under it, and seldom syncs.
-const TRIES: u32 = 120;
+const TRIES: u32 = 1020;
 /// After so many tries it is left alone for a while.
 const QUICK_TRIES: u32 = 20;
 const BETWEEN: Duration = Duration::from_millis(1);
@@ -52,6 +55,26 @@ pub(crate) struct Noted {
     pub(crate) exact: bool,
     pub(crate) boot: Boot,
     pub(crate) loss: Option<RecordLoss>,
+}
+
+/// What lies beside a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoteState {
+    /// Nothing, or a file in which nothing was ever written.
+    Missing,
+    /// Something that no process of ours has written so.
+    Damaged,
+    /// This.
+    Sound(Noted),
+}
+
+impl NoteState {
+    pub(crate) fn noted(&self) -> Option<&Noted> {
+        match self {
+            Self::Missing | Self::Damaged => None,
+            Self::Sound(noted) => Some(noted),
+        }
+    }
 }
 
 /// Tells one run of a machine from another.
@@ -81,10 +104,13 @@ impl Note {
         self.boot
     }
 
-    /// What it says; nothing where there is none, or none that can be read.
-    pub(crate) fn read(&self) -> Option<Noted> {
-        let mut file = private().read(true).write(true).open(&self.path).ok()?;
-        locked(&mut file, read).unwrap_or_else(|| read(&mut file))
+    /// What there is. An error says that it cannot be read by this process, which says nothing about what is in it.
+    pub(crate) fn read(&self) -> io::Result<NoteState> {
+        match private().read(true).write(true).open(&self.path) {
+            Ok(mut file) => locked(&mut file, read).unwrap_or_else(|| read(&mut file)),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(NoteState::Missing),
+            Err(why) => Err(why),
+        }
     }
 
     /// Says something else from now on, and keeps that through a power cut.
@@ -93,7 +119,7 @@ impl Note {
         let written = locked(&mut file, |file| {
             write_loss(file, noted.loss.as_ref())?;
             write_head(file, noted)?;
-            file.sync_data()
+            self.sync(file)
         });
         written.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
@@ -123,7 +149,7 @@ impl Note {
     /// The loss was accepted in the database with this marker.
     pub(crate) fn forget_loss(&self, marker: Marker) {
         self.with_file(|file| {
-            if read(file).is_some_and(|noted| noted.last.marker == marker) {
+            if read(file)?.noted().is_some_and(|noted| noted.last.marker == marker) {
                 write_loss(file, None)?;
             }
             Ok(())
@@ -132,11 +158,17 @@ impl Note {
 
     fn change(&self, to: impl Fn(Boot, Option<&Noted>) -> Option<(Commit, Exact, Sync)>) {
         self.with_file(|file| {
-            let noted = read(file);
-            let Some((last, exact, sync)) = to(self.boot, noted.as_ref()) else { return Ok(()) };
+            let found = read(file)?;
+            let Some((last, exact, sync)) = to(self.boot, found.noted()) else { return Ok(()) };
             write_head(file, &Noted { last, exact: exact == Exact::Yes, boot: self.boot, loss: None })?;
-            if sync == Sync::Yes { file.sync_data() } else { Ok(()) }
+            if sync == Sync::Yes { self.sync(file) } else { Ok(()) }
         });
+    }
+
+    /// Keeps the file through a power cut, and its name too: it may be new.
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()?;
+        sync_folder(&self.path)
     }
 
     fn with_file(&self, work: impl FnOnce(&mut File) -> io::Result<()>) {
@@ -187,9 +219,21 @@ fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> T) -> Option<T> {
     done
 }
 
-fn read(file: &mut File) -> Option<Noted> {
-    let mut head = [0; HEAD];
-    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_exact(&mut head)).ok()?;
+fn read(file: &mut File) -> io::Result<NoteState> {
+    let mut head = Vec::with_capacity(HEAD);
+    file.seek(SeekFrom::Start(0))?;
+    Read::by_ref(file).take(HEAD as u64).read_to_end(&mut head)?;
+    // A power cut leaves a file so that was made and not yet written.
+    if head.iter().all(|byte| *byte == 0) {
+        return Ok(NoteState::Missing);
+    }
+    Ok(match read_head(&head) {
+        Some(noted) => NoteState::Sound(Noted { loss: read_loss(file), ..noted }),
+        None => NoteState::Damaged,
+    })
+}
+
+fn read_head(head: &[u8]) -> Option<Noted> {
     let (payload, checksum) = head.split_first_chunk::<PAYLOAD>()?;
     if *checksum != check(payload) {
         return None;
@@ -203,7 +247,7 @@ fn read(file: &mut File) -> Option<Noted> {
     let boot = Boot(next(&mut payload)?);
     let [exact] = next(&mut payload)?;
     let last = Commit { marker, number, at };
-    Some(Noted { last, exact: exact == 1, boot, loss: read_loss(file) })
+    Some(Noted { last, exact: exact == 1, boot, loss: None })
 }
 
 fn read_loss(file: &mut File) -> Option<RecordLoss> {
@@ -258,6 +302,17 @@ fn check(bytes: &[u8]) -> [u8; CHECK] {
     short
 }
 
+#[cfg(unix)]
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(folder_of(path))?.sync_all()
+}
+
+/// Elsewhere a folder cannot be synced, and needs no sync.
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Where the note of a database lies.
 pub(crate) fn beside(database: &Path) -> PathBuf {
     crate::open::beside(database, "-commits")
@@ -278,11 +333,17 @@ mod tests {
         Note::at(folder.path.join("note"), Boot::of(boot))
     }
 
+    impl Note {
+        fn sound(&self) -> Noted {
+            self.read().unwrap().noted().cloned().unwrap()
+        }
+    }
+
     #[test]
     fn a_note_goes_only_forward_and_belongs_to_one_database() {
         let folder = Folder::new();
         let note = note(&folder, "boot");
-        assert_eq!(note.read(), None);
+        assert_eq!(note.read().unwrap(), NoteState::Missing);
         for (raised, expected) in [
             (commit(1, 5), commit(1, 5)),
             (commit(1, 4), commit(1, 5)),
@@ -290,7 +351,7 @@ mod tests {
             (commit(1, 6), commit(1, 6)),
         ] {
             note.raise(raised);
-            assert_eq!(note.read().unwrap().last, expected, "{raised:?}");
+            assert_eq!(note.sound().last, expected, "{raised:?}");
         }
     }
 
@@ -299,14 +360,14 @@ mod tests {
         let folder = Folder::new();
         let first = note(&folder, "one");
         first.raise(commit(1, 1));
-        assert!(!first.read().unwrap().exact);
+        assert!(!first.sound().exact);
         first.mark_exact(Marker(2));
-        assert!(!first.read().unwrap().exact, "another database");
+        assert!(!first.sound().exact, "another database");
         first.mark_exact(Marker(1));
-        assert!(first.read().unwrap().exact);
+        assert!(first.sound().exact);
         let second = note(&folder, "two");
         second.raise(commit(1, 2));
-        let noted = second.read().unwrap();
+        let noted = second.sound();
         assert_eq!((noted.exact, noted.boot), (false, Boot::of("two")));
     }
 
@@ -325,16 +386,16 @@ mod tests {
         let noted = Noted { last: commit(1, 1), exact: true, boot: note.boot(), loss: Some(loss.clone()) };
         note.replace(&noted).unwrap();
         note.raise(commit(1, 2));
-        assert_eq!(note.read().unwrap().loss, Some(loss));
+        assert_eq!(note.sound().loss, Some(loss));
         note.forget_loss(Marker(2));
-        assert!(note.read().unwrap().loss.is_some(), "another database");
+        assert!(note.sound().loss.is_some(), "another database");
         note.forget_loss(Marker(1));
-        assert_eq!(note.read().unwrap().loss, None);
-        assert_eq!(note.read().unwrap().last, commit(1, 2));
+        assert_eq!(note.sound().loss, None);
+        assert_eq!(note.sound().last, commit(1, 2));
     }
 
     #[test]
-    fn a_note_that_is_damaged_says_nothing_and_one_that_was_removed_is_made_again() {
+    fn a_note_that_is_damaged_says_so_and_is_made_again_as_one_that_was_removed() {
         let folder = Folder::new();
         let note = note(&folder, "boot");
         note.raise(commit(1, 1));
@@ -342,11 +403,15 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes[20] ^= 1;
         fs::write(&path, bytes).unwrap();
-        assert_eq!(note.read(), None);
+        assert_eq!(note.read().unwrap(), NoteState::Damaged);
         note.raise(commit(1, 2));
-        assert_eq!(note.read().unwrap().last, commit(1, 2));
+        assert_eq!(note.sound().last, commit(1, 2));
+        for empty in [&[][..], &[0; HEAD]] {
+            fs::write(&path, empty).unwrap();
+            assert_eq!(note.read().unwrap(), NoteState::Missing, "made, and never written");
+        }
         fs::remove_file(&path).unwrap();
         note.raise(commit(1, 3));
-        assert_eq!(note.read().unwrap().last, commit(1, 3));
+        assert_eq!(note.sound().last, commit(1, 3));
     }
 }

@@ -15,11 +15,11 @@ use std::{error, fmt};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Commit, CommitNote, CommitsFound, Marker, RecordLoss, detect_loss};
+use steadfast_core::dedupe::{Commit, CommitNote, CommitsFound, Marker, NoteFound, RecordLoss, detect_loss};
 use steadfast_store::loss_name;
 
 use crate::fault::is_busy;
-use crate::note::{self, Boot, Note, Noted};
+use crate::note::{self, Boot, Note, NoteState, Noted};
 use crate::schema;
 use crate::view::last_commit;
 
@@ -123,7 +123,7 @@ pub enum OpenError {
 /// the last commit that this process knows of, if it had the file open before.
 pub(crate) fn prepare(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepared, OpenError> {
     make_folder(&place.path)?;
-    let before = Before::read(place);
+    let before = Before::read(place)?;
     match look(place, Integrity::Checked) {
         Ok(Looked::Sound(last))
             if before.is_of(last) && before.loss(CommitsFound::UpTo(last), known, now).is_none() =>
@@ -277,17 +277,18 @@ fn look(place: &Place, integrity: Integrity) -> Result<Looked, OpenError> {
 
 /// Under the lock: looks again, and does what is needed.
 fn repair(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepared, OpenError> {
-    let before = Before::read(place);
+    let before = Before::read(place)?;
     let mut set_aside = None;
     let looked = match look(place, Integrity::Checked) {
         Err(error) if may_be_set_aside(place, &error) => {
             set_aside = Some(move_aside(&place.path, now)?);
             None
         }
-        // A log that was left alone is what remains of the file.
-        Ok(Looked::Empty) if before.has_log && before.noted.is_some() => {
+        // A log that was left alone is what remains of the file. SQLite would delete it. Where there is no note, it alone
+        // shows that there was something; whoever dies while the file is made leaves a log too, but no file without a head.
+        Ok(Looked::Empty) if before.has_log && (before.note.noted().is_some() || has_no_head(place)) => {
             set_aside = Some(move_aside(&place.path, now)?);
-            Some(Looked::Empty)
+            before.note.noted().map(|_| Looked::Empty)
         }
         other => Some(other?),
     };
@@ -333,28 +334,33 @@ fn make(place: &Place, from: usize) -> Result<Commit, OpenError> {
 
 /// What lies beside the file before anybody opens it: what the note says, and whether there is a log.
 struct Before {
-    note: Note,
-    noted: Option<Noted>,
+    file: Note,
+    note: NoteState,
     has_log: bool,
 }
 
 impl Before {
-    fn read(place: &Place) -> Self {
-        let note = place.note();
-        Self { noted: note.read(), note, has_log: has_log(place) }
+    fn read(place: &Place) -> Result<Self, OpenError> {
+        let file = place.note();
+        let note = file.read().map_err(|why| note_error(place, &why))?;
+        Ok(Self { file, note, has_log: has_log(place) })
     }
 
     /// Whether the note is of the file with this commit.
     fn is_of(&self, last: Commit) -> bool {
-        self.noted.as_ref().is_some_and(|noted| noted.last.marker == last.marker)
+        self.note.noted().is_some_and(|noted| noted.last.marker == last.marker)
     }
 
     fn loss(&self, found: CommitsFound, known: Option<Commit>, now: Timestamp) -> Option<RecordLoss> {
-        let noted = self.noted.as_ref().map(|noted| CommitNote {
-            last: noted.last,
-            log_is_gone: !noted.exact && noted.boot != self.note.boot() && !self.has_log,
-        });
-        detect_loss(found, noted, known, now)
+        let note = match &self.note {
+            NoteState::Missing => NoteFound::Missing,
+            NoteState::Damaged => NoteFound::Damaged,
+            NoteState::Sound(noted) => NoteFound::Sound(CommitNote {
+                last: noted.last,
+                log_is_gone: !noted.exact && noted.boot != self.file.boot() && !self.has_log,
+            }),
+        };
+        detect_loss(found, note, known, now)
     }
 
     /// Makes file and note one again, and keeps the loss in both. Whoever dies in between leaves a note of a new marker without
@@ -366,19 +372,21 @@ impl Before {
         loss: Option<&RecordLoss>,
         now: Timestamp,
     ) -> Result<Commit, OpenError> {
-        let noted = |last, loss| Noted { last, exact: true, boot: self.note.boot(), loss };
+        let replace = |last, loss| {
+            let noted = Noted { last, exact: true, boot: self.file.boot(), loss };
+            self.file.replace(&noted).map_err(|why| note_error(place, &why))
+        };
         let sql = |error: rusqlite::Error| sql_error(&place.path, &error);
         let mut file = plain_connection(&place.path).map_err(sql)?;
         file.busy_timeout(place.patience).map_err(sql)?;
-        let earlier = match &self.noted {
+        let earlier = match self.note.noted() {
             Some(noted) => noted.loss.clone(),
             None => stored_loss(&file).map_err(sql)?,
         };
-        let is_unfinished = self.noted.is_some() && earlier.is_some() && !self.is_of(last);
+        let is_unfinished = self.note.noted().is_some() && earlier.is_some() && !self.is_of(last);
         if loss.is_none() && !is_unfinished {
             if !self.is_of(last) {
-                // A folder that takes no other file keeps nobody from working: then a loss is not noticed.
-                let _ = self.note.replace(&noted(last, earlier));
+                replace(last, earlier)?;
             }
             return Ok(last);
         }
@@ -389,7 +397,7 @@ impl Before {
         };
         let random: i64 = file.query_row("SELECT random()", [], |row| row.get(0)).map_err(sql)?;
         let marker = Marker(random.cast_unsigned());
-        let _ = self.note.replace(&noted(Commit { marker, number: 0, at: now }, kept.clone()));
+        replace(Commit { marker, number: 0, at: now }, kept.clone())?;
         let step = file.transaction().map_err(sql)?;
         step.execute("UPDATE meta SET value = ?1 WHERE name = 'marker'", [random]).map_err(sql)?;
         step.execute("UPDATE meta SET value = value + 1 WHERE name = 'commits'", []).map_err(sql)?;
@@ -398,14 +406,23 @@ impl Before {
         }
         let last = last_commit(&step).map_err(sql)?;
         step.commit().map_err(sql)?;
-        let _ = self.note.replace(&noted(last, kept));
+        replace(last, kept)?;
         Ok(last)
     }
+}
+
+fn has_no_head(place: &Place) -> bool {
+    fs::metadata(&place.path).map_or(true, |file| file.len() == 0)
 }
 
 /// Whether there is a log with something in it.
 pub(crate) fn has_log(place: &Place) -> bool {
     fs::metadata(beside(&place.path, "-wal")).is_ok_and(|log| log.len() > 0)
+}
+
+fn note_error(place: &Place, why: &io::Error) -> OpenError {
+    let note = note::beside(&place.path);
+    file_error(&place.path, &format!("{}: {why}", note.file_name().unwrap_or_default().display()))
 }
 
 /// The loss that the file speaks of.
@@ -520,7 +537,7 @@ fn close_to_others(path: &Path) {
     let _ = path;
 }
 
-fn folder_of(path: &Path) -> PathBuf {
+pub(crate) fn folder_of(path: &Path) -> PathBuf {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 

@@ -298,8 +298,8 @@ async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> 
 }
 
 /// What to do about records that are lost.
-pub const RECORDS_LOST_TODO: &str = "calls with a key for tools that are not safe to repeat are refused, because they may have \
-                                     run: check what they did, then `steadfast state accept`";
+pub const RECORDS_LOST_TODO: &str = "calls with a key for tools that are not safe to repeat may have run, and are refused until \
+                                     that would have been forgotten anyway: check what they did, then `steadfast state accept`";
 
 /// So many domains are shown.
 const MOST_DOMAINS: usize = 20;

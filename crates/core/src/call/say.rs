@@ -139,7 +139,7 @@ pub(super) fn store_unavailable(request: &Request) -> Failure {
 
 pub(super) fn records_lost(request: &Request) -> Failure {
     let message = format!(
-        "{} was not called: the store has lost records of earlier calls, so a call under this idempotency key may already have \
+        "{} was not called: records of earlier calls are lost or may be, so a call under this idempotency key may already have \
          run, and running it again may do the work twice. Check whether it took effect. An operator lets such calls run again \
          with \"steadfast state accept\"; \"steadfast status\" shows what was lost",
         request.tool

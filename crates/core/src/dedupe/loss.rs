@@ -35,6 +35,17 @@ pub enum CommitsFound {
     UpTo(Commit),
 }
 
+/// The note of the last commit, as it was found beside a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoteFound {
+    /// There is none, or an empty one.
+    Missing,
+    /// There is one, and it cannot be read.
+    Damaged,
+    /// It can be read.
+    Sound(CommitNote),
+}
+
 /// The note that lies beside a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitNote {
@@ -83,6 +94,8 @@ pub enum LossCause {
     Behind,
     /// The log of the state file was missing after the machine had stopped.
     LogMissing,
+    /// The note of the last commit was missing or damaged, so that lost commits would not show.
+    NoteUnusable,
 }
 
 /// The most places that are remembered.
@@ -92,10 +105,14 @@ const MOST_PLACES: usize = 8;
 /// it had the store open before.
 pub fn detect_loss(
     found: CommitsFound,
-    noted: Option<CommitNote>,
+    note: NoteFound,
     known: Option<Commit>,
     now: Timestamp,
 ) -> Option<RecordLoss> {
+    let noted = match note {
+        NoteFound::Sound(noted) => Some(noted),
+        NoteFound::Missing | NoteFound::Damaged => None,
+    };
     // A note with another marker was made by a process that has already dealt with the loss of what this one knew.
     let known = known.filter(|known| noted.is_none_or(|noted| noted.last.marker == known.marker));
     let by_number = [noted.map(|noted| noted.last), known]
@@ -117,6 +134,12 @@ pub fn detect_loss(
             CommitsFound::UpTo(found) if noted.is_some_and(|noted| noted.log_is_gone) => {
                 Some(loss(LossCause::LogMissing, known_time(found.at)))
             }
+            // The note is made before the first commit is counted, which gives the store a time.
+            CommitsFound::UpTo(found) if note == NoteFound::Missing && known_time(found.at).is_some() => {
+                Some(loss(LossCause::NoteUnusable, None))
+            }
+            CommitsFound::UpTo(_) if note == NoteFound::Damaged => Some(loss(LossCause::NoteUnusable, None)),
+            CommitsFound::Nothing if note == NoteFound::Damaged => Some(loss(LossCause::Missing, None)),
             CommitsFound::Nothing | CommitsFound::UpTo(_) => None,
         }
     })
@@ -188,11 +211,12 @@ impl RecordLoss {
 
 impl fmt::Display for RecordLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "committed records are lost: {}; ", self.cause)?;
         match self.commits {
-            Some(1) => f.write_str("at least 1 commit")?,
-            Some(count) => write!(f, "at least {count} commits")?,
-            None => f.write_str("it is not known how many commits")?,
+            Some(1) => write!(f, "committed records are lost: {}; at least 1 commit", self.cause)?,
+            Some(count) => {
+                write!(f, "committed records are lost: {}; at least {count} commits", self.cause)?;
+            }
+            None => write!(f, "committed records may be lost: {}; how many is unknown", self.cause)?,
         }
         if let Some(after) = self.after {
             write!(f, ", made after {after}")?;
@@ -216,6 +240,9 @@ impl fmt::Display for LossCause {
             Self::Replaced => "another state file was in the place of the old one",
             Self::Behind => "the state file lacked commits that had been made",
             Self::LogMissing => "the log of the state file was missing after the machine had stopped",
+            Self::NoteUnusable => {
+                "the file that counts commits beside the state file (-commits) was missing or damaged, so a loss would not show"
+            }
         })
     }
 }
@@ -231,13 +258,20 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_shows_by_marker_by_number_and_by_a_log_that_is_gone() {
+    fn a_loss_shows_by_marker_by_number_by_a_log_that_is_gone_and_by_the_note_itself() {
         use CommitsFound::{Nothing, Unusable, UpTo};
-        let noted = |marker, number| Some(CommitNote { last: commit(marker, number), log_is_gone: false });
-        let log_is_gone = Some(CommitNote { last: commit(1, 5), log_is_gone: true });
-        for (found, noted, known, expected) in [
-            (UpTo(commit(1, 5)), None, None, None),
-            (Nothing, None, None, None),
+        use NoteFound::{Damaged, Missing, Sound};
+        let noted = |marker, number| Sound(CommitNote { last: commit(marker, number), log_is_gone: false });
+        let log_is_gone = Sound(CommitNote { last: commit(1, 5), log_is_gone: true });
+        // A store in which nothing was ever committed has no time.
+        let fresh = Commit { number: 1, at: Timestamp::ZERO, ..commit(1, 1) };
+        for (found, note, known, expected) in [
+            (UpTo(fresh), Missing, None, None),
+            (UpTo(commit(1, 5)), Missing, None, Some((LossCause::NoteUnusable, None))),
+            (UpTo(fresh), Damaged, None, Some((LossCause::NoteUnusable, None))),
+            (UpTo(commit(1, 5)), Damaged, None, Some((LossCause::NoteUnusable, None))),
+            (Nothing, Missing, None, None),
+            (Nothing, Damaged, None, Some((LossCause::Missing, None))),
             (Nothing, noted(1, 0), None, None),
             (Nothing, noted(1, 5), None, Some((LossCause::Missing, Some(5)))),
             (UpTo(commit(1, 5)), noted(1, 5), Some(commit(1, 5)), None),
@@ -247,26 +281,26 @@ mod tests {
             (UpTo(commit(2, 9)), noted(1, 5), None, Some((LossCause::Replaced, Some(5)))),
             // Nothing was committed under the marker that is noted.
             (UpTo(commit(2, 9)), noted(1, 0), None, None),
-            (Unusable, None, None, Some((LossCause::Unusable, None))),
+            (Unusable, Missing, None, Some((LossCause::Unusable, None))),
             (Unusable, noted(1, 5), None, Some((LossCause::Unusable, Some(5)))),
             (UpTo(commit(1, 9)), log_is_gone, None, Some((LossCause::LogMissing, None))),
             (UpTo(commit(1, 4)), log_is_gone, None, Some((LossCause::Behind, Some(1)))),
             // What this process knows counts where the note is gone too, or behind.
-            (Nothing, None, Some(commit(1, 5)), Some((LossCause::Missing, Some(5)))),
-            (UpTo(commit(2, 1)), None, Some(commit(1, 5)), Some((LossCause::Replaced, Some(5)))),
+            (Nothing, Missing, Some(commit(1, 5)), Some((LossCause::Missing, Some(5)))),
+            (UpTo(commit(2, 1)), Missing, Some(commit(1, 5)), Some((LossCause::Replaced, Some(5)))),
             (UpTo(commit(1, 4)), noted(1, 3), Some(commit(1, 6)), Some((LossCause::Behind, Some(2)))),
             // Somebody else has dealt with it.
             (UpTo(commit(2, 1)), noted(2, 1), Some(commit(1, 5)), None),
         ] {
-            let loss = detect_loss(found, noted, known, NOW);
+            let loss = detect_loss(found, note, known, NOW);
             let seen = loss.map(|loss| (loss.cause, loss.commits));
-            assert_eq!(seen, expected, "{found:?} {noted:?} {known:?}");
+            assert_eq!(seen, expected, "{found:?} {note:?} {known:?}");
         }
     }
 
     #[test]
     fn a_second_loss_keeps_what_was_known_of_the_first() {
-        let noted = |number| Some(CommitNote { last: commit(1, number), log_is_gone: false });
+        let noted = |number| NoteFound::Sound(CommitNote { last: commit(1, number), log_is_gone: false });
         let first = RecordLoss {
             set_aside: vec!["old".to_owned()],
             ..detect_loss(CommitsFound::Nothing, noted(5), None, NOW).unwrap()

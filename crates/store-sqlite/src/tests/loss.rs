@@ -60,17 +60,14 @@ async fn left_behind(killed: bool) -> Folder {
     folder
 }
 
-/// Closes the file. Connections that are closed at the same moment take each other for one that stays, and leave the log where it
-/// is; the last one here takes it away.
+/// Closes the file. Nothing is left in a log then, which a copy that is put back could be mixed with.
 fn close(store: SqliteStore, folder: &Folder) {
     drop(store);
-    let last = folder.bare();
-    last.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).unwrap();
-    last.close().unwrap();
+    assert!(!file(folder, "-wal").exists());
 }
 
 fn noted(folder: &Folder) -> Noted {
-    options(folder).place().note().read().unwrap()
+    options(folder).place().note().read().unwrap().noted().cloned().unwrap()
 }
 
 async fn verdict(store: &SqliteStore, claim: &Claim) -> ClaimVerdict {
@@ -324,15 +321,115 @@ async fn whoever_wants_it_starts_anew() {
     assert_eq!(anew().noticed_loss(), None);
 }
 
+/// Without the note a loss would not show, so its own loss is told like one. What is there is still answered.
 #[tokio::test]
-async fn a_file_without_a_note_gets_one_and_nothing_is_missed() {
+async fn a_note_that_was_deleted_emptied_or_damaged_is_told_and_a_new_one_is_made() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
+        ("deleted", |note| fs::remove_file(note).unwrap()),
+        ("emptied", |note| cut(note, 0)),
+        ("garbage", garbage),
+        ("a flipped bit", |note| flip(note, 20)),
+    ];
+    for (killed, (what, damage)) in
+        [false, true].into_iter().flat_map(|killed| damages.map(|one| (killed, one)))
+    {
+        let folder = left_behind(killed).await;
+        damage(&file(&folder, "-commits"));
+        let store = open(&folder);
+        let loss = is_told_and_refused(&store, what).await;
+        assert_eq!((loss.cause, loss.commits), (LossCause::NoteUnusable, None), "{what}");
+        assert!(loss.to_string().contains("may be lost"), "nobody knows: {loss}");
+        assert!(is_replay(&verdict(&store, &claim("a")).await), "{what}");
+        accept_loss(&store).await.unwrap().unwrap();
+        run(&store, "later").await;
+        close(store, &folder);
+        assert_eq!(open(&folder).noticed_loss(), None, "{what}");
+        fs::remove_file(file(&folder, "")).unwrap();
+        assert!(open(&folder).noticed_loss().is_some(), "{what}: the new note does its work");
+    }
+}
+
+#[tokio::test]
+async fn a_note_that_was_damaged_beside_a_file_that_is_gone_tells_of_it() {
     let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    flip(&file(&folder, "-commits"), 20);
+    let loss = is_told_and_refused(&open(&folder), "damaged").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::Missing, None));
+}
+
+/// A log that is left of a file that is gone shows by itself that there was one.
+#[tokio::test]
+async fn a_log_without_a_file_and_a_note_is_told() {
+    let folder = left_behind(true).await;
+    cut(&file(&folder, ""), 0);
+    fs::remove_file(file(&folder, "-commits")).unwrap();
+    assert!(SqliteStore::held_records(&folder.state()));
+    let loss = is_told_and_refused(&open(&folder), "only a log").await;
+    assert_eq!((loss.cause, loss.commits, loss.set_aside.len()), (LossCause::Unusable, None, 1));
+}
+
+/// A file that an older version left has no note; neither has one in which nothing was ever committed.
+#[tokio::test]
+async fn a_file_that_was_never_noted_gets_a_note_and_nothing_is_missed() {
+    let folder = left_behind(false).await;
+    let older = folder.bare();
+    older
+        .execute_batch(
+            "DELETE FROM meta WHERE name IN ('commits', 'committed'); PRAGMA user_version = 2;
+             PRAGMA wal_checkpoint(TRUNCATE)",
+        )
+        .unwrap();
+    older.close().unwrap();
     fs::remove_file(file(&folder, "-commits")).unwrap();
     let store = open(&folder);
     assert_eq!(store.noticed_loss(), None, "so it is at the first start after an update");
     assert!(is_replay(&verdict(&store, &claim("a")).await));
     drop(store);
     assert_eq!(noted(&folder).boot, Boot::of(&options(&folder).process.boot));
+    // Whoever dies between the update and the note is not blamed.
+    fs::remove_file(file(&folder, "-commits")).unwrap();
+    assert_eq!(open(&folder).noticed_loss(), None);
     fs::remove_file(file(&folder, "")).unwrap();
     assert!(open(&folder).noticed_loss().is_some());
+
+    let fresh = Folder::new();
+    drop(fresh.open());
+    for suffix in ["-commits", ""] {
+        fs::remove_file(file(&fresh, suffix)).unwrap();
+        assert_eq!(open(&fresh).noticed_loss(), None, "nothing was committed");
+    }
+}
+
+/// SQLite keeps its log beside the file to which a link leads.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_behind_a_link_has_one_note_whoever_opens_it() {
+    let folder = left_behind(true).await;
+    let links = Folder::new();
+    let link = links.state();
+    std::os::unix::fs::symlink(folder.state(), &link).unwrap();
+    let options = || {
+        let mut options = patient(&link);
+        options.process.boot = "the next boot".into();
+        options
+    };
+    assert_eq!(SqliteStore::open(options()).unwrap().noticed_loss(), None, "its log is not gone");
+    assert_eq!(links.names(), ["state.db"]);
+    run(&open(&folder), "later").await;
+    assert_eq!(SqliteStore::open(options()).unwrap().noticed_loss(), None);
+    assert_eq!(open(&folder).noticed_loss(), None);
+}
+
+/// The number of the last commit is written down before a claim is answered, so that no attempt starts that could be forgotten
+/// unnoticed.
+#[tokio::test]
+async fn a_commit_is_noted_before_it_is_answered() {
+    let folder = Folder::new();
+    let store = folder.open();
+    for number in 1..=5 {
+        take(&store, &format!("call {number}")).await;
+        assert_eq!(noted(&folder).last.number, number);
+    }
 }

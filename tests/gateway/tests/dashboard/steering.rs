@@ -70,7 +70,7 @@ fn a_breaker_is_forced_open_and_reset() {
 }
 
 #[test]
-fn a_loss_of_records_is_told_and_accepted_with_one_click() {
+fn sf_13_a_loss_of_records_is_told_and_accepted_with_one_click() {
     let mut gateway = Gateway::new("loss", "");
     gateway.client.call("pay", json!({ "id": "a" }));
     let state = gateway.world.folder().join(".local/state/steadfast");

@@ -2,11 +2,12 @@
 //! is down. Acknowledged keys do not run again, and everybody is told, until somebody accepts the loss.
 
 use std::fs::{self, OpenOptions};
-use std::path::PathBuf;
-use std::process::Output;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use super::store_health::in_a_namespace;
 use super::{Gateway, PLAIN, envelope, keyed};
 
 const PAYMENTS: usize = 12;
@@ -33,7 +34,9 @@ fn none_runs_again(gateway: &Gateway, round: &str) {
         let said = pay(gateway, round, number);
         if said.status != 200 {
             assert_eq!(said.code(), "store_unavailable", "{round}: {said:?}");
-            for part in ["lost records", "may already have run", "steadfast state accept"] {
+            for part in
+                ["records of earlier calls are lost", "may already have run", "steadfast state accept"]
+            {
                 assert!(said.message().contains(part), "{part} in {said:?}");
             }
         }
@@ -45,7 +48,7 @@ fn shown(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).replace('\n', " ")
 }
 
-/// Readiness, status, command line and doctor say what is lost.
+/// Readiness, status, command line and doctor say what is lost, and how that was noticed.
 fn everybody_is_told(gateway: &Gateway, round: &str, part: &str) {
     let ready = gateway.asked("GET /readyz", &Value::Null);
     assert_eq!((ready.status, ready.code()), (503, "store_unavailable"), "{round}: {ready:?}");
@@ -61,7 +64,7 @@ fn everybody_is_told(gateway: &Gateway, round: &str, part: &str) {
     let doctor = gateway.run(&["doctor", "--no-servers"]);
     for said in [shown(&gateway.run(&["status", "--gateway", &address])), shown(&doctor)] {
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said.contains("committed records are lost"), "{round}: {said}");
+        assert!(said.contains("committed records ") && said.contains(part), "{round}: {said}");
         assert!(said.contains("steadfast state accept"), "{round}: {said}");
     }
     assert_eq!(doctor.status.code(), Some(4), "{round}");
@@ -103,17 +106,17 @@ fn story(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gat
     assert_eq!(gateway.call(&keyed("http/pay", &json!({ "id": id }), &id)).status, 200);
 }
 
-fn garbage(file: &PathBuf) {
+fn garbage(file: &Path) {
     let length = usize::try_from(fs::metadata(file).unwrap().len()).unwrap();
     fs::write(file, vec![0xa5; length]).unwrap();
 }
 
-fn cut_to_nothing(file: &PathBuf) {
-    OpenOptions::new().write(true).truncate(true).open(file).unwrap();
+fn cut_to(file: &Path, length: u64) {
+    OpenOptions::new().write(true).open(file).unwrap().set_len(length).unwrap();
 }
 
 #[test]
-fn a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed() {
+fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed() {
     let mut gateway = Gateway::new("lost_log", PLAIN);
     let lacks = "lacked commits";
     story(&mut gateway, "deleted", lacks, |gateway| fs::remove_file(state(gateway, "-wal")).unwrap());
@@ -127,9 +130,14 @@ fn a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed() {
 }
 
 #[test]
-fn a_state_file_that_was_overwritten_or_cut_off_while_the_gateway_was_down_is_noticed() {
+fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_was_down_is_noticed() {
     let mut gateway = Gateway::new("lost_file", PLAIN);
-    story(&mut gateway, "nothing", "missing or empty", |gateway| cut_to_nothing(&state(gateway, "")));
+    story(&mut gateway, "nothing", "missing or empty", |gateway| cut_to(&state(gateway, ""), 0));
+    story(&mut gateway, "cut off", "damaged", |gateway| {
+        // Most of it lies in the log, which makes a file whole that was cut off.
+        fs::remove_file(state(gateway, "-wal")).unwrap();
+        cut_to(&state(gateway, ""), 5000);
+    });
     story(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
     story(&mut gateway, "deleted", "missing or empty", |gateway| {
         fs::remove_file(state(gateway, "")).unwrap();
@@ -142,21 +150,16 @@ fn a_state_file_that_was_overwritten_or_cut_off_while_the_gateway_was_down_is_no
 }
 
 #[test]
-fn an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_http_is_in_the_audit() {
+fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_http_is_in_the_audit() {
     let mut gateway = Gateway::new("lost_copy", PLAIN);
     acknowledge(&gateway, "before");
     gateway.stop();
-    // The log stays where connections were closed at the same moment.
-    let copied = ["", "-wal"].map(|suffix| (suffix, fs::read(state(&gateway, suffix)).ok()));
+    // As an operator does who copies a file that nobody has open.
+    let copied = fs::read(state(&gateway, "")).unwrap();
     gateway.start(|_| {});
     acknowledge(&gateway, "after");
     gateway.stop();
-    for (suffix, bytes) in copied {
-        let _ = fs::remove_file(state(&gateway, suffix));
-        if let Some(bytes) = bytes {
-            fs::write(state(&gateway, suffix), bytes).unwrap();
-        }
-    }
+    fs::write(state(&gateway, ""), copied).unwrap();
     gateway.start(|_| {});
     none_runs_again(&gateway, "before");
     none_runs_again(&gateway, "after");
@@ -195,4 +198,101 @@ fn whoever_wants_it_starts_anew_after_a_loss() {
     is_well(&gateway);
     let told = gateway.logged_times("store.records_lost", 1);
     assert!(told[0]["loss"].as_str().unwrap().contains("damaged"), "{told:?}");
+}
+
+/// The file that counts commits is what a loss is noticed by. Where it is gone nobody can tell.
+#[test]
+fn sf_13_a_commit_counter_that_was_deleted_or_damaged_is_told_as_if_records_were_lost() {
+    let mut gateway = Gateway::new("lost_note", PLAIN);
+    let (note, counts) = ("-commits", "counts commits");
+    story(&mut gateway, "deleted", counts, |gateway| fs::remove_file(state(gateway, note)).unwrap());
+    story(&mut gateway, "emptied", counts, |gateway| cut_to(&state(gateway, note), 0));
+    story(&mut gateway, "damaged", counts, |gateway| garbage(&state(gateway, note)));
+    story(&mut gateway, "deleted with the log", counts, |gateway| {
+        fs::remove_file(state(gateway, note)).unwrap();
+        fs::remove_file(state(gateway, "-wal")).unwrap();
+    });
+    assert_eq!(
+        gateway.run(&["state", "accept"]).status.code(),
+        Some(0),
+        "there is nothing to accept any more"
+    );
+}
+
+#[test]
+fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told_to_accept_it() {
+    let mut one = Gateway::new("lost_shared", PLAIN);
+    let config = format!("{PLAIN}[store]\npath = {:?}\n", state(&one, ""));
+    let mut other = Gateway::new("lost_sharing", &config);
+    acknowledge(&one, "one");
+    acknowledge(&other, "other");
+    // What only one of them has committed counts for both.
+    one.kill();
+    acknowledge(&other, "last");
+    other.kill();
+    fs::remove_file(state(&one, "-wal")).unwrap();
+    one.start(|_| {});
+    other.start(|_| {});
+    none_runs_again(&one, "one");
+    for round in ["other", "last"] {
+        none_runs_again(&other, round);
+    }
+    for gateway in [&one, &other] {
+        everybody_is_told(gateway, "shared", "lacked commits");
+    }
+    other.steer("POST /v1/state/accept", &Value::Null);
+    is_well(&one);
+    is_well(&other);
+    assert_eq!(pay(&one, "one", 0).text(), "pay one 0, run 2", "the operator has looked");
+    assert_eq!(one.logged("store.records_lost").len() + other.logged("store.records_lost").len(), 1);
+}
+
+/// The machine was started again: what the kernel says of its boot is another.
+fn after_the_next_boot(gateway: &Gateway) -> impl Fn(&mut Command) + use<> {
+    let boot = gateway.folder.join("boot_id");
+    fs::write(&boot, "00000000-0000-4000-8000-000000000001\n").unwrap();
+    move |command| {
+        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        in_a_namespace(command, script, &boot);
+    }
+}
+
+/// After a power cut the note says what it said when it was synced last: with the first commit. That is no loss as long as the
+/// log is there, and one if it is not.
+#[test]
+fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
+    let mut gateway = Gateway::new("power_cut", PLAIN);
+    let next_boot = after_the_next_boot(&gateway);
+    assert_eq!(pay(&gateway, "first", 0).status, 200);
+    let synced = fs::read(state(&gateway, "-commits")).unwrap();
+    acknowledge(&gateway, "cut");
+    gateway.kill();
+    fs::write(state(&gateway, "-commits"), &synced).unwrap();
+    gateway.start(&next_boot);
+    is_well(&gateway);
+    none_runs_again(&gateway, "cut");
+    for number in 0..PAYMENTS {
+        assert_eq!(
+            pay(&gateway, "cut", number).text(),
+            format!("pay cut {number}, run 1"),
+            "it is remembered"
+        );
+    }
+    gateway.kill();
+
+    // The same once more, and the log is gone.
+    let mut gateway = Gateway::new("power_cut_and_loss", PLAIN);
+    let next_boot = after_the_next_boot(&gateway);
+    // No commit is in the file itself yet, so the note must not say more than that.
+    let before = fs::read(state(&gateway, "-commits")).unwrap();
+    assert_eq!(pay(&gateway, "first", 0).status, 200);
+    let synced = fs::read(state(&gateway, "-commits")).unwrap();
+    assert_ne!(before, synced);
+    acknowledge(&gateway, "cut");
+    gateway.kill();
+    fs::write(state(&gateway, "-commits"), &synced).unwrap();
+    fs::remove_file(state(&gateway, "-wal")).unwrap();
+    gateway.start(&next_boot);
+    none_runs_again(&gateway, "cut");
+    assert_eq!(gateway.asked("GET /readyz", &Value::Null).status, 503);
 }

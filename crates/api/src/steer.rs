@@ -543,7 +543,7 @@ pub struct AcceptedLoss {
 
 pub(crate) async fn accept_loss(Shared(State(inner)): Shared<State>, Admin(by): Admin) -> Answered {
     let accepted = inner.steadfast.engine().accept_loss(&by).await?;
-    Ok(json(StatusCode::OK, &AcceptedLoss { accepted }))
+    Ok(shown(StatusCode::OK, &AcceptedLoss { accepted }))
 }
 
 /// What is known of a call whose outcome is not.

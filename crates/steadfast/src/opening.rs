@@ -202,6 +202,8 @@ impl Steadfast {
         let telemetry = self.telemetry.clone();
         // That it could not be told is no reason not to end.
         let _ = tokio::task::spawn_blocking(move || telemetry.shutdown(LAST_WORDS)).await;
+        // Tasks that wait for a client or a server keep the store from being dropped. A disk that hangs keeps nobody from ending.
+        let _ = tokio::time::timeout(CLOSING, self.store.close()).await;
         drained
     }
 }
@@ -211,6 +213,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often the records of the store are counted at most, and how many of them: they are read for it.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 const MOST_COUNTED: usize = 25_000;
+/// How long the store may take to be left in order.
+const CLOSING: Duration = Duration::from_secs(30);
 /// How long what is left to tell may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, RecordLoss, Release, RenewVerdict,
@@ -132,7 +133,39 @@ pub struct SqliteStore {
     loss: Option<RecordLoss>,
     /// Up to which record the sweeps have looked for open ones that ended.
     swept: AtomicI64,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What there is to end of a store.
+struct Ending {
+    shared: Arc<Shared>,
+    operations: Arc<Operations>,
+    questions: Arc<Questions>,
     threads: Vec<JoinHandle<()>>,
+}
+
+impl Ending {
+    /// What was asked for is done before.
+    fn run(self) {
+        self.questions.close();
+        self.shared.followers.close();
+        // The writer is the first of them and ends last. Connections that are closed at the same moment take each other for one
+        // that stays, and leave the log where it is: somebody who then puts back a copy of the file would mix the two.
+        let mut threads = self.threads.into_iter();
+        let writer = threads.next();
+        for thread in threads {
+            // One that panicked has nothing more to say.
+            let _ = thread.join();
+        }
+        self.operations.close();
+        if let Some(writer) = writer {
+            let _ = writer.join();
+            // Another process may have died since the writer did this, and we were the last.
+            if !open::has_log(&self.shared.place) {
+                self.shared.close_note();
+            }
+        }
+    }
 }
 
 /// The most operations that wait for the writer. More would wait longer than their callers do.
@@ -183,14 +216,14 @@ impl SqliteStore {
         let bounds = Bounds { records: options.most_records.max(1), bytes: options.most_bytes };
         let given = Given { place: place.clone(), clock, process, sight, codec, bounds };
         let shared = Arc::new(Shared::new(given, handle, prepared.last));
-        let mut store = Self {
+        let store = Self {
             shared: shared.clone(),
             operations: Arc::new(Operations::new(MOST_OPERATIONS)),
             questions: Arc::new(Questions::new(MOST_QUESTIONS)),
             set_aside: prepared.set_aside,
             loss: prepared.loss,
             swept: AtomicI64::new(0),
-            threads: Vec::new(),
+            threads: Mutex::default(),
         };
         let link = Link::to(&place, Connected::Writer)?;
         let (queue, recent) = (store.operations.clone(), Recent::default());
@@ -216,10 +249,18 @@ impl SqliteStore {
         self.loss.as_ref()
     }
 
-    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    /// Whoever is first has the threads; there is nothing left for the others to wait for.
+    fn ending(&self) -> Ending {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let (shared, operations, questions) =
+            (self.shared.clone(), self.operations.clone(), self.questions.clone());
+        Ending { shared, operations, questions, threads }
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
         let thread = thread::Builder::new().name(format!("sqlite-{name}")).spawn(work);
         let path = &self.shared.place.path;
-        self.threads.push(thread.map_err(|why| open::file_error(path, &why))?);
+        self.threads.lock().push(thread.map_err(|why| open::file_error(path, &why))?);
         Ok(())
     }
 
@@ -328,26 +369,8 @@ impl fmt::Debug for SqliteStore {
 }
 
 impl Drop for SqliteStore {
-    /// What was asked for is done before.
     fn drop(&mut self) {
-        self.questions.close();
-        self.shared.followers.close();
-        // The writer is the first of them and ends last. Connections that are closed at the same moment take each other for one
-        // that stays, and leave the log where it is: somebody who then puts back a copy of the file would mix the two.
-        let mut threads = self.threads.drain(..);
-        let writer = threads.next();
-        for thread in threads {
-            // One that panicked has nothing more to say.
-            let _ = thread.join();
-        }
-        self.operations.close();
-        if let Some(writer) = writer {
-            let _ = writer.join();
-        }
-        // Another process may have died since the writer did this, and we were the last.
-        if !open::has_log(&self.shared.place) {
-            self.shared.close_note();
-        }
+        self.ending().run();
     }
 }
 
@@ -474,5 +497,13 @@ impl Store for SqliteStore {
         let news = self.shared.news.subscribe();
         self.shared.followers.stir();
         news
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        let ending = self.ending();
+        Box::pin(async {
+            // It waits for the disk.
+            tokio::task::spawn_blocking(|| ending.run()).await.map_err(|_| closed())
+        })
     }
 }

@@ -11,9 +11,10 @@
 //! | --- | --- |
 //! | 0..8 | what it is |
 //! | 8..32 | marker of the database, number and time of the last commit |
-//! | 32..48 | the boot of the machine |
-//! | 48 | whether it is exact |
-//! | 49..65 | checksum of all that |
+//! | 32..40 | number of a commit that is in the database itself and not only in its log |
+//! | 40..56 | the boot of the machine |
+//! | 56 | whether it is exact |
+//! | 57..73 | checksum of all that |
 //! | 256.. | the loss that nobody has accepted: its length, checksum, text |
 //!
 //! Every process on the database writes it, each under a short lock and only forward. It is made before the first commit is
@@ -35,7 +36,7 @@ use crate::open::folder_of;
 use crate::open::{Identity, private};
 
 const MAGIC: [u8; 8] = *b"STDFNOTE";
-const PAYLOAD: usize = 49;
+const PAYLOAD: usize = 57;
 const CHECK: usize = 16;
 const HEAD: usize = PAYLOAD + CHECK;
 const LOSS_AT: u64 = 256;
@@ -52,6 +53,8 @@ const BETWEEN: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Noted {
     pub(crate) last: Commit,
+    /// Number of a commit that no longer needs the log. An older database under the log of this one lacks it.
+    pub(crate) in_file: u64,
     pub(crate) exact: bool,
     pub(crate) boot: Boot,
     pub(crate) loss: Option<RecordLoss>,
@@ -132,17 +135,28 @@ impl Note {
             Some(noted) if noted.last.number >= commit.number => None,
             noted => {
                 let was_open = noted.is_some_and(|noted| !noted.exact && noted.boot == boot);
-                Some((commit, Exact::No, if was_open { Sync::No } else { Sync::Yes }))
+                let in_file = noted.map_or(0, |noted| noted.in_file);
+                let changed = Noted { last: commit, in_file, exact: false, boot, loss: None };
+                Some((changed, if was_open { Sync::No } else { Sync::Yes }))
             }
         });
     }
 
     /// Before the database with this marker is closed, and after it was: the number holds through a power cut from now on.
     pub(crate) fn mark_exact(&self, marker: Marker) {
-        self.change(|_, noted| {
+        self.change(|boot, noted| {
             noted
                 .filter(|noted| !noted.exact && noted.last.marker == marker)
-                .map(|noted| (noted.last, Exact::Yes, Sync::Yes))
+                .map(|noted| (Noted { exact: true, boot, ..noted.clone() }, Sync::Yes))
+        });
+    }
+
+    /// This commit is in the database itself, and on the disk there.
+    pub(crate) fn raise_in_file(&self, commit: Commit) {
+        self.change(|_, noted| {
+            noted
+                .filter(|noted| noted.last.marker == commit.marker && noted.in_file < commit.number)
+                .map(|noted| (Noted { in_file: commit.number, ..noted.clone() }, Sync::No))
         });
     }
 
@@ -156,11 +170,12 @@ impl Note {
         });
     }
 
-    fn change(&self, to: impl Fn(Boot, Option<&Noted>) -> Option<(Commit, Exact, Sync)>) {
+    /// Changes all but the loss.
+    fn change(&self, to: impl Fn(Boot, Option<&Noted>) -> Option<(Noted, Sync)>) {
         self.with_file(|file| {
             let found = read(file)?;
-            let Some((last, exact, sync)) = to(self.boot, found.noted()) else { return Ok(()) };
-            write_head(file, &Noted { last, exact: exact == Exact::Yes, boot: self.boot, loss: None })?;
+            let Some((noted, sync)) = to(self.boot, found.noted()) else { return Ok(()) };
+            write_head(file, &noted)?;
             if sync == Sync::Yes { self.sync(file) } else { Ok(()) }
         });
     }
@@ -185,12 +200,6 @@ impl Note {
             let _ = locked(file, work);
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Exact {
-    Yes,
-    No,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -242,12 +251,13 @@ fn read_head(head: &[u8]) -> Option<Noted> {
     if next::<8>(&mut payload)? != MAGIC {
         return None;
     }
-    let mut number = || next(&mut payload).map(u64::from_le_bytes);
-    let (marker, number, at) = (Marker(number()?), number()?, Timestamp::from_millis(number()?));
+    let mut word = || next(&mut payload).map(u64::from_le_bytes);
+    let (marker, number, at) = (Marker(word()?), word()?, Timestamp::from_millis(word()?));
+    let in_file = word()?;
     let boot = Boot(next(&mut payload)?);
     let [exact] = next(&mut payload)?;
     let last = Commit { marker, number, at };
-    Some(Noted { last, exact: exact == 1, boot, loss: None })
+    Some(Noted { last, in_file, exact: exact == 1, boot, loss: None })
 }
 
 fn read_loss(file: &mut File) -> Option<RecordLoss> {
@@ -279,6 +289,7 @@ fn write_head(file: &mut File, noted: &Noted) -> io::Result<()> {
     head.extend(noted.last.marker.0.to_le_bytes());
     head.extend(noted.last.number.to_le_bytes());
     head.extend(noted.last.at.as_millis().to_le_bytes());
+    head.extend(noted.in_file.to_le_bytes());
     head.extend(noted.boot.0);
     head.push(u8::from(noted.exact));
     head.extend(check(&head));
@@ -383,7 +394,13 @@ mod tests {
             until: None,
             set_aside: vec!["elsewhere".to_owned()],
         };
-        let noted = Noted { last: commit(1, 1), exact: true, boot: note.boot(), loss: Some(loss.clone()) };
+        let noted = Noted {
+            last: commit(1, 1),
+            in_file: 1,
+            exact: true,
+            boot: note.boot(),
+            loss: Some(loss.clone()),
+        };
         note.replace(&noted).unwrap();
         note.raise(commit(1, 2));
         assert_eq!(note.sound().loss, Some(loss));
@@ -392,6 +409,21 @@ mod tests {
         note.forget_loss(Marker(1));
         assert_eq!(note.sound().loss, None);
         assert_eq!(note.sound().last, commit(1, 2));
+    }
+
+    #[test]
+    fn what_is_in_the_file_goes_only_forward_and_outlives_commits() {
+        let folder = Folder::new();
+        let note = note(&folder, "boot");
+        note.raise(commit(1, 5));
+        for (raised, expected) in [(commit(1, 3), 3), (commit(1, 2), 3), (commit(2, 9), 3), (commit(1, 5), 5)]
+        {
+            note.raise_in_file(raised);
+            assert_eq!(note.sound().in_file, expected, "{raised:?}");
+        }
+        note.raise(commit(1, 6));
+        note.mark_exact(Marker(1));
+        assert_eq!((note.sound().last, note.sound().in_file), (commit(1, 6), 5));
     }
 
     #[test]

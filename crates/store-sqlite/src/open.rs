@@ -128,6 +128,10 @@ pub(crate) fn prepare(place: &Place, known: Option<Commit>, now: Timestamp) -> R
         Ok(Looked::Sound(last))
             if before.is_of(last) && before.loss(CommitsFound::UpTo(last), known, now).is_none() =>
         {
+            // Without a log everything is in the file, and was synced before the log went.
+            if !has_log(place) {
+                before.file.raise_in_file(last);
+            }
             close_to_others(&place.path);
             return Ok(Prepared { last, loss: None, set_aside: None });
         }
@@ -337,13 +341,17 @@ struct Before {
     file: Note,
     note: NoteState,
     has_log: bool,
+    /// The last commit that is in the file without its log, where there is a log.
+    in_file: Option<u64>,
 }
 
 impl Before {
     fn read(place: &Place) -> Result<Self, OpenError> {
         let file = place.note();
         let note = file.read().map_err(|why| note_error(place, &why))?;
-        Ok(Self { file, note, has_log: has_log(place) })
+        let has_log = has_log(place);
+        let in_file = if has_log { commits_in_file(&place.path) } else { None };
+        Ok(Self { file, note, has_log, in_file })
     }
 
     /// Whether the note is of the file with this commit.
@@ -358,6 +366,7 @@ impl Before {
             NoteState::Sound(noted) => NoteFound::Sound(CommitNote {
                 last: noted.last,
                 log_is_gone: !noted.exact && noted.boot != self.file.boot() && !self.has_log,
+                file_is_older: self.in_file.is_some_and(|found| found < noted.in_file),
             }),
         };
         detect_loss(found, note, known, now)
@@ -373,7 +382,8 @@ impl Before {
         now: Timestamp,
     ) -> Result<Commit, OpenError> {
         let replace = |last, loss| {
-            let noted = Noted { last, exact: true, boot: self.file.boot(), loss };
+            // What is in the file shows at the next start without a log.
+            let noted = Noted { last, in_file: 0, exact: true, boot: self.file.boot(), loss };
             self.file.replace(&noted).map_err(|why| note_error(place, &why))
         };
         let sql = |error: rusqlite::Error| sql_error(&place.path, &error);
@@ -413,6 +423,29 @@ impl Before {
 
 fn has_no_head(place: &Place) -> bool {
     fs::metadata(&place.path).map_or(true, |file| file.len() == 0)
+}
+
+/// The number of the last commit that is in the file itself, as if there were no log. Nothing is locked: others may be bringing
+/// their log into the file, which only raises the number.
+#[cfg(unix)]
+fn commits_in_file(path: &Path) -> Option<u64> {
+    use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut uri = "file:".to_owned();
+    for byte in std::path::absolute(path).ok()?.as_os_str().as_bytes() {
+        write!(uri, "%{byte:02x}").ok()?;
+    }
+    uri.push_str("?immutable=1");
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let file = Connection::open_with_flags(uri, flags).ok()?;
+    last_commit(&file).ok().map(|last| last.number)
+}
+
+/// Elsewhere a log that was left beside another file is not noticed.
+#[cfg(not(unix))]
+fn commits_in_file(_: &Path) -> Option<u64> {
+    None
 }
 
 /// Whether there is a log with something in it.

@@ -143,6 +143,15 @@ impl Shared {
         }
     }
 
+    /// The whole log was brought into the file after this commit, and the file was synced.
+    pub(crate) fn brought_into_file(&self, commit: Commit) {
+        self.note.raise_in_file(commit);
+    }
+
+    pub(crate) fn last(&self) -> Commit {
+        *self.last.lock()
+    }
+
     /// Every commit of this process is noted. Before the file is closed that must hold through a power cut too: its log may be
     /// gone then.
     pub(crate) fn close_note(&self) {

@@ -178,9 +178,17 @@ impl Writer {
     /// Brings what is in the log into the file, so that the log can begin anew. SQLite would do it within a commit, while
     /// callers wait.
     fn checkpoint(&mut self) {
+        let last = self.shared.last();
         if let Ok(sql) = self.link.connection(&self.shared) {
             // Where it does not work the log grows, and the next commit leads here again.
-            let _ = sql.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            let pages = sql.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+            });
+            if let Ok((0, log, done)) = pages
+                && log == done
+            {
+                self.shared.brought_into_file(last);
+            }
         }
     }
 

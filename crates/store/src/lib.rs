@@ -120,4 +120,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// What other processes did to the documents, and what happened to the store itself. A receiver that lags has
     /// to read everything again.
     fn news(&self) -> broadcast::Receiver<News>;
+
+    /// Ends the work on the store when nothing is under way any more, so that what it holds is left in order. Operations fail from
+    /// then on.
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 }

@@ -155,11 +155,16 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     counts.servers_down = down.len();
     findings.extend(down);
     findings.extend(same_names(store).await);
+    // The check may be a second old, and the store unreadable since.
+    let (checked, lost) = (steadfast.check_store().await, steadfast.record_loss().await);
+    let (records_lost, unread) = match lost {
+        Ok(lost) => (lost, None),
+        Err(error) => (None, Some(error)),
+    };
     let seen = StoreSeen {
         kind: store.kind().to_owned(),
-        trouble: steadfast.check_store().await.err().map(|error| error.to_string()),
-        // That the store does not answer is said already.
-        records_lost: steadfast.record_loss().await.unwrap_or_default(),
+        trouble: checked.err().or(unread).map(|error| error.to_string()),
+        records_lost,
     };
     let switches = steadfast.config().switches();
     findings.extend(store_and_switches(&seen, &switches));

@@ -53,6 +53,8 @@ pub struct CommitNote {
     pub last: Commit,
     /// Later commits may have been made without being noted, and the log that held them is gone.
     pub log_is_gone: bool,
+    /// An older file lies under the log of a newer one, so commits may be in neither, although later ones are.
+    pub file_is_older: bool,
 }
 
 /// A loss of committed records.
@@ -131,6 +133,9 @@ pub fn detect_loss(
         };
         match found {
             CommitsFound::Unusable => Some(loss(LossCause::Unusable, None)),
+            CommitsFound::UpTo(_) if noted.is_some_and(|noted| noted.file_is_older) => {
+                Some(loss(LossCause::Behind, None))
+            }
             CommitsFound::UpTo(found) if noted.is_some_and(|noted| noted.log_is_gone) => {
                 Some(loss(LossCause::LogMissing, known_time(found.at)))
             }
@@ -261,8 +266,10 @@ mod tests {
     fn a_loss_shows_by_marker_by_number_by_a_log_that_is_gone_and_by_the_note_itself() {
         use CommitsFound::{Nothing, Unusable, UpTo};
         use NoteFound::{Damaged, Missing, Sound};
-        let noted = |marker, number| Sound(CommitNote { last: commit(marker, number), log_is_gone: false });
-        let log_is_gone = Sound(CommitNote { last: commit(1, 5), log_is_gone: true });
+        let note = CommitNote { last: commit(1, 5), log_is_gone: false, file_is_older: false };
+        let noted = |marker, number| Sound(CommitNote { last: commit(marker, number), ..note });
+        let log_is_gone = Sound(CommitNote { log_is_gone: true, ..note });
+        let file_is_older = Sound(CommitNote { file_is_older: true, ..note });
         // A store in which nothing was ever committed has no time.
         let fresh = Commit { number: 1, at: Timestamp::ZERO, ..commit(1, 1) };
         for (found, note, known, expected) in [
@@ -285,6 +292,7 @@ mod tests {
             (Unusable, noted(1, 5), None, Some((LossCause::Unusable, Some(5)))),
             (UpTo(commit(1, 9)), log_is_gone, None, Some((LossCause::LogMissing, None))),
             (UpTo(commit(1, 4)), log_is_gone, None, Some((LossCause::Behind, Some(1)))),
+            (UpTo(commit(1, 5)), file_is_older, None, Some((LossCause::Behind, None))),
             // What this process knows counts where the note is gone too, or behind.
             (Nothing, Missing, Some(commit(1, 5)), Some((LossCause::Missing, Some(5)))),
             (UpTo(commit(2, 1)), Missing, Some(commit(1, 5)), Some((LossCause::Replaced, Some(5)))),
@@ -300,7 +308,9 @@ mod tests {
 
     #[test]
     fn a_second_loss_keeps_what_was_known_of_the_first() {
-        let noted = |number| NoteFound::Sound(CommitNote { last: commit(1, number), log_is_gone: false });
+        let noted = |number| {
+            NoteFound::Sound(CommitNote { last: commit(1, number), log_is_gone: false, file_is_older: false })
+        };
         let first = RecordLoss {
             set_aside: vec!["old".to_owned()],
             ..detect_loss(CommitsFound::Nothing, noted(5), None, NOW).unwrap()

@@ -173,6 +173,45 @@ async fn an_older_copy_is_noticed_and_what_is_in_it_is_still_answered() {
     assert_eq!(verdict(&store, &claim("later")).await, ClaimVerdict::RecordsLost);
 }
 
+/// SQLite plays a log that was left into whatever file lies beside it. The number of the last commit is in the log.
+#[tokio::test]
+async fn an_older_copy_under_the_log_of_the_newer_file_is_noticed() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let store = folder.open();
+    run(&store, "later").await;
+    close(store, &folder);
+    let store = folder.open();
+    run(&store, "last").await;
+    let killed = copied(&folder);
+    drop(store);
+    assert_eq!(open(&copied(&killed)).noticed_loss(), None, "its own log");
+    fs::copy(file(&older, ""), file(&killed, "")).unwrap();
+    let store = open(&killed);
+    let loss = is_told_and_refused(&store, "older copy under a log").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::Behind, None));
+}
+
+/// The same where the log was brought into the file while it ran.
+#[tokio::test]
+async fn an_older_copy_is_noticed_after_the_log_began_anew() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let store = folder.open();
+    let mut number = 0;
+    while noted(&folder).in_file < 10 {
+        run(&store, &format!("call {number}")).await;
+        number += 1;
+        assert!(number < 100_000, "the log is never brought into the file");
+    }
+    run(&store, "last").await;
+    let killed = copied(&folder);
+    drop(store);
+    assert_eq!(open(&copied(&killed)).noticed_loss(), None, "its own log");
+    fs::copy(file(&older, ""), file(&killed, "")).unwrap();
+    assert!(open(&killed).noticed_loss().is_some());
+}
+
 #[tokio::test]
 async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
     let killed = left_behind(true).await;
@@ -246,14 +285,22 @@ async fn a_loss_is_told_once_by_whoever_dies_while_it_is_written_down() {
     let folder = left_behind(false).await;
     let note = options(&folder).place().note();
     let fresh = Commit { marker: Marker(7), number: 0, at: Timestamp::from_millis(1) };
-    note.replace(&Noted { last: fresh, exact: true, boot: note.boot(), loss: Some(loss.clone()) }).unwrap();
+    note.replace(&Noted {
+        last: fresh,
+        in_file: 0,
+        exact: true,
+        boot: note.boot(),
+        loss: Some(loss.clone()),
+    })
+    .unwrap();
     let store = open(&folder);
     assert_eq!(store.noticed_loss(), None, "it is no new one");
     assert_eq!(is_told_and_refused(&store, "half").await, loss);
     drop(store);
     // Both were written, and the number was not raised.
     let last = Commit { number: 0, ..noted(&folder).last };
-    note.replace(&Noted { last, exact: true, boot: note.boot(), loss: Some(loss.clone()) }).unwrap();
+    note.replace(&Noted { last, in_file: 0, exact: true, boot: note.boot(), loss: Some(loss.clone()) })
+        .unwrap();
     let store = open(&folder);
     assert_eq!(store.noticed_loss(), None);
     assert_eq!(is_told_and_refused(&store, "nearly").await, loss);

@@ -2,6 +2,7 @@
 //! is down. Acknowledged keys do not run again, and everybody is told, until somebody accepts the loss.
 
 use std::fs::{self, OpenOptions};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::store_health::in_a_namespace;
 use super::{Gateway, PLAIN, envelope, keyed};
+use crate::world::{LISTEN, Process, start_gateway};
 
 const PAYMENTS: usize = 12;
 
@@ -85,10 +87,27 @@ fn is_well(gateway: &Gateway) {
     assert_eq!((&status["verdict"], &status["store"]["recordsLost"]), (&json!("fine"), &Value::Null));
 }
 
-/// Loses records, sees that it is told, and has the command line accept it.
+/// Loses records after the gateway was killed, so that the last of them are in the log.
 fn story(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
     acknowledge(gateway, round);
     gateway.kill();
+    assert!(state(gateway, "-wal").exists());
+    is_told_until_accepted(gateway, round, part, loses);
+}
+
+/// Loses records after the gateway was stopped, so that all of them are in the file.
+fn story_of_the_file(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
+    acknowledge(gateway, round);
+    gateway.stop();
+    assert!(
+        !state(gateway, "-wal").exists(),
+        "a log that is left could be mixed with a copy that is put back"
+    );
+    is_told_until_accepted(gateway, round, part, loses);
+}
+
+/// Loses records, sees that it is told, and has the command line accept it.
+fn is_told_until_accepted(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
     loses(gateway);
     gateway.start(|_| {});
     none_runs_again(gateway, round);
@@ -132,16 +151,13 @@ fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed
 #[test]
 fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_was_down_is_noticed() {
     let mut gateway = Gateway::new("lost_file", PLAIN);
-    story(&mut gateway, "nothing", "missing or empty", |gateway| cut_to(&state(gateway, ""), 0));
-    story(&mut gateway, "cut off", "damaged", |gateway| {
-        // Most of it lies in the log, which makes a file whole that was cut off.
-        fs::remove_file(state(gateway, "-wal")).unwrap();
-        cut_to(&state(gateway, ""), 5000);
-    });
-    story(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
-    story(&mut gateway, "deleted", "missing or empty", |gateway| {
+    let nothing = "missing or empty";
+    story(&mut gateway, "nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
+    story_of_the_file(&mut gateway, "stopped and nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
+    story_of_the_file(&mut gateway, "cut off", "damaged", |gateway| cut_to(&state(gateway, ""), 5000));
+    story_of_the_file(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
+    story_of_the_file(&mut gateway, "deleted", nothing, |gateway| {
         fs::remove_file(state(gateway, "")).unwrap();
-        fs::remove_file(state(gateway, "-wal")).unwrap();
         // It changes nothing, and says so all the same.
         let doctor = gateway.run(&["doctor", "--no-servers"]);
         assert!(shown(&doctor).contains("held committed records"), "{}", shown(&doctor));
@@ -221,30 +237,49 @@ fn sf_13_a_commit_counter_that_was_deleted_or_damaged_is_told_as_if_records_were
 
 #[test]
 fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told_to_accept_it() {
-    let mut one = Gateway::new("lost_shared", PLAIN);
-    let config = format!("{PLAIN}[store]\npath = {:?}\n", state(&one, ""));
-    let mut other = Gateway::new("lost_sharing", &config);
-    acknowledge(&one, "one");
-    acknowledge(&other, "other");
+    let mut gateway = Gateway::new("lost_shared", PLAIN);
+    let mut other = beside(&gateway);
+    acknowledge(&gateway, "one");
+    switch(&mut gateway, &mut other);
+    acknowledge(&gateway, "other");
+    gateway.kill();
     // What only one of them has committed counts for both.
-    one.kill();
-    acknowledge(&other, "last");
-    other.kill();
-    fs::remove_file(state(&one, "-wal")).unwrap();
-    one.start(|_| {});
-    other.start(|_| {});
-    none_runs_again(&one, "one");
-    for round in ["other", "last"] {
-        none_runs_again(&other, round);
+    switch(&mut gateway, &mut other);
+    acknowledge(&gateway, "last");
+    gateway.kill();
+    fs::remove_file(state(&gateway, "-wal")).unwrap();
+    gateway.start(|_| {});
+    let mut other = beside(&gateway);
+    for _ in 0..2 {
+        for round in ["one", "other", "last"] {
+            none_runs_again(&gateway, round);
+        }
+        everybody_is_told(&gateway, "shared", "lacked commits");
+        switch(&mut gateway, &mut other);
     }
-    for gateway in [&one, &other] {
-        everybody_is_told(gateway, "shared", "lacked commits");
+    gateway.steer("POST /v1/state/accept", &Value::Null);
+    for _ in 0..2 {
+        is_well(&gateway);
+        switch(&mut gateway, &mut other);
     }
-    other.steer("POST /v1/state/accept", &Value::Null);
-    is_well(&one);
-    is_well(&other);
-    assert_eq!(pay(&one, "one", 0).text(), "pay one 0, run 2", "the operator has looked");
-    assert_eq!(one.logged("store.records_lost").len() + other.logged("store.records_lost").len(), 1);
+    assert_eq!(pay(&gateway, "one", 0).text(), "pay one 0, run 2", "the operator has looked");
+    gateway.logged_times("store.records_lost", 1);
+}
+
+type Running = (Option<Process>, SocketAddr);
+
+/// Another gateway of the same user.
+fn beside(gateway: &Gateway) -> Running {
+    let mut command = gateway.command(&["serve"]);
+    let log = OpenOptions::new().append(true).open(gateway.folder.join("log")).unwrap();
+    let (process, address) = start_gateway(command.args(LISTEN).stderr(log));
+    (Some(process), address)
+}
+
+/// Speaks to the other one from now on.
+fn switch(gateway: &mut Gateway, other: &mut Running) {
+    std::mem::swap(&mut gateway.process, &mut other.0);
+    std::mem::swap(&mut gateway.address, &mut other.1);
 }
 
 /// The machine was started again: what the kernel says of its boot is another.

@@ -76,7 +76,8 @@ impl<S: Store> Steps<S> {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed) => Err(Unmade::because(format!("a fresh claim is {other:?}"))),
+            | ClaimVerdict::Closed
+            | ClaimVerdict::RecordsLost) => Err(Unmade::because(format!("a fresh claim is {other:?}"))),
         }
     }
 

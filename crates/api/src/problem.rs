@@ -9,11 +9,13 @@ use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{StoreError, redact};
+use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::turn::PlanErrors;
 use steadfast_mcp::http::front::{ENCODED, TooManyStreams};
 
 use crate::answer::json;
+use crate::look;
 
 /// What is answered instead of what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +179,12 @@ impl Problem {
     /// The body has a content coding, which no endpoint decodes.
     pub(crate) fn encoded() -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", ENCODED)
+    }
+
+    /// Records are lost, and nobody has accepted that.
+    pub(crate) fn records_lost(loss: &RecordLoss) -> Self {
+        let message = format!("{loss}; {}", look::RECORDS_LOST_TODO);
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
     }
 
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {

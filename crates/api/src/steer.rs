@@ -13,7 +13,7 @@ use steadfast::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast::guard::Stopped;
 use steadfast::{AnswerError, Engine, Switched, Switches, parse_span};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Resolution, ResolveVerdict};
+use steadfast_core::dedupe::{RecordLoss, Resolution, ResolveVerdict};
 use steadfast_core::id::{Digest, Domain, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
@@ -111,6 +111,16 @@ fn rows() -> Vec<Endpoint> {
             .asks::<Forgotten>()
             .gives::<Removed>("they are forgotten")
             .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/state/accept",
+            "acceptLoss",
+            "Accepts that records are lost, so that calls with a key run again",
+            Who::Admin,
+            accept_loss,
+        )
+        .gives::<AcceptedLoss>("the loss that is accepted, if there was one")
+        .reads_the_store(),
         Endpoint::new(
             Method::POST,
             "/v1/records/{key}/resolve",
@@ -570,6 +580,18 @@ impl Forgotten {
             Self { key: Some(_), .. } => Err(bad("key= stands alone".to_owned())),
         }
     }
+}
+
+/// A loss of records that is accepted.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct AcceptedLoss {
+    /// The loss; nothing where no record was lost.
+    pub accepted: Option<RecordLoss>,
+}
+
+pub(crate) async fn accept_loss(Shared(State(inner)): Shared<State>, Admin(by): Admin) -> Answered {
+    let accepted = inner.steadfast.engine().accept_loss(&by).await?;
+    Ok(shown(StatusCode::OK, &AcceptedLoss { accepted }))
 }
 
 /// What is known of a call whose outcome is not.

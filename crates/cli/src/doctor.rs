@@ -11,7 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, OnDamage, Plan, Reached, Role, Server, StoreKind, servers_of_one_name};
+use steadfast::{Config, OnDamage, Plan, Reached, Role, Server, SqliteStore, StoreKind, servers_of_one_name};
+use steadfast_api::look::RECORDS_LOST_TODO;
+use steadfast_store::record_loss;
 
 use crate::access;
 use crate::admin_token;
@@ -327,6 +329,13 @@ async fn store(config: &Config, found: &mut Findings) {
                 "calls are forgotten when the process ends: set `store.kind` to \"sqlite\" to remember them",
             );
         }
+        (StoreKind::Sqlite, Some(path)) if !path.exists() && SqliteStore::held_records(path) => {
+            return found.bad(
+                "store",
+                format!("{words} is missing, and held committed records"),
+                RECORDS_LOST_TODO,
+            );
+        }
         (StoreKind::Sqlite, Some(path)) if !path.exists() => {
             return found.ok("store", format!("{words} (made at the first start)"));
         }
@@ -336,7 +345,7 @@ async fn store(config: &Config, found: &mut Findings) {
     match output::during("opening the store", plan.try_store(OnDamage::Refuse)).await {
         Ok(_) => {
             found.ok("store", format!("{words}, opened in {}", took(began)));
-            same_names(config, found).await;
+            look_into(config, found).await;
         }
         Err(error) => {
             found.bad("store", error.to_string(), "until then calls that must not run twice are refused")
@@ -344,10 +353,13 @@ async fn store(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Servers that run now, are called the same, and are not the same.
-async fn same_names(config: &Config, found: &mut Findings) {
+/// Records that are lost; servers that run now, are called the same, and are not the same.
+async fn look_into(config: &Config, found: &mut Findings) {
     let Ok(plan) = Plan::of(config) else { return };
     let Ok(store) = plan.open().await else { return };
+    if let Ok(Some(loss)) = record_loss(&*store).await {
+        found.bad("store", loss.to_string(), RECORDS_LOST_TODO);
+    }
     for (name, servers) in servers_of_one_name(&*store).await.unwrap_or_default() {
         let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
         found.warn(

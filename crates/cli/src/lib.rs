@@ -4,6 +4,7 @@
 //! gateway that runs, or the store), `seen` (what was answered, as tables), `output` (how things are said) and `failure` (how
 //! things go wrong, and the exit code that tells it).
 
+mod accept;
 mod access;
 mod admin_token;
 mod approvals;
@@ -115,6 +116,9 @@ enum Command {
     Resolve(resolve::Options),
     /// Forgets calls, so that they run when they come again.
     Flush(flush::Options),
+    /// Looks after the state as a whole.
+    #[command(subcommand)]
+    State(accept::State),
     /// Shows what happens, as it happens.
     Tail(tail::Options),
     /// Shows what happened in a turn: which call ran when, what it waited for, what went wrong, and how it ended.
@@ -165,6 +169,7 @@ pub fn main() -> ExitCode {
         Command::Status(options) => status::run(&options),
         Command::Breaker(options) => breaker::run(&options),
         Command::Flush(options) => flush::run(&options),
+        Command::State(state) => accept::run(&state),
         Command::Tail(options) => tail::run(&options),
         Command::Trace(options) => trace::run(&options),
         Command::Explain(options) => explain::run(&options),

@@ -73,6 +73,17 @@ pub struct StoreSettings {
     pub timeout: Duration,
     /// Replicas that must have a write before it counts.
     pub wait_replicas: u32,
+    /// What follows when committed records of the embedded store are lost.
+    pub on_damage: AfterLoss,
+}
+
+/// What follows when committed records are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterLoss {
+    /// Calls with an explicit key for tools that are not safe to repeat are refused until an operator accepts the loss.
+    RefuseKeyed,
+    /// Calls go on, and may run a second time.
+    StartAnew,
 }
 
 /// Which store.
@@ -199,6 +210,7 @@ impl Default for Global {
                 records: NonZeroU32::MIN,
                 timeout: Duration::ZERO,
                 wait_replicas: 0,
+                on_damage: AfterLoss::RefuseKeyed,
             },
             history: HistorySettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
             traces: TracesSettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
@@ -356,6 +368,16 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 Count(0..=16),
                 "Replicas that must have a write of the redis store before it counts. Each write \
                  waits for them."
+            ),
+            setting!(
+                Global,
+                "store.on_damage",
+                store.on_damage,
+                Words(&[("refuse_keyed", AfterLoss::RefuseKeyed), ("start_anew", AfterLoss::StartAnew)]),
+                "When committed records of the sqlite store are lost, because its file was damaged, deleted or replaced by \
+                 an older copy: `refuse_keyed` refuses calls with an explicit key for tools that are not safe to repeat, \
+                 until `steadfast state accept` or until what was lost would have expired; `start_anew` writes a line to \
+                 the log and lets them run, perhaps a second time."
             ),
             setting!(
                 Global,

@@ -57,7 +57,7 @@ mod tool;
 pub use config::{Config, DEFAULTS, Shown};
 pub use diagnostics::{ConfigErrors, Problem, Section, nearest};
 pub use global::{
-    GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
+    AfterLoss, GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
     OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
 pub use json5::plain_json;

@@ -90,6 +90,8 @@ pub enum Deed {
     Resolved,
     /// Modes were switched.
     Switched,
+    /// The loss of records was accepted.
+    LossAccepted,
 }
 
 /// One change by hand, as it is remembered.

@@ -514,6 +514,7 @@ const fn is_of_machines(kind: DocumentKind) -> bool {
         | DocumentKind::Turn
         | DocumentKind::Server
         | DocumentKind::Tools
-        | DocumentKind::Probe => false,
+        | DocumentKind::Probe
+        | DocumentKind::Loss => false,
     }
 }

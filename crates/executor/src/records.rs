@@ -4,10 +4,10 @@
 //! So whoever looks at records has each of those judged first, and the outcome recorded as unknown: every surface shows the
 //! same, and the one process that recorded it notifies people.
 
-use steadfast_core::dedupe::{Record, Resolution, Resolve, ResolveVerdict, Rules};
+use steadfast_core::dedupe::{Record, RecordLoss, Resolution, Resolve, ResolveVerdict, Rules};
 use steadfast_core::key::Key;
 use steadfast_core::notification::Notification;
-use steadfast_store::{Flush, Page, Selection, StoreError};
+use steadfast_store::{Flush, Page, Selection, StoreError, accept_loss};
 
 use crate::audit::{By, Deed, Done};
 use crate::engine::{Engine, Inner};
@@ -47,6 +47,23 @@ impl Engine {
         let after = Some(format!("{flushed} forgotten"));
         self.inner.audited(by, Done { deed: Deed::Flushed, tenant, on, before: None, after }).await;
         Ok(flushed)
+    }
+
+    /// Accepts that committed records are lost, so that calls with a key run again. Returns the loss, if there was one. For
+    /// operators.
+    pub async fn accept_loss(&self, by: &By) -> Result<Option<RecordLoss>, StoreError> {
+        let accepted = accept_loss(&*self.inner.store).await?;
+        if let Some(loss) = &accepted {
+            let done = Done {
+                deed: Deed::LossAccepted,
+                tenant: None,
+                on: "records".to_owned(),
+                before: Some(loss.to_string()),
+                after: Some("accepted".to_owned()),
+            };
+            self.inner.audited(by, done).await;
+        }
+        Ok(accepted)
     }
 
     /// Resolves an outcome that is unknown. For operators.

@@ -71,7 +71,7 @@ pub use steadfast_executor::{
 };
 pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};
-pub use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
+pub use steadfast_store_sqlite::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
 pub use steadfast_telemetry::{Feed, FeedReader, Format, Happened, Level, Logs, Metrics, Next, Telemetry};
 
 /// The README as a test: what it shows is compiled and run.

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use steadfast_config::{Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switched, Switches};
+use steadfast_config::{
+    AfterLoss, Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switched, Switches,
+};
+use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -127,6 +130,11 @@ impl Steadfast {
         outcome
     }
 
+    /// Returns the loss of committed records that no operator has accepted yet.
+    pub async fn record_loss(&self) -> Result<Option<RecordLoss>, StoreError> {
+        steadfast_store::record_loss(&*self.store).await
+    }
+
     /// Where the file went that was found in place of the store's and could not be used.
     pub fn set_aside(&self) -> Option<&Path> {
         self.set_aside.as_deref()
@@ -194,6 +202,8 @@ impl Steadfast {
         let telemetry = self.telemetry.clone();
         // That it could not be told is no reason not to end.
         let _ = tokio::task::spawn_blocking(move || telemetry.shutdown(LAST_WORDS)).await;
+        // Tasks that wait for a client or a server keep the store from being dropped. A disk that hangs keeps nobody from ending.
+        let _ = tokio::time::timeout(CLOSING, self.store.close()).await;
         drained
     }
 }
@@ -203,6 +213,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often the records of the store are counted at most, and how many of them: they are read for it.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 const MOST_COUNTED: usize = 25_000;
+/// How long the store may take to be left in order.
+const CLOSING: Duration = Duration::from_secs(30);
 /// How long what is left to tell may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -273,12 +285,29 @@ impl Opening {
         for note in live.current().notes() {
             tracing::warn!(event = "config.note", note);
         }
-        let Opened { store, set_aside } = plan.open_store(self.clock.clone(), self.on_damage).await?;
+        let Opened { store, set_aside, loss } = plan.open_store(self.clock.clone(), self.on_damage).await?;
         if let Some(path) = &set_aside {
             tracing::error!(
                 event = "store.set_aside",
                 to = %path.display(),
-                "the state file could not be used and was set aside; calls that it remembers may run again"
+                "the state file could not be used and was set aside"
+            );
+        }
+        let refuses = live.current().global().store.on_damage == AfterLoss::RefuseKeyed;
+        if !refuses && !self.only_looks {
+            // One that was noticed before the setting was changed. Where the store does not answer, the next start does it.
+            let _ = steadfast_store::accept_loss(&*store).await;
+        }
+        if let Some(loss) = &loss {
+            tracing::error!(
+                event = "store.records_lost",
+                %loss,
+                "{}",
+                if refuses {
+                    "calls with a key for tools that are not safe to repeat are refused until `steadfast state accept`"
+                } else {
+                    "calls that ran may run again"
+                }
             );
         }
         let (namespace, most_tools) = plan.metrics.clone();

@@ -8,12 +8,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use steadfast_config::{Config, LogFormat, LogLevel, StoreKind, StoreSettings, plain_json};
+use steadfast_config::{AfterLoss, Config, LogFormat, LogLevel, StoreKind, StoreSettings, plain_json};
+use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::redact::Redacted;
 use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
 use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
 use steadfast_store_redis::{Confirm, Options as RedisOptions, Prefix, RedisStore};
-use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
+use steadfast_store_sqlite::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
 use steadfast_telemetry::{Format, Level, MalformedCalls, Namespace, OtlpOptions};
 
 use crate::opening::OpenError;
@@ -40,7 +41,7 @@ pub struct Plan {
 #[derive(Debug)]
 enum StorePlan {
     Memory,
-    Sqlite(PathBuf),
+    Sqlite(PathBuf, OnLoss),
     Redis(Box<RedisOptions>),
 }
 
@@ -49,6 +50,14 @@ pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Store>,
     /// Where the file went that was in its place and could not be used.
     pub(crate) set_aside: Option<PathBuf>,
+    /// The loss of committed records that was noticed.
+    pub(crate) loss: Option<RecordLoss>,
+}
+
+impl Opened {
+    fn sound(store: Arc<dyn Store>) -> Self {
+        Self { store, set_aside: None, loss: None }
+    }
 }
 
 impl Plan {
@@ -92,8 +101,8 @@ impl Plan {
     pub fn store_problem(config: &Config, on_damage: OnDamage) -> Option<OpenError> {
         match StorePlan::of(&config.global().store) {
             Ok(StorePlan::Memory | StorePlan::Redis(_)) => None,
-            Ok(StorePlan::Sqlite(path)) => {
-                let options = SqliteOptions { on_damage, ..SqliteOptions::at(path) };
+            Ok(StorePlan::Sqlite(path, on_loss)) => {
+                let options = SqliteOptions { on_damage, on_loss, ..SqliteOptions::at(path) };
                 SqliteStore::inspect(&options).err().map(OpenError::Sqlite)
             }
             Err(error) => Some(error),
@@ -128,7 +137,7 @@ impl Plan {
     pub fn store(&self) -> String {
         match &self.store {
             StorePlan::Memory => "memory of this process".to_owned(),
-            StorePlan::Sqlite(path) => format!("sqlite file {}", path.display()),
+            StorePlan::Sqlite(path, _) => format!("sqlite file {}", path.display()),
             StorePlan::Redis(options) if options.database != 0 => {
                 format!("redis at {}, database {}", options.place, options.database)
             }
@@ -155,7 +164,7 @@ impl Plan {
     pub fn is_shared(&self) -> bool {
         match self.store {
             StorePlan::Memory => false,
-            StorePlan::Sqlite(_) | StorePlan::Redis(_) => true,
+            StorePlan::Sqlite(..) | StorePlan::Redis(_) => true,
         }
     }
 
@@ -174,20 +183,22 @@ impl Plan {
         match &self.store {
             StorePlan::Memory => {
                 let options = MemoryOptions { most: self.records, ..MemoryOptions::new(clock) };
-                Ok(Opened { store: Arc::new(MemoryStore::new(options)), set_aside: None })
+                Ok(Opened::sound(Arc::new(MemoryStore::new(options))))
             }
-            StorePlan::Sqlite(path) => {
-                let options = SqliteOptions { clock, codec, on_damage, ..SqliteOptions::at(path) };
+            StorePlan::Sqlite(path, on_loss) => {
+                let options =
+                    SqliteOptions { clock, codec, on_damage, on_loss: *on_loss, ..SqliteOptions::at(path) };
                 // It reads the whole file, and the threads of the runtime belong to others.
                 let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options)).await;
                 let store = opened.map_err(OpenError::ended)?.map_err(OpenError::Sqlite)?;
                 let set_aside = store.set_aside().map(Path::to_owned);
-                Ok(Opened { store: Arc::new(store), set_aside })
+                let loss = store.noticed_loss().cloned();
+                Ok(Opened { store: Arc::new(store), set_aside, loss })
             }
             StorePlan::Redis(options) => {
                 let options = RedisOptions { codec, ..(**options).clone() };
                 let store = RedisStore::connect(options).await.map_err(OpenError::Redis)?;
-                Ok(Opened { store: Arc::new(store), set_aside: None })
+                Ok(Opened::sound(Arc::new(store)))
             }
         }
     }
@@ -232,7 +243,7 @@ impl StorePlan {
     fn of(settings: &StoreSettings) -> Result<Self, OpenError> {
         match settings.kind {
             StoreKind::Memory => Ok(Self::Memory),
-            StoreKind::Sqlite => settings.path.clone().map(Self::Sqlite).ok_or_else(|| {
+            StoreKind::Sqlite => settings.path.clone().map(|path| Self::Sqlite(path, on_loss(settings))).ok_or_else(|| {
                 let why = "the home folder is not known, so there is no usual place for the state file: write where \
                            it shall be";
                 OpenError::setting("store.path", why)
@@ -251,6 +262,13 @@ impl StorePlan {
                 Ok(Self::Redis(Box::new(options)))
             }
         }
+    }
+}
+
+fn on_loss(settings: &StoreSettings) -> OnLoss {
+    match settings.on_damage {
+        AfterLoss::RefuseKeyed => OnLoss::RefuseKeyed,
+        AfterLoss::StartAnew => OnLoss::StartAnew,
     }
 }
 

@@ -358,6 +358,8 @@ async fn a_file_that_cannot_be_used_is_set_aside_only_where_that_is_allowed() {
     let steadfast = opening().on_damage(OnDamage::SetAside).open().await.unwrap();
     let aside = fs::read_to_string(steadfast.set_aside().unwrap()).unwrap();
     assert!(aside.starts_with("my diary"), "nothing of it is lost");
+    let loss = steadfast.record_loss().await.unwrap().expect("it may have held records");
+    assert_eq!(loss.set_aside, [steadfast.set_aside().unwrap().display().to_string()]);
     assert!(!steadfast.call(keyed("k"), works).await.result.from_cache);
 }
 

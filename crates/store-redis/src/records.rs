@@ -67,7 +67,8 @@ impl Inner {
                 | ClaimVerdict::Conflict
                 | ClaimVerdict::Nothing
                 | ClaimVerdict::Full
-                | ClaimVerdict::Closed => decided,
+                | ClaimVerdict::Closed
+                | ClaimVerdict::RecordsLost => decided,
             }
         })
         .await

@@ -86,7 +86,7 @@ fn sql_message(error: &rusqlite::Error, file: &Path) -> String {
         }
         Trouble::Refused => (
             "cannot be written",
-            "check the quota of its disk, and that its folder and the file belong to this user",
+            "check the quota of its disk (EDQUOT), and that its folder and the file belong to this user",
         ),
         Trouble::Unreadable => ("is damaged", "start again with a copy of it, or let it be set aside"),
         Trouble::Unreachable | Trouble::Closed | _ if is_busy(error) => {
@@ -145,4 +145,38 @@ fn is_write(error: &rusqlite::Error) -> bool {
                 | rusqlite::ffi::SQLITE_IOERR_SHMSIZE
         )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    fn told(code: i32) -> StoreError {
+        let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+        Fault::from(error).not_done(Path::new("/state/state.db"))
+    }
+
+    /// SQLite has a code of its own for a full disk only. A write over a quota fails like one to a disk that is broken or may
+    /// only be read.
+    #[test]
+    fn a_write_over_quota_is_refused_and_the_words_name_file_and_quota() {
+        for code in [
+            ffi::SQLITE_IOERR_WRITE,
+            ffi::SQLITE_IOERR_FSYNC,
+            ffi::SQLITE_IOERR_TRUNCATE,
+            ffi::SQLITE_IOERR_SHMSIZE,
+            ffi::SQLITE_READONLY,
+        ] {
+            let error = told(code);
+            assert_eq!(error.trouble(), Trouble::Refused, "{error}");
+            let said = error.to_string();
+            for part in ["/state/state.db", "cannot be written", "quota", "EDQUOT"] {
+                assert!(said.contains(part), "{part} in {said}");
+            }
+        }
+        assert_eq!(told(ffi::SQLITE_FULL).trouble(), Trouble::Full);
+        assert_eq!(told(ffi::SQLITE_IOERR_READ).trouble(), Trouble::Unreachable);
+    }
 }

@@ -8,6 +8,7 @@
 //! A claim ends when, and only when, its owner's process is gone; where that cannot be judged, by time.
 
 mod fault;
+mod note;
 mod open;
 mod queue;
 mod reader;
@@ -23,6 +24,7 @@ mod writer;
 mod tests;
 
 use std::fmt;
+use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -31,10 +33,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, Release, RenewVerdict, Resolve,
-    ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
+    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, RecordLoss, Release, RenewVerdict,
+    Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -45,9 +48,10 @@ use steadfast_store::{
 };
 use tokio::sync::{broadcast, oneshot};
 
-pub use open::{OnDamage, OpenError};
+pub use open::{OnDamage, OnLoss, OpenError};
 
 use crate::fault::Fault;
+use crate::note::{Boot, NoteState};
 use crate::open::{Place, Role as Connected};
 use crate::queue::{Lane, Refused};
 use crate::reader::{Questions, Reader, Sought};
@@ -73,6 +77,8 @@ pub struct SqliteOptions {
     pub codec: Codec,
     /// What to do with a file that cannot be used.
     pub on_damage: OnDamage,
+    /// What to do after committed records were lost.
+    pub on_loss: OnLoss,
     /// How long an operation waits for other processes before it fails. Longer hides a process that hangs; shorter
     /// fails calls on a slow disk.
     pub patience: Duration,
@@ -93,9 +99,27 @@ impl SqliteOptions {
             process,
             codec: Codec::default(),
             on_damage: OnDamage::default(),
+            on_loss: OnLoss::default(),
             patience: Duration::from_secs(5),
             most_records: 250_000,
             most_bytes: 4 << 30,
+        }
+    }
+}
+
+impl SqliteOptions {
+    fn place(&self) -> Place {
+        Place {
+            // What SQLite keeps beside the file lies where a link leads, and so does the note.
+            path: match fs::read_link(&self.path) {
+                Ok(_) => fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
+                Err(_) => self.path.clone(),
+            },
+            on_damage: self.on_damage,
+            on_loss: self.on_loss,
+            // SQLite counts in 31 bits, and nobody waits for an hour.
+            patience: self.patience.min(Duration::from_secs(3600)),
+            boot: Boot::of(&self.process.boot),
         }
     }
 }
@@ -106,9 +130,42 @@ pub struct SqliteStore {
     operations: Arc<Operations>,
     questions: Arc<Questions>,
     set_aside: Option<PathBuf>,
+    loss: Option<RecordLoss>,
     /// Up to which record the sweeps have looked for open ones that ended.
     swept: AtomicI64,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What there is to end of a store.
+struct Ending {
+    shared: Arc<Shared>,
+    operations: Arc<Operations>,
+    questions: Arc<Questions>,
     threads: Vec<JoinHandle<()>>,
+}
+
+impl Ending {
+    /// What was asked for is done before.
+    fn run(self) {
+        self.questions.close();
+        self.shared.followers.close();
+        // The writer is the first of them and ends last. Connections that are closed at the same moment take each other for one
+        // that stays, and leave the log where it is: somebody who then puts back a copy of the file would mix the two.
+        let mut threads = self.threads.into_iter();
+        let writer = threads.next();
+        for thread in threads {
+            // One that panicked has nothing more to say.
+            let _ = thread.join();
+        }
+        self.operations.close();
+        if let Some(writer) = writer {
+            let _ = writer.join();
+            // Another process may have died since the writer did this, and we were the last.
+            if !open::has_log(&self.shared.place) {
+                self.shared.close_note();
+            }
+        }
+    }
 }
 
 /// The most operations that wait for the writer. More would wait longer than their callers do.
@@ -132,18 +189,25 @@ enum Silent {
 impl SqliteStore {
     /// Checks that the file could be opened, and makes and changes nothing. That it is damaged shows only when it is opened.
     pub fn inspect(options: &SqliteOptions) -> Result<(), OpenError> {
-        let SqliteOptions { path, on_damage, patience, .. } = options;
-        let patience = (*patience).min(Duration::from_secs(3600));
-        open::inspect(&Place { path: path.clone(), on_damage: *on_damage, patience })
+        open::inspect(&options.place())
+    }
+
+    /// Returns whether records were committed to this file once, by what lies beside it. Makes and changes nothing.
+    pub fn held_records(path: &Path) -> bool {
+        let place = SqliteOptions::at(path).place();
+        match place.note().read() {
+            Ok(NoteState::Sound(noted)) => noted.last.number > 0,
+            Ok(NoteState::Damaged) => true,
+            Ok(NoteState::Missing) | Err(_) => open::has_log(&place),
+        }
     }
 
     /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
     /// the disk needs: not to be called where others wait.
     pub fn open(options: SqliteOptions) -> Result<Self, OpenError> {
-        let SqliteOptions { path, clock, process, sight, codec, on_damage, patience, .. } = options;
-        // SQLite counts in 31 bits, and nobody waits for an hour.
-        let place = Place { path, on_damage, patience: patience.min(Duration::from_secs(3600)) };
-        let prepared = open::prepare(&place, clock.now())?;
+        let place = options.place();
+        let SqliteOptions { clock, process, sight, codec, .. } = options;
+        let prepared = open::prepare(&place, None, clock.now())?;
         let sql = |error: rusqlite::Error| open::sql_error(&place.path, &error);
         let first = open::connect(&place, Connected::Reader).map_err(sql)?;
         let number = |query: &str| first.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(sql);
@@ -151,14 +215,15 @@ impl SqliteStore {
         let document = view::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
         let bounds = Bounds { records: options.most_records.max(1), bytes: options.most_bytes };
         let given = Given { place: place.clone(), clock, process, sight, codec, bounds };
-        let shared = Arc::new(Shared::new(given, handle, prepared.marker));
-        let mut store = Self {
+        let shared = Arc::new(Shared::new(given, handle, prepared.last));
+        let store = Self {
             shared: shared.clone(),
             operations: Arc::new(Operations::new(MOST_OPERATIONS)),
             questions: Arc::new(Questions::new(MOST_QUESTIONS)),
             set_aside: prepared.set_aside,
+            loss: prepared.loss,
             swept: AtomicI64::new(0),
-            threads: Vec::new(),
+            threads: Mutex::default(),
         };
         let link = Link::to(&place, Connected::Writer)?;
         let (queue, recent) = (store.operations.clone(), Recent::default());
@@ -179,10 +244,23 @@ impl SqliteStore {
         self.set_aside.as_deref()
     }
 
-    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    /// Returns the loss of committed records that was noticed when the file was opened.
+    pub fn noticed_loss(&self) -> Option<&RecordLoss> {
+        self.loss.as_ref()
+    }
+
+    /// Whoever is first has the threads; there is nothing left for the others to wait for.
+    fn ending(&self) -> Ending {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let (shared, operations, questions) =
+            (self.shared.clone(), self.operations.clone(), self.questions.clone());
+        Ending { shared, operations, questions, threads }
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
         let thread = thread::Builder::new().name(format!("sqlite-{name}")).spawn(work);
         let path = &self.shared.place.path;
-        self.threads.push(thread.map_err(|why| open::file_error(path, &why))?);
+        self.threads.lock().push(thread.map_err(|why| open::file_error(path, &why))?);
         Ok(())
     }
 
@@ -291,15 +369,8 @@ impl fmt::Debug for SqliteStore {
 }
 
 impl Drop for SqliteStore {
-    /// What was asked for is done before.
     fn drop(&mut self) {
-        self.operations.close();
-        self.questions.close();
-        self.shared.followers.close();
-        for thread in self.threads.drain(..) {
-            // One that panicked has nothing more to say.
-            let _ = thread.join();
-        }
+        self.ending().run();
     }
 }
 
@@ -426,5 +497,13 @@ impl Store for SqliteStore {
         let news = self.shared.news.subscribe();
         self.shared.followers.stir();
         news
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        let ending = self.ending();
+        Box::pin(async {
+            // It waits for the disk.
+            tokio::task::spawn_blocking(|| ending.run()).await.map_err(|_| closed())
+        })
     }
 }

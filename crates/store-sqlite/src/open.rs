@@ -2,7 +2,8 @@
 //!
 //! Several processes may start at once, and one of them may find the file missing, old or damaged. A healthy file is
 //! only looked at. Whatever changes it as a whole (making it, bringing it up to date, setting it aside) is done under a
-//! lock file beside it, after a second look.
+//! lock file beside it, after a second look. So is dealing with a loss of commits: the note beside the file (see [`note`])
+//! is read before the file is, and a file that is behind has lost some.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -12,20 +13,31 @@ use std::time::{Duration, Instant};
 use std::{error, fmt};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, params};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::Marker;
+use steadfast_core::dedupe::{Commit, CommitNote, CommitsFound, Marker, NoteFound, RecordLoss, detect_loss};
+use steadfast_store::loss_name;
 
 use crate::fault::is_busy;
+use crate::note::{self, Boot, Note, NoteState, Noted};
 use crate::schema;
+use crate::view::last_commit;
 
 /// Where the file is, and what may be done with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
     pub(crate) on_damage: OnDamage,
+    pub(crate) on_loss: OnLoss,
     /// How long to wait for other processes.
     pub(crate) patience: Duration,
+    pub(crate) boot: Boot,
+}
+
+impl Place {
+    pub(crate) fn note(&self) -> Note {
+        Note::at(note::beside(&self.path), self.boot)
+    }
 }
 
 /// What to do with a file that is damaged, or not ours.
@@ -34,16 +46,29 @@ pub enum OnDamage {
     /// Nothing: opening it fails, and the error says what to do.
     #[default]
     Refuse,
-    /// It gets another name beside its old one, and an empty file takes its place. What was in it is forgotten: calls
-    /// that ran may run again.
+    /// It gets another name beside its old one, and an empty file takes its place. What was in it is lost; [`OnLoss`] says
+    /// what that means.
     SetAside,
+}
+
+/// What to do after committed records were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Calls with an explicit key for tools that are not safe to repeat are refused until the loss is accepted, or until
+    /// everything that was lost would have expired.
+    #[default]
+    RefuseKeyed,
+    /// It is told and nothing else. Calls that ran may run again.
+    StartAnew,
 }
 
 /// A file that can be worked with.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// What it is known by.
-    pub(crate) marker: Marker,
+    /// The last commit that is in it, with what it is known by.
+    pub(crate) last: Commit,
+    /// The loss of records that was noticed now.
+    pub(crate) loss: Option<RecordLoss>,
     /// Where the file went that was found in its place and could not be used.
     pub(crate) set_aside: Option<PathBuf>,
 }
@@ -94,20 +119,28 @@ pub enum OpenError {
     },
 }
 
-/// Makes sure that there is a file of today's version, and that it is sound.
-pub(crate) fn prepare(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
+/// Makes sure that there is a file of today's version, that it is sound, and that no commit of it was lost unnoticed. `known` is
+/// the last commit that this process knows of, if it had the file open before.
+pub(crate) fn prepare(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepared, OpenError> {
     make_folder(&place.path)?;
+    let before = Before::read(place)?;
     match look(place, Integrity::Checked) {
-        Ok(Looked::Sound(marker)) => {
+        Ok(Looked::Sound(last))
+            if before.is_of(last) && before.loss(CommitsFound::UpTo(last), known, now).is_none() =>
+        {
+            // Without a log everything is in the file, and was synced before the log went.
+            if !has_log(place) {
+                before.file.raise_in_file(last);
+            }
             close_to_others(&place.path);
-            return Ok(Prepared { marker, set_aside: None });
+            return Ok(Prepared { last, loss: None, set_aside: None });
         }
-        Ok(Looked::Empty | Looked::Older(_)) => {}
+        Ok(Looked::Sound(_) | Looked::Empty | Looked::Older(_)) => {}
         Err(error) if may_be_set_aside(place, &error) => {}
         Err(error) => return Err(error),
     }
     let lock = lock(place)?;
-    let prepared = repair(place, now);
+    let prepared = repair(place, known, now);
     drop(lock);
     close_to_others(&place.path);
     prepared
@@ -176,7 +209,8 @@ impl Identity {
 
 /// What was found at the place.
 enum Looked {
-    Sound(Marker),
+    /// With this as its last commit.
+    Sound(Commit),
     /// Nothing, or an empty file.
     Empty,
     /// Of this version, or of today's and not set up to be shared: a copy that `VACUUM INTO` made has lost its mode.
@@ -241,27 +275,47 @@ fn look(place: &Place, integrity: Integrity) -> Result<Looked, OpenError> {
     if version < schema::VERSION || mode != "wal" {
         return Ok(Looked::Older(version));
     }
-    let marker: i64 = file
-        .query_row("SELECT value FROM meta WHERE name = 'marker'", [], |row| row.get(0))
-        .map_err(|error| damage(path, &error))?;
-    Ok(Looked::Sound(Marker(marker.cast_unsigned())))
+    let last = last_commit(&file).map_err(|error| damage(path, &error))?;
+    Ok(Looked::Sound(last))
 }
 
 /// Under the lock: looks again, and does what is needed.
-fn repair(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
+fn repair(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepared, OpenError> {
+    let before = Before::read(place)?;
     let mut set_aside = None;
-    let found = match look(place, Integrity::Checked) {
+    let looked = match look(place, Integrity::Checked) {
         Err(error) if may_be_set_aside(place, &error) => {
             set_aside = Some(move_aside(&place.path, now)?);
-            Looked::Empty
+            None
         }
-        other => other?,
+        // A log that was left alone is what remains of the file. SQLite would delete it. Where there is no note, it alone
+        // shows that there was something; whoever dies while the file is made leaves a log too, but no file without a head.
+        Ok(Looked::Empty) if before.has_log && (before.note.noted().is_some() || has_no_head(place)) => {
+            set_aside = Some(move_aside(&place.path, now)?);
+            before.note.noted().map(|_| Looked::Empty)
+        }
+        other => Some(other?),
     };
-    let from = match found {
-        Looked::Sound(marker) => return Ok(Prepared { marker, set_aside }),
-        Looked::Empty => 0,
-        Looked::Older(version) => version,
+    let last = match looked {
+        Some(Looked::Sound(last)) => last,
+        Some(Looked::Older(version)) => make(place, version)?,
+        Some(Looked::Empty) | None => make(place, 0)?,
     };
+    let found = match looked {
+        Some(Looked::Sound(_) | Looked::Older(_)) => CommitsFound::UpTo(last),
+        Some(Looked::Empty) => CommitsFound::Nothing,
+        None => CommitsFound::Unusable,
+    };
+    let loss = before.loss(found, known, now).map(|loss| RecordLoss {
+        set_aside: set_aside.iter().map(|path| path.display().to_string()).collect(),
+        ..loss
+    });
+    let last = before.settle(place, last, loss.as_ref(), now)?;
+    Ok(Prepared { last, loss, set_aside })
+}
+
+/// Makes a file of today's version of what is there.
+fn make(place: &Place, from: usize) -> Result<Commit, OpenError> {
     let path = &place.path;
     create(path)?;
     let sql = |error: rusqlite::Error| sql_error(path, &error);
@@ -277,9 +331,154 @@ fn repair(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
     step.commit().map_err(sql)?;
     drop(file);
     match look(place, Integrity::Checked)? {
-        Looked::Sound(marker) => Ok(Prepared { marker, set_aside }),
+        Looked::Sound(last) => Ok(last),
         Looked::Empty | Looked::Older(_) => Err(file_error(path, &"it does not keep what is written to it")),
     }
+}
+
+/// What lies beside the file before anybody opens it: what the note says, and whether there is a log.
+struct Before {
+    file: Note,
+    note: NoteState,
+    has_log: bool,
+    /// The last commit that is in the file without its log, where there is a log.
+    in_file: Option<u64>,
+}
+
+impl Before {
+    fn read(place: &Place) -> Result<Self, OpenError> {
+        let file = place.note();
+        let note = file.read().map_err(|why| note_error(place, &why))?;
+        let has_log = has_log(place);
+        let in_file = if has_log { commits_in_file(&place.path) } else { None };
+        Ok(Self { file, note, has_log, in_file })
+    }
+
+    /// Whether the note is of the file with this commit.
+    fn is_of(&self, last: Commit) -> bool {
+        self.note.noted().is_some_and(|noted| noted.last.marker == last.marker)
+    }
+
+    fn loss(&self, found: CommitsFound, known: Option<Commit>, now: Timestamp) -> Option<RecordLoss> {
+        let note = match &self.note {
+            NoteState::Missing => NoteFound::Missing,
+            NoteState::Damaged => NoteFound::Damaged,
+            NoteState::Sound(noted) => NoteFound::Sound(CommitNote {
+                last: noted.last,
+                log_is_gone: !noted.exact && noted.boot != self.file.boot() && !self.has_log,
+                file_is_older: self.in_file.is_some_and(|found| found < noted.in_file),
+            }),
+        };
+        detect_loss(found, note, known, now)
+    }
+
+    /// Makes file and note one again, and keeps the loss in both. Whoever dies in between leaves a note of a new marker without
+    /// a commit, and the next to open the file goes on from there.
+    fn settle(
+        &self,
+        place: &Place,
+        last: Commit,
+        loss: Option<&RecordLoss>,
+        now: Timestamp,
+    ) -> Result<Commit, OpenError> {
+        let replace = |last, loss| {
+            // What is in the file shows at the next start without a log.
+            let noted = Noted { last, in_file: 0, exact: true, boot: self.file.boot(), loss };
+            self.file.replace(&noted).map_err(|why| note_error(place, &why))
+        };
+        let sql = |error: rusqlite::Error| sql_error(&place.path, &error);
+        let mut file = plain_connection(&place.path).map_err(sql)?;
+        file.busy_timeout(place.patience).map_err(sql)?;
+        let earlier = match self.note.noted() {
+            Some(noted) => noted.loss.clone(),
+            None => stored_loss(&file).map_err(sql)?,
+        };
+        let is_unfinished = self.note.noted().is_some() && earlier.is_some() && !self.is_of(last);
+        if loss.is_none() && !is_unfinished {
+            if !self.is_of(last) {
+                replace(last, earlier)?;
+            }
+            return Ok(last);
+        }
+        let kept = match (place.on_loss, loss.cloned()) {
+            (OnLoss::StartAnew, _) => None,
+            (OnLoss::RefuseKeyed, Some(loss)) => Some(loss.after(earlier)),
+            (OnLoss::RefuseKeyed, None) => earlier,
+        };
+        let random: i64 = file.query_row("SELECT random()", [], |row| row.get(0)).map_err(sql)?;
+        let marker = Marker(random.cast_unsigned());
+        replace(Commit { marker, number: 0, at: now }, kept.clone())?;
+        let step = file.transaction().map_err(sql)?;
+        step.execute("UPDATE meta SET value = ?1 WHERE name = 'marker'", [random]).map_err(sql)?;
+        step.execute("UPDATE meta SET value = value + 1 WHERE name = 'commits'", []).map_err(sql)?;
+        if let Some(kept) = &kept {
+            store_loss(&step, kept).map_err(sql)?;
+        }
+        let last = last_commit(&step).map_err(sql)?;
+        step.commit().map_err(sql)?;
+        replace(last, kept)?;
+        Ok(last)
+    }
+}
+
+fn has_no_head(place: &Place) -> bool {
+    fs::metadata(&place.path).map_or(true, |file| file.len() == 0)
+}
+
+/// The number of the last commit that is in the file itself, as if there were no log. Nothing is locked: others may be bringing
+/// their log into the file, which only raises the number.
+#[cfg(unix)]
+fn commits_in_file(path: &Path) -> Option<u64> {
+    use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut uri = "file:".to_owned();
+    for byte in std::path::absolute(path).ok()?.as_os_str().as_bytes() {
+        write!(uri, "%{byte:02x}").ok()?;
+    }
+    uri.push_str("?immutable=1");
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let file = Connection::open_with_flags(uri, flags).ok()?;
+    last_commit(&file).ok().map(|last| last.number)
+}
+
+/// Elsewhere a log that was left beside another file is not noticed.
+#[cfg(not(unix))]
+fn commits_in_file(_: &Path) -> Option<u64> {
+    None
+}
+
+/// Whether there is a log with something in it.
+pub(crate) fn has_log(place: &Place) -> bool {
+    fs::metadata(beside(&place.path, "-wal")).is_ok_and(|log| log.len() > 0)
+}
+
+fn note_error(place: &Place, why: &io::Error) -> OpenError {
+    let note = note::beside(&place.path);
+    file_error(&place.path, &format!("{}: {why}", note.file_name().unwrap_or_default().display()))
+}
+
+/// The loss that the file speaks of.
+fn stored_loss(file: &Connection) -> rusqlite::Result<Option<RecordLoss>> {
+    let name = loss_name();
+    let query = "SELECT body FROM document WHERE kind = ?1 AND id = ?2 AND body IS NOT NULL";
+    let mut find = file.prepare(query)?;
+    let mut rows = find.query(params![name.kind.name(), &*name.id])?;
+    let text: Option<String> = rows.next()?.map(|row| row.get(0)).transpose()?;
+    Ok(text.and_then(|text| RecordLoss::from_text(&text)))
+}
+
+fn store_loss(file: &Connection, loss: &RecordLoss) -> rusqlite::Result<()> {
+    let name = loss_name();
+    file.execute("UPDATE meta SET value = value + 1 WHERE name = 'document'", [])?;
+    file.execute(
+        "INSERT INTO document (kind, id, version, expires, writer, body)
+         VALUES (?1, ?2, (SELECT value FROM meta WHERE name = 'document'), NULL, 0, ?3)
+         ON CONFLICT (kind, id) DO UPDATE
+         SET version = excluded.version, expires = NULL, writer = 0, body = excluded.body",
+        params![name.kind.name(), &*name.id, loss.to_text()],
+    )?;
+    Ok(())
 }
 
 fn may_be_set_aside(place: &Place, error: &OpenError) -> bool {
@@ -359,7 +558,7 @@ fn create(path: &Path) -> Result<(), OpenError> {
 /// SQLite makes them, and keep them.
 fn close_to_others(path: &Path) {
     #[cfg(unix)]
-    for suffix in ["", "-wal", "-shm", ".lock"] {
+    for suffix in ["", "-wal", "-shm", "-commits", ".lock"] {
         use std::os::unix::fs::PermissionsExt;
         let path = beside(path, suffix);
         if fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
@@ -371,11 +570,11 @@ fn close_to_others(path: &Path) {
     let _ = path;
 }
 
-fn folder_of(path: &Path) -> PathBuf {
+pub(crate) fn folder_of(path: &Path) -> PathBuf {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 
-fn private() -> OpenOptions {
+pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -475,7 +674,7 @@ impl fmt::Display for OpenError {
             ),
             Self::Damaged { path, what } => write!(
                 f,
-                "the state file {} is damaged ({what}): put a copy in its place, or move it away to begin anew; calls that it remembers may then run again",
+                "the state file {} is damaged ({what}): put a copy in its place, or move it away to begin anew; calls with a key that it remembers are then refused until `steadfast state accept`",
                 path.display()
             ),
             Self::Newer { path, found } => write!(

@@ -11,6 +11,9 @@
 //! writes the index of keys and a save the index of lifetimes, which is for finished records only. How many records
 //! there are is known without counting them or writing a number down with each: no id is given twice, so it is the
 //! last id less what was removed.
+//!
+//! Each commit that is synced has a number, `commits`, and a time, `committed`. The note beside the file has them too: that is
+//! how a loss of commits is noticed.
 
 use rusqlite::Connection;
 
@@ -21,7 +24,7 @@ pub(crate) const APPLICATION: i32 = 0x5354_4446;
 pub(crate) const VERSION: usize = STEPS.len();
 
 /// The nth step makes version n + 1 of version n. A step that was released is never changed again.
-const STEPS: [&str; 2] = [VERSION_1, VERSION_2];
+const STEPS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 const VERSION_1: &str = "
     CREATE TABLE meta (
@@ -86,6 +89,12 @@ const VERSION_2: &str = "
     DELETE FROM meta WHERE name = 'records';
     INSERT INTO meta SELECT 'removed', coalesce(max(id), 0) - count(*) FROM record;
     INSERT INTO meta VALUES ('last_removed', 0);
+";
+
+/// Commits are counted. What an older version wrote counts as one, if it wrote any record.
+const VERSION_3: &str = "
+    INSERT INTO meta SELECT 'commits', EXISTS (SELECT 1 FROM record);
+    INSERT INTO meta VALUES ('committed', 0);
 ";
 
 /// Brings a file of this version to today's. To be called inside a transaction.

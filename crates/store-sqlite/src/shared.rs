@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Absence, Marker, MarkerWatch, Process, Seen};
+use steadfast_core::dedupe::{Absence, Commit, MarkerWatch, Process, Seen};
 use steadfast_store::{Clock, Codec, News, Sight, StoreError, Trouble};
 use tokio::sync::broadcast;
 
 use crate::fault::Fault;
+use crate::note::Note;
 use crate::open::{self, Identity, OpenError, Place, Prepared, Role};
 use crate::watch::Followers;
 
@@ -37,6 +38,9 @@ pub(crate) struct Shared {
     pub(crate) followers: Followers,
     pub(crate) news: broadcast::Sender<News>,
     marker: Mutex<MarkerWatch>,
+    note: Note,
+    /// The last commit that this process knows of.
+    last: Mutex<Commit>,
     lost: AtomicBool,
     #[cfg(test)]
     pub(crate) steps: crate::tests::steps::Steps,
@@ -49,8 +53,10 @@ pub(crate) enum Step {
     Write,
     /// Before a commit.
     Commit,
-    /// After it, before anybody is told.
+    /// After it, before it is noted beside the file.
     Committed,
+    /// After that, before anybody is told.
+    Noted,
 }
 
 /// The most that the file holds.
@@ -71,11 +77,13 @@ pub(crate) struct Given {
 }
 
 impl Shared {
-    pub(crate) fn new(given: Given, handle: i64, marker: Marker) -> Self {
+    pub(crate) fn new(given: Given, handle: i64, last: Commit) -> Self {
         let Given { place, clock, process, sight, codec, bounds } = given;
         let mut watch = MarkerWatch::default();
-        watch.see(marker, LEASE, clock.now());
+        watch.see(last.marker, LEASE, clock.now());
         Self {
+            note: place.note(),
+            last: Mutex::new(last),
             place,
             clock,
             sight,
@@ -126,13 +134,43 @@ impl Shared {
         }
     }
 
+    /// Something was committed that must not be lost.
+    pub(crate) fn committed(&self, commit: Commit, accepts_loss: bool) {
+        *self.last.lock() = commit;
+        self.note.raise(commit);
+        if accepts_loss {
+            self.note.forget_loss(commit.marker);
+        }
+    }
+
+    /// The whole log was brought into the file after this commit, and the file was synced.
+    pub(crate) fn brought_into_file(&self, commit: Commit) {
+        self.note.raise_in_file(commit);
+    }
+
+    pub(crate) fn last(&self) -> Commit {
+        *self.last.lock()
+    }
+
+    /// Every commit of this process is noted. Before the file is closed that must hold through a power cut too: its log may be
+    /// gone then.
+    pub(crate) fn close_note(&self) {
+        let marker = self.last.lock().marker;
+        self.note.mark_exact(marker);
+    }
+
     /// Nobody may be listening, which is fine.
     pub(crate) fn tell(&self, news: News) {
         let _ = self.news.send(news);
     }
 
     fn see(&self, prepared: &Prepared) {
-        let seen = self.marker.lock().see(prepared.marker, LEASE, self.clock.now());
+        let mut last = self.last.lock();
+        if last.marker != prepared.last.marker || last.number < prepared.last.number {
+            *last = prepared.last;
+        }
+        drop(last);
+        let seen = self.marker.lock().see(prepared.last.marker, LEASE, self.clock.now());
         match seen {
             Seen::First | Seen::Same => {}
             Seen::Emptied => self.tell(News::Emptied),
@@ -205,7 +243,8 @@ impl Link {
             return Err(Fault::Told(*trouble, message.clone()));
         }
         self.open = None;
-        let opened = open::prepare(&shared.place, shared.clock.now()).and_then(|prepared| {
+        let known = *shared.last.lock();
+        let opened = open::prepare(&shared.place, Some(known), shared.clock.now()).and_then(|prepared| {
             shared.see(&prepared);
             Self::to(&shared.place, self.role)
         });

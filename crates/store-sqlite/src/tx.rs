@@ -8,19 +8,23 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Decided, IndexMove, Known, Owner, Receipt, Record, RecordState, Release,
+    Claim, ClaimVerdict, Commit, Decided, IndexMove, Known, Owner, Receipt, Record, RecordState, Release,
     RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write, decide_abandoned,
     decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
-use steadfast_store::{DocumentName, DocumentWrite, Entry, Journal, Keep, Swept, Trouble, Written};
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, Entry, Journal, Keep, Swept, Trouble, Written,
+};
 
 use crate::fault::Fault;
+use crate::open::OnLoss;
+use crate::queue::Lane;
 use crate::recent::Recent;
 use crate::shared::Step;
-use crate::view::{Ids, Places, Stored, View, record, signed, unsigned};
+use crate::view::{Ids, Places, Stored, View, last_commit, record, signed, unsigned};
 
 /// A transaction that may write.
 pub(crate) struct Tx<'c> {
@@ -34,6 +38,18 @@ pub(crate) struct Tx<'c> {
     removed: (i64, i64),
     /// Records whose followers have something to find.
     settled: Vec<Key>,
+    /// Whether the loss of records was accepted.
+    accepts_loss: bool,
+}
+
+/// What is known of a transaction that is about to become true.
+pub(crate) struct Finished {
+    /// Records whose followers have something to find.
+    pub(crate) settled: Vec<Key>,
+    /// The commit, if it is one that must not be lost.
+    pub(crate) commit: Option<Commit>,
+    /// Whether it accepts the loss of records.
+    pub(crate) accepts_loss: bool,
 }
 
 /// Whether a write found room.
@@ -60,7 +76,7 @@ impl<'c> Deref for Tx<'c> {
 
 impl<'c> Tx<'c> {
     pub(crate) fn new(view: View<'c>, recent: &'c mut Recent) -> Self {
-        Self { view, recent, writes: 0, ids: None, removed: (0, 0), settled: Vec::new() }
+        Self { view, recent, writes: 0, ids: None, removed: (0, 0), settled: Vec::new(), accepts_loss: false }
     }
 
     /// How often it wrote so far.
@@ -68,8 +84,9 @@ impl<'c> Tx<'c> {
         self.writes
     }
 
-    /// The last thing before it becomes true; gives back the records whose followers have something to find.
-    pub(crate) fn finish(self) -> Result<Vec<Key>, Fault> {
+    /// The last thing before it becomes true. What is synced gets a number; what is not may be lost with the power, and is not
+    /// missed.
+    pub(crate) fn finish(self, lane: Lane) -> Result<Finished, Fault> {
         let (removed, last) = self.removed;
         if removed != 0 {
             self.shared.step(Step::Write);
@@ -79,7 +96,22 @@ impl<'c> Tx<'c> {
             )?
             .execute([removed, last])?;
         }
-        Ok(self.settled)
+        let commit = match lane {
+            Lane::Soon => Some(self.count_commit()?),
+            Lane::Later => None,
+        };
+        Ok(Finished { settled: self.settled, commit, accepts_loss: self.accepts_loss })
+    }
+
+    fn count_commit(&self) -> Result<Commit, Fault> {
+        let at = self.shared.clock.now();
+        self.shared.step(Step::Write);
+        self.statement(
+            "UPDATE meta SET value = CASE name WHEN 'commits' THEN value + 1 ELSE ?1 END
+             WHERE name IN ('commits', 'committed')",
+        )?
+        .execute([signed(at.as_millis())])?;
+        Ok(last_commit(self.sql)?)
     }
 
     pub(crate) fn claim(&mut self, claim: &Claim, known: &Known) -> Result<ClaimVerdict, Fault> {
@@ -88,6 +120,10 @@ impl<'c> Tx<'c> {
         let decided = self.decide_claim(claim, known, &places, now);
         let again = found(&places).any(|stored| stored.record.owner == claim.owner);
         let new = matches!(decided.verdict, ClaimVerdict::Mine(_)) && !again;
+        let refuses = self.shared.place.on_loss == OnLoss::RefuseKeyed;
+        if new && refuses && self.record_loss()?.is_some_and(|loss| loss.refuses(claim, now)) {
+            return Ok(ClaimVerdict::RecordsLost);
+        }
         if new && !self.shared.admits(claim.retry_safe, now) {
             return Ok(ClaimVerdict::Closed);
         }
@@ -216,6 +252,7 @@ impl<'c> Tx<'c> {
         if write.body.is_some() && current.is_none() && self.count_documents()? >= MOST_DOCUMENTS {
             return Err(Fault::Told(Trouble::Full, "the state file is full of documents".into()));
         }
+        self.accepts_loss |= name.kind == DocumentKind::Loss && write.body.is_none();
         self.writes += 1;
         self.shared.step(Step::Write);
         let mut count =

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimDecision, ClaimVerdict, Found, Known, Lease, LeaseSight, Process, Record, RecordState, Role,
-    Write, decide_claim,
+    Claim, ClaimDecision, ClaimVerdict, Commit, Found, Known, Lease, LeaseSight, Marker, Process, Record,
+    RecordLoss, RecordState, Role, Write, decide_claim,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, Entry, Page, Position, Query, Selection, Trouble,
+    Document, DocumentKind, DocumentName, Entry, Page, Position, Query, Selection, Trouble, loss_name,
 };
 
 use crate::fault::Fault;
@@ -242,6 +242,14 @@ impl<'c> View<'c> {
         Ok(find.query_row(params![name.kind.name(), &*name.id, now], document).optional()?)
     }
 
+    /// The loss of records that nobody has accepted.
+    pub(crate) fn record_loss(&self) -> Result<Option<RecordLoss>, Fault> {
+        let unreadable =
+            || Fault::Told(Trouble::Unreadable, "the description of the lost records cannot be read".into());
+        let found = self.read(&loss_name())?;
+        found.map(|document| RecordLoss::from_text(&document.body).ok_or_else(unreadable)).transpose()
+    }
+
     pub(crate) fn documents(&self, kind: DocumentKind) -> Result<Vec<(DocumentName, Document)>, Fault> {
         let mut find = self.statement(
             "SELECT version, body, id FROM document
@@ -373,6 +381,21 @@ fn selected(selection: &Selection) -> Selected<'_> {
         session: selection.session.as_ref().map(|session| session.as_str()),
         tenant: selection.tenant.as_ref().map(|tenant| tenant.as_str()),
     }
+}
+
+/// The last commit that is in the file. To be asked inside a transaction.
+pub(crate) fn last_commit(sql: &Connection) -> rusqlite::Result<Commit> {
+    let mut find = sql.prepare_cached(
+        "SELECT (SELECT value FROM meta WHERE name = 'marker'), (SELECT value FROM meta WHERE name = 'commits'),
+                (SELECT value FROM meta WHERE name = 'committed')",
+    )?;
+    find.query_row([], |row| {
+        Ok(Commit {
+            marker: Marker(row.get::<_, i64>(0)?.cast_unsigned()),
+            number: unsigned(row.get(1)?),
+            at: Timestamp::from_millis(unsigned(row.get(2)?)),
+        })
+    })
 }
 
 fn document(row: &Row<'_>) -> rusqlite::Result<Document> {

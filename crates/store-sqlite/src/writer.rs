@@ -24,7 +24,7 @@ use crate::open;
 use crate::queue::{Lane, Queue};
 use crate::recent::Recent;
 use crate::shared::{Link, Shared, Step, jittered};
-use crate::tx::Tx;
+use crate::tx::{Finished, Tx};
 use crate::view::View;
 
 /// The most operations in one transaction.
@@ -147,6 +147,8 @@ impl Writer {
                 longest = self.longest_log();
             }
         }
+        // While the connection is still open, so that the log is there.
+        self.shared.close_note();
     }
 
     /// Runs and answers everything in the batch, without a sync. It reaches the disk with the next one.
@@ -176,9 +178,17 @@ impl Writer {
     /// Brings what is in the log into the file, so that the log can begin anew. SQLite would do it within a commit, while
     /// callers wait.
     fn checkpoint(&mut self) {
+        let last = self.shared.last();
         if let Ok(sql) = self.link.connection(&self.shared) {
             // Where it does not work the log grows, and the next commit leads here again.
-            let _ = sql.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            let pages = sql.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+            });
+            if let Ok((0, log, done)) = pages
+                && log == done
+            {
+                self.shared.brought_into_file(last);
+            }
         }
     }
 
@@ -197,7 +207,7 @@ impl Writer {
 
     /// Runs and answers everything in the batch.
     fn work(&mut self, batch: &mut Vec<Box<dyn Operation>>, lane: Lane) {
-        let mut ended = self.attempt(batch, Begin::Reading);
+        let mut ended = self.attempt(batch, Begin::Reading, lane);
         let mut tries = 0;
         loop {
             match ended {
@@ -214,7 +224,7 @@ impl Writer {
                         // What must be on disk does not go with what need not.
                         Lane::Later => {}
                     }
-                    ended = self.attempt(batch, Begin::Writing);
+                    ended = self.attempt(batch, Begin::Writing, lane);
                 }
                 Ended::Spoilt(fault) => {
                     let path = &self.shared.place.path;
@@ -234,9 +244,9 @@ impl Writer {
     }
 
     /// One transaction. What it answers is taken out of the batch.
-    fn attempt(&mut self, batch: &mut Vec<Box<dyn Operation>>, begin: Begin) -> Ended {
+    fn attempt(&mut self, batch: &mut Vec<Box<dyn Operation>>, begin: Begin, lane: Lane) -> Ended {
         let ended = match self.link.connection(&self.shared) {
-            Ok(sql) => transact(View { sql, shared: &self.shared }, &mut self.recent, batch, begin),
+            Ok(sql) => transact(View { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
             Err(fault) => {
                 answer_all(batch, &Err(fault.not_done(&self.shared.place.path)), &self.shared);
                 return Ended::Answered;
@@ -265,6 +275,7 @@ fn transact(
     recent: &mut Recent,
     batch: &mut Vec<Box<dyn Operation>>,
     begin: Begin,
+    lane: Lane,
 ) -> Result<Ended, Fault> {
     let View { sql, shared } = view;
     let mut open = Open::begin(sql, begin)?;
@@ -294,8 +305,8 @@ fn transact(
         drop(open);
         return Ok(Ended::Answered);
     }
-    let settled = match tx.finish() {
-        Ok(settled) => settled,
+    let Finished { settled, commit, accepts_loss } = match tx.finish(lane) {
+        Ok(finished) => finished,
         Err(fault) => {
             *batch = ran;
             return Err(fault);
@@ -305,6 +316,10 @@ fn transact(
     match open.commit() {
         Ok(()) => {
             shared.step(Step::Committed);
+            if let Some(commit) = commit {
+                shared.committed(commit, accepts_loss);
+            }
+            shared.step(Step::Noted);
             shared.followers.wake(&settled);
             answer_all(&mut ran, &Ok(()), shared);
         }

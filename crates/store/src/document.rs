@@ -30,11 +30,13 @@ pub enum DocumentKind {
     Tools,
     /// Test data, written to check that the store accepts writes.
     Probe,
+    /// A loss of committed records that nobody has accepted.
+    Loss,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Breaker,
         Self::Trust,
         Self::Approvals,
@@ -44,6 +46,7 @@ impl DocumentKind {
         Self::Server,
         Self::Tools,
         Self::Probe,
+        Self::Loss,
     ];
 
     /// The word that is stored for it.
@@ -58,6 +61,7 @@ impl DocumentKind {
             Self::Server => "server",
             Self::Tools => "tools",
             Self::Probe => "probe",
+            Self::Loss => "loss",
         }
     }
 

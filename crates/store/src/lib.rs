@@ -13,6 +13,7 @@ mod codec;
 mod document;
 mod error;
 mod journal;
+mod loss;
 mod memory;
 mod news;
 mod process;
@@ -38,6 +39,7 @@ pub use codec::{Codec, InvalidSecret, Unreadable};
 pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, Written, probe, update_document};
 pub use error::{StoreError, Trouble};
 pub use journal::{Entry, InvalidPosition, Journal, Keep, Part, Position, Query, look_through};
+pub use loss::{accept_loss, loss_name, record_loss};
 pub use memory::{MemoryOptions, MemoryStore};
 pub use news::News;
 pub use process::{Neighbours, Sight, process, this_process};
@@ -118,4 +120,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// What other processes did to the documents, and what happened to the store itself. A receiver that lags has
     /// to read everything again.
     fn news(&self) -> broadcast::Receiver<News>;
+
+    /// Ends the work on the store when nothing is under way any more, so that what it holds is left in order. Operations fail from
+    /// then on.
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 }

@@ -243,6 +243,7 @@ pub(crate) const fn deed(deed: Deed) -> &'static str {
         Deed::RecoveryApproved => "recovery_approved",
         Deed::GuardReset => "guard_reset",
         Deed::Flushed => "flushed",
+        Deed::LossAccepted => "loss_accepted",
         Deed::Resolved => "resolved",
         Deed::Switched => "switched",
     }

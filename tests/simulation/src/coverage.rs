@@ -163,6 +163,7 @@ const EVENTS: [(&str, &[&str]); 16] = [
             "claimed: nothing",
             "claimed: full",
             "claimed: closed",
+            "claimed: records lost",
             "store failed: not done",
             "store failed: unanswered",
         ],
@@ -179,6 +180,7 @@ const EVENTS: [(&str, &[&str]); 16] = [
             "claimed: nothing",
             "claimed: full",
             "claimed: closed",
+            "claimed: records lost",
             "store failed: not done",
             "store failed: unanswered",
         ],
@@ -356,6 +358,7 @@ fn name_of_event(event: &Event) -> &'static str {
             ClaimVerdict::Nothing => "claimed: nothing",
             ClaimVerdict::Full => "claimed: full",
             ClaimVerdict::Closed => "claimed: closed",
+            ClaimVerdict::RecordsLost => "claimed: records lost",
         },
         Event::Woke(wake) => match wake {
             Wake::Time => "woke: time",

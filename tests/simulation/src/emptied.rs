@@ -10,6 +10,10 @@
 //! - a process that was started after the loss never knew another marker. It has nothing to wait for, and may take
 //!   the place of a holder that was not heard yet: under its key, or in the index of equal arguments.
 //!
+//! A store that counts its commits notices that they are gone. Then no explicit key of a tool that must not run twice runs
+//! again before an operator has accepted the loss, whatever was in flight and whoever was started since: of all of the
+//! above only what is found by equal arguments or a call id is forgiven until then.
+//!
 //! Everything else is promised as if nothing had been lost. Whether a holder was heard is the model's own
 //! observation; whether the claim was then written again is what is under test.
 
@@ -17,11 +21,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Marker, MarkerWatch, Owner, Record, RecordState, Seen};
+use steadfast_core::dedupe::{LossCause, Marker, MarkerWatch, Owner, Record, RecordLoss, RecordState, Seen};
 use steadfast_core::key::Key;
 
-use crate::model::{Effect, Model};
+use crate::Defect;
+use crate::model::{Effect, Intent, Model};
 use crate::system::World;
+use crate::transition::Happening;
 
 /// One loss of everything.
 #[derive(Clone, Debug)]
@@ -30,6 +36,18 @@ pub(crate) struct Emptying {
     lease: Duration,
     /// What was in flight under a living process.
     held: BTreeMap<Owner, Held>,
+    notice: Notice,
+}
+
+/// Whether the store knows that it has lost everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notice {
+    /// It does not, or that too is lost.
+    Unnoticed,
+    /// It does, and refuses what may have run.
+    Refuses,
+    /// An operator has accepted it, or the store has lost even that.
+    Until(Timestamp),
 }
 
 /// A claim that was in flight when the store lost it.
@@ -63,11 +81,22 @@ pub(crate) enum FoundBy {
 impl Model {
     /// Whether an emptied store may have cost the second call its knowledge of the first.
     pub(crate) fn lost_between(&self, earlier: &Effect, later: &Effect, by: FoundBy) -> bool {
+        let is_explicit = matches!(later.intent, Some(Intent::Explicit(_) | Intent::Turn(_)));
         self.emptyings.iter().any(|emptying| {
             earlier.claimed <= emptying.at
                 && emptying.at <= later.claimed
+                && !(is_explicit && emptying.refuses(later.claimed))
                 && emptying.lost(earlier.owner.as_ref(), later.claimed, by)
         })
+    }
+
+    /// An operator has looked at what was lost, or the store has lost what it knew of that.
+    fn loss_is_over(&mut self, now: Timestamp) {
+        for emptying in &mut self.emptyings {
+            if emptying.notice == Notice::Refuses {
+                emptying.notice = Notice::Until(now);
+            }
+        }
     }
 
     /// A holder has got through to the store, to renew or to save.
@@ -103,6 +132,15 @@ impl Model {
 }
 
 impl Emptying {
+    /// Whether a claim at this moment is refused under an explicit key that does not answer it.
+    fn refuses(&self, claimed: Timestamp) -> bool {
+        match self.notice {
+            Notice::Unnoticed => false,
+            Notice::Refuses => true,
+            Notice::Until(over) => claimed < over,
+        }
+    }
+
     /// Whether what this owner had claimed could be unknown to a claim that was made at this moment.
     fn lost(&self, owner: Option<&Owner>, claimed: Timestamp, by: FoundBy) -> bool {
         let Some(held) = owner.and_then(|owner| self.held.get(owner)) else { return true };
@@ -133,13 +171,48 @@ impl World {
             }
         }
         let records = self.store.records.len();
-        self.tell(format!("the store LOSES EVERYTHING: {records} records, {} of them held", held.len()));
         let lease = self.weather.policy.dedupe.keep.lease;
         self.summary.emptyings += 1;
         self.disturbed = self.disturbed.max(now);
-        self.model.emptyings.push(Emptying { at: now, lease, held });
         let marker = Marker(self.side.next());
-        self.store.empty(marker);
+        let noticed = marker.0 & 1 == 1 || self.defect == Some(Defect::LossNotHeeded);
+        let noticed = noticed.then(|| RecordLoss {
+            cause: LossCause::Missing,
+            noticed: now,
+            commits: Some(records as u64),
+            after: None,
+            until: None,
+            set_aside: Vec::new(),
+        });
+        self.tell(format!(
+            "the store LOSES EVERYTHING: {records} records, {} of them held; it {}",
+            held.len(),
+            if noticed.is_some() { "notices" } else { "does not notice" }
+        ));
+        let notice = match noticed {
+            Some(_) => {
+                // Some operators look soon, others when the storm is over.
+                let soon = (marker.0 >> 1) & 1 == 1;
+                let after = if soon { (marker.0 >> 8) % 60_000 } else { self.weather.storm };
+                self.later(after, Happening::LossAccepted);
+                Notice::Refuses
+            }
+            None => {
+                self.model.loss_is_over(now);
+                Notice::Unnoticed
+            }
+        };
+        self.model.emptyings.push(Emptying { at: now, lease, held, notice });
+        self.store.empty(marker, noticed);
+    }
+
+    /// An operator accepts what is lost.
+    pub(crate) fn accept_loss(&mut self) {
+        let now = self.now;
+        if self.store.loss.take().is_some() {
+            self.tell("an operator ACCEPTS that records are lost".to_owned());
+            self.model.loss_is_over(now);
+        }
     }
 
     /// Every word with the store shows its marker to the process.

@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | one run per key | no explicit key and no call id has two effects, unless the tool is safe to repeat |
+//! | one run per key | no explicit key and no call id has two effects, unless the tool is safe to repeat; an explicit key also where the store has lost its records, noticed that, and no operator has accepted it |
 //! | told before run again | equal arguments run again only after the answer of the first run reached a client, or ten minutes after it ended undelivered; where its outcome is unknown, only after a client heard that it is over, and then looked or waited. So the first one has had its effect by then, if it has one |
 //! | nothing after the end | a run has no effect once its record counts as settled, or once it was said that it is over |
 //! | recorded before told | that an outcome is unknown is in the store before anybody is told, unless the store is away |

@@ -79,6 +79,8 @@ pub enum Defect {
     GrantSpentByAll,
     /// An emptied store takes new claims at once.
     EmptiedStoreTakesClaims,
+    /// A store that has noticed the loss of its records runs calls under explicit keys before that is accepted.
+    LossNotHeeded,
     /// A holder that finds an emptied store does not write its claim again.
     ClaimNotWrittenAgain,
     /// A save that finds nothing writes nothing.
@@ -159,7 +161,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -170,6 +172,7 @@ impl Defect {
         Self::ToldWhenLookedUp,
         Self::GrantSpentByAll,
         Self::EmptiedStoreTakesClaims,
+        Self::LossNotHeeded,
         Self::ClaimNotWrittenAgain,
         Self::SaveNeedsItsRecord,
         Self::RenewalOvertaken,
@@ -217,6 +220,7 @@ impl Defect {
         matches!(
             self,
             Self::EmptiedStoreTakesClaims
+                | Self::LossNotHeeded
                 | Self::ClaimNotWrittenAgain
                 | Self::SaveNeedsItsRecord
                 | Self::RenewalOvertaken
@@ -271,6 +275,7 @@ impl Defect {
             | Self::ToldWhenLookedUp
             | Self::GrantSpentByAll
             | Self::EmptiedStoreTakesClaims
+            | Self::LossNotHeeded
             | Self::ClaimNotWrittenAgain
             | Self::SaveNeedsItsRecord
             | Self::RenewalOvertaken
@@ -309,6 +314,7 @@ impl Defect {
             Self::EmptiedStoreTakesClaims | Self::ClaimNotWrittenAgain => {
                 &["one run per key", "told before run again", "recorded stays"]
             }
+            Self::LossNotHeeded => &["one run per key", "done once in a turn"],
             Self::SaveNeedsItsRecord => &["late answers count", "one run per key", "told before run again"],
             Self::RenewalOvertaken => &["an end", "late answers count"],
             Self::FailedDispatchDoesNotStandBack

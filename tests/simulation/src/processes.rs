@@ -358,6 +358,9 @@ impl World {
                     .map(|record| record.owner.clone())
                     .collect();
                 lapsed.iter().for_each(|owner| self.holder_missed(owner));
+                if verdict == ClaimVerdict::RecordsLost {
+                    self.summary.refused_after_loss += 1;
+                }
                 if let ClaimVerdict::Mine(record) = &verdict {
                     self.model.claimed(record, self.nodes[node].started_after);
                     let twice = self.check_double_dispatch(node, &claim, &before);

@@ -9,8 +9,8 @@ use steadfast_core::approval::{Approvals, GrantId, Spend};
 use steadfast_core::breaker::Snapshot;
 use steadfast_core::dedupe::{
     Absence, Address, Claim, ClaimVerdict, Ending, Found, IndexMove, Intent, Known, LeaseSight, Marker,
-    MarkerWatch, Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, Resolution, Resolve,
-    ResolveVerdict, Role, Rules, Save, SaveVerdict, SettlesIn, StartVerdict, UnknownEnding, Write,
+    MarkerWatch, Owner, Receipt, Record, RecordLoss, RecordState, Records, Release, RenewVerdict, Resolution,
+    Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, SettlesIn, StartVerdict, UnknownEnding, Write,
     decide_claim, decide_save,
 };
 use steadfast_core::key::Key;
@@ -30,6 +30,8 @@ pub(crate) struct Store {
     pub(crate) turns: BTreeMap<usize, (u64, Kept)>,
     /// Changes when everything is lost.
     pub(crate) marker: Marker,
+    /// The loss that it knows of, until an operator accepts it.
+    pub(crate) loss: Option<RecordLoss>,
     /// Who spent which grant; the model's own memory of it. An emptied store counts its grants anew.
     pub(crate) spent: BTreeMap<(u64, GrantId), Vec<Owner>>,
     /// When each grant was given.
@@ -50,6 +52,7 @@ impl Store {
             breaker: None,
             turns: BTreeMap::new(),
             marker,
+            loss: None,
             spent: BTreeMap::new(),
             granted: BTreeMap::new(),
             changed: Vec::new(),
@@ -79,6 +82,9 @@ impl Store {
         }
         if self.defect == Some(Defect::WaiterForgetsThatItWaited) {
             claim.role = Role::Fresh;
+        }
+        if self.refuses_after_loss(&claim, known, &sight, now) {
+            return ClaimVerdict::RecordsLost;
         }
         if !watch.admits(claim.retry_safe, now) && self.defect != Some(Defect::EmptiedStoreTakesClaims) {
             // What is there again is found as ever; only where the call would run it has to come again.
@@ -117,6 +123,23 @@ impl Store {
             }
             (_, verdict) => verdict,
         }
+    }
+
+    /// Whether this claim would run a call, and the loss of records speaks against it.
+    fn refuses_after_loss(
+        &self,
+        claim: &Claim,
+        known: &Known,
+        sight: impl Fn(&Owner) -> LeaseSight,
+        now: Timestamp,
+    ) -> bool {
+        let refuses = self.loss.as_ref().is_some_and(|loss| loss.refuses(claim, now));
+        if !refuses || self.defect == Some(Defect::LossNotHeeded) {
+            return false;
+        }
+        let is_own = self.records.get(&claim.address.own()).is_some_and(|own| own.owner == claim.owner);
+        let verdict = self.records.clone().claim(claim, known, sight, now);
+        !is_own && matches!(verdict, ClaimVerdict::Mine(_))
     }
 
     pub(crate) fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
@@ -232,8 +255,14 @@ impl Store {
         verdict
     }
 
-    /// Everything is lost.
-    pub(crate) fn empty(&mut self, marker: Marker) {
+    /// Everything is lost. Some stores notice.
+    pub(crate) fn empty(&mut self, marker: Marker, noticed: Option<RecordLoss>) {
+        if let Some(loss) = noticed {
+            self.loss = Some(loss.after(self.loss.take()));
+        } else {
+            // What tells of an earlier loss is gone too.
+            self.loss = None;
+        }
         self.records = Records::default();
         self.approvals = Approvals::default();
         self.breaker = None;

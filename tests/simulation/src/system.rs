@@ -63,6 +63,8 @@ pub struct Summary {
     pub resolved: u64,
     /// Times that the store lost everything.
     pub emptyings: u64,
+    /// Calls that were refused because the store had noticed a loss.
+    pub refused_after_loss: u64,
     /// Turns that were submitted, each as often as it was.
     pub turns: u64,
     /// Events in all.
@@ -1122,6 +1124,7 @@ impl Summary {
         self.run_again += other.run_again;
         self.resolved += other.resolved;
         self.emptyings += other.emptyings;
+        self.refused_after_loss += other.refused_after_loss;
         self.turns += other.turns;
         self.events += other.events;
     }

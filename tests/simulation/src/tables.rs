@@ -94,7 +94,7 @@ impl Tables {
                 End::NotYet(_) => Due::NotYet(unsettled.receipt.owner.clone()),
             },
             ClaimVerdict::Conflict => Due::Conflict,
-            ClaimVerdict::Full | ClaimVerdict::Closed => return,
+            ClaimVerdict::Full | ClaimVerdict::Closed | ClaimVerdict::RecordsLost => return,
         };
         let looks = claim.intent == Intent::Look;
         self.check(
@@ -271,7 +271,8 @@ impl Tables {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed => {}
+            | ClaimVerdict::Closed
+            | ClaimVerdict::RecordsLost => {}
         }
     }
 

@@ -25,6 +25,7 @@ fn sf_8_worlds_are_as_rich_as_they_have_to_be() {
         total.add(run(seed, None).unwrap_or_default());
     }
     assert!(total.emptyings > 50, "some lose their store: {total:?}");
+    assert!(total.refused_after_loss > 20, "some of the stores notice that: {total:?}");
     assert!(
         total.pending_responses > 100 && total.final_responses > 100,
         "many outcomes are unknown: {total:?}"

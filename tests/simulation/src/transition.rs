@@ -187,6 +187,8 @@ pub(crate) enum Happening {
     Jump,
     /// The store loses everything.
     Emptied,
+    /// An operator accepts that records are lost.
+    LossAccepted,
     /// Somebody blocks the tool at a process, for so many milliseconds.
     Block {
         node: usize,
@@ -518,6 +520,10 @@ impl World {
                 self.empty_the_store();
                 Ok(())
             }
+            Happening::LossAccepted => {
+                self.accept_loss();
+                Ok(())
+            }
             Happening::Turn(happening) => self.turn_happens(happening),
         }
     }
@@ -564,6 +570,7 @@ impl Happening {
             | Self::Jump
             | Self::Block { .. }
             | Self::Emptied
+            | Self::LossAccepted
             | Self::Pardon { .. } => None,
         }
     }

@@ -236,7 +236,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/readyz",
             "readyz",
-            "Whether calls can be taken: the store answers",
+            "Whether calls can be taken: the store answers, and has lost no records",
             Who::Anyone,
             readyz,
         )
@@ -384,5 +384,8 @@ async fn healthz() -> Response {
 
 async fn readyz(Shared(State(inner)): Shared<State>) -> Answered {
     inner.steadfast.check_store().await?;
+    if let Some(loss) = inner.steadfast.record_loss().await? {
+        return Err(Problem::records_lost(&loss));
+    }
     Ok(shown(StatusCode::OK, &look::Health { ok: true }))
 }

@@ -32,7 +32,9 @@ pub use standing::{
     Domains, DomainsAsked, Guard, GuardAsked, Models, ModelsAsked, Trust, TrustAsked, TrustCounters,
     TrustView, approvals, breakers, domains, guard, models, trust,
 };
-pub use status::{Counts, FailedDomain, Finding, Level, Status, StoreSeen, Verdict, status};
+pub use status::{
+    Counts, FailedDomain, Finding, Level, RECORDS_LOST_TODO, Status, StoreSeen, Verdict, status,
+};
 pub(crate) use tools::is_known;
 pub use tools::{ToolAnnotations, Tools, ToolsAsked, annotations, tools};
 pub use traces::{EventView, SpanView, TraceView, Traces, TracesAsked, TurnView, lines, traces};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use steadfast::{Engine, Steadfast, Store, Switches};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
-use steadfast_core::dedupe::RecordState;
+use steadfast_core::dedupe::{RecordLoss, RecordState};
 use steadfast_core::id::{Namespace, TenantId};
 use steadfast_core::policy::Mode;
 use steadfast_core::server_name::{ServerClaim, ServerFailure};
@@ -90,12 +90,16 @@ pub enum Level {
 
 /// The store as it is now.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct StoreSeen {
     /// memory, sqlite or redis.
     pub kind: String,
     /// Why it does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Committed records that are lost, until somebody accepts that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub records_lost: Option<RecordLoss>,
 }
 
 /// How many there are.
@@ -151,9 +155,16 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     counts.servers_down = down.len();
     findings.extend(down);
     findings.extend(same_names(store).await);
+    // The check may be a second old, and the store unreadable since.
+    let (checked, lost) = (steadfast.check_store().await, steadfast.record_loss().await);
+    let (records_lost, unread) = match lost {
+        Ok(lost) => (lost, None),
+        Err(error) => (None, Some(error)),
+    };
     let seen = StoreSeen {
         kind: store.kind().to_owned(),
-        trouble: steadfast.check_store().await.err().map(|error| error.to_string()),
+        trouble: checked.err().or(unread).map(|error| error.to_string()),
+        records_lost,
     };
     let switches = steadfast.config().switches();
     findings.extend(store_and_switches(&seen, &switches));
@@ -291,6 +302,10 @@ async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> 
     unknown
 }
 
+/// What to do about records that are lost.
+pub const RECORDS_LOST_TODO: &str = "calls with a key for tools that are not safe to repeat may have run, and are refused until \
+                                     that would have been forgotten anyway: check what they did, then `steadfast state accept`";
+
 /// So many domains are shown.
 const MOST_DOMAINS: usize = 20;
 
@@ -361,6 +376,9 @@ fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
             "calls that must not run twice are refused until it does",
         );
     }
+    if let Some(loss) = &store.records_lost {
+        find(Level::Trouble, loss.to_string(), RECORDS_LOST_TODO);
+    }
     let lowered: Vec<_> = [
         ("everything", switches.all),
         ("duplicates", switches.dedupe),
@@ -408,7 +426,8 @@ mod tests {
     #[test]
     fn a_store_that_does_not_answer_is_trouble_and_what_was_switched_is_not_forgotten() {
         let seen = |trouble: Option<&str>, switches| {
-            let store = StoreSeen { kind: "redis".to_owned(), trouble: trouble.map(str::to_owned) };
+            let trouble = trouble.map(str::to_owned);
+            let store = StoreSeen { kind: "redis".to_owned(), trouble, records_lost: None };
             store_and_switches(&store, &switches)
                 .into_iter()
                 .map(|found| (found.level, found.what))

@@ -1,8 +1,8 @@
 // Is anything wrong now: the verdict, what it rests on, and what to do about it. At the end: the store and the modes.
 
 import { act } from "./act.js";
-import { put as send } from "./api.js";
-import { fold, h, put } from "./dom.js";
+import { post, put as send } from "./api.js";
+import { button, fold, h, put } from "./dom.js";
 import { digits, state } from "./words.js";
 
 const SWITCHES = [
@@ -48,6 +48,8 @@ export function drawNow({ status, series }) {
         findings.map((finding) => h("li", {}, state(finding.level, finding.what), h("span", { class: "quiet" }, finding.todo))),
       ),
     folded.place,
+    store.recordsLost &&
+      h("p", { class: "acts" }, button("Accept the loss of records", accept, { "data-hand": "accept-loss" })),
     h(
       "dl",
       { class: "facts" },
@@ -59,6 +61,8 @@ export function drawNow({ status, series }) {
     ),
   ]);
 }
+
+const accept = () => act(() => post("/v1/state/accept"), "Accepted: calls with an idempotency key run again");
 
 const fact = (what, value) => h("div", {}, h("dt", {}, what), h("dd", {}, value));
 

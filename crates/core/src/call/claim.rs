@@ -85,7 +85,11 @@ impl Call {
     ) -> Step {
         // What was found before goes before whatever speaks against a run.
         match &verdict {
-            ClaimVerdict::Mine(_) | ClaimVerdict::Nothing | ClaimVerdict::Full | ClaimVerdict::Closed => {
+            ClaimVerdict::Mine(_)
+            | ClaimVerdict::Nothing
+            | ClaimVerdict::Full
+            | ClaimVerdict::Closed
+            | ClaimVerdict::RecordsLost => {
                 self.tell_withheld(notices);
             }
             ClaimVerdict::Follow(_)
@@ -129,6 +133,9 @@ impl Call {
             ClaimVerdict::Full => self.turn_away(shared, say::store_full(), now, notices),
             ClaimVerdict::Closed => {
                 self.turn_away(shared, say::store_unavailable(&self.request), now, notices)
+            }
+            ClaimVerdict::RecordsLost => {
+                self.turn_away(shared, say::records_lost(&self.request), now, notices)
             }
             // A claim is never answered so; a look-up is handled before.
             ClaimVerdict::Nothing => {
@@ -297,6 +304,8 @@ fn instead_of_a_run(verdict: &ClaimVerdict) -> Option<Shadowed> {
         ClaimVerdict::Busy => Some(Shadowed::Refused(Code::InFlight)),
         ClaimVerdict::Conflict => Some(Shadowed::Refused(Code::IdempotencyConflict)),
         ClaimVerdict::Full => Some(Shadowed::Refused(Code::Overloaded)),
-        ClaimVerdict::Closed | ClaimVerdict::Nothing => Some(Shadowed::Refused(Code::StoreUnavailable)),
+        ClaimVerdict::Closed | ClaimVerdict::RecordsLost | ClaimVerdict::Nothing => {
+            Some(Shadowed::Refused(Code::StoreUnavailable))
+        }
     }
 }

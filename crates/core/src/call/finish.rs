@@ -455,7 +455,8 @@ impl CallResult {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed => None,
+            | ClaimVerdict::Closed
+            | ClaimVerdict::RecordsLost => None,
         }
     }
 

@@ -396,9 +396,11 @@ impl Call {
     ) -> Result<Step, Misuse> {
         match (std::mem::replace(&mut self.state, State::Finished), event) {
             (State::Looking { refusal }, Event::Claimed(verdict)) => Ok(match verdict {
-                ClaimVerdict::Nothing | ClaimVerdict::Mine(_) | ClaimVerdict::Full | ClaimVerdict::Closed => {
-                    self.refuse(shared, *refusal, now, notices)
-                }
+                ClaimVerdict::Nothing
+                | ClaimVerdict::Mine(_)
+                | ClaimVerdict::Full
+                | ClaimVerdict::Closed
+                | ClaimVerdict::RecordsLost => self.refuse(shared, *refusal, now, notices),
                 verdict @ (ClaimVerdict::Follow(_)
                 | ClaimVerdict::Busy
                 | ClaimVerdict::Replay(_)

@@ -137,6 +137,16 @@ pub(super) fn store_unavailable(request: &Request) -> Failure {
     failure(Code::StoreUnavailable, message, true).with_rule("store")
 }
 
+pub(super) fn records_lost(request: &Request) -> Failure {
+    let message = format!(
+        "{} was not called: records of earlier calls are lost or may be, so a call under this idempotency key may already have \
+         run, and running it again may do the work twice. Check whether it took effect. An operator lets such calls run again \
+         with \"steadfast state accept\"; \"steadfast status\" shows what was lost",
+        request.tool
+    );
+    failure(Code::StoreUnavailable, message, true).with_rule("store.records_lost")
+}
+
 /// The process was frozen between its claim and the attempt, for longer than the claim lasts.
 pub(super) fn stood_still(request: &Request) -> Failure {
     let message = format!(

@@ -324,6 +324,8 @@ pub enum ClaimVerdict {
     Full,
     /// The store has lost everything a moment ago, and the tool must not run twice: holders come first.
     Closed,
+    /// The store has lost records, nobody has accepted that, and the run of this call may be among them.
+    RecordsLost,
 }
 
 /// An unknown outcome that was found.

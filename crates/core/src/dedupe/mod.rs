@@ -32,6 +32,7 @@
 mod claim;
 mod delivery;
 mod format;
+mod loss;
 mod marker;
 mod owner;
 mod record;
@@ -43,6 +44,7 @@ pub use claim::{
 };
 pub use delivery::{Delivery, Heard};
 pub use format::{FORMAT, UnreadableRecord};
+pub use loss::{Commit, CommitNote, CommitsFound, LossCause, NoteFound, RecordLoss, detect_loss};
 pub use marker::{Marker, MarkerWatch, Seen};
 pub use owner::{
     Absence, Release, RenewVerdict, Resolution, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,

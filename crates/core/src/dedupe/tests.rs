@@ -177,6 +177,7 @@ fn name(decision: &ClaimDecision) -> &'static str {
         ClaimVerdict::Nothing => "nothing",
         ClaimVerdict::Full => "full",
         ClaimVerdict::Closed => "closed",
+        ClaimVerdict::RecordsLost => "records lost",
     }
 }
 

@@ -194,6 +194,7 @@ pub enum What {
     Nothing,
     Full,
     Closed,
+    RecordsLost,
     // The call was woken.
     Time,
     Changed,
@@ -279,6 +280,7 @@ impl What {
             ClaimVerdict::Nothing => Self::Nothing,
             ClaimVerdict::Full => Self::Full,
             ClaimVerdict::Closed => Self::Closed,
+            ClaimVerdict::RecordsLost => Self::RecordsLost,
         }
     }
 
@@ -295,6 +297,7 @@ impl What {
                 | Self::Nothing
                 | Self::Full
                 | Self::Closed
+                | Self::RecordsLost
         )
     }
 }

@@ -273,6 +273,7 @@ impl<'a> World<'a> {
             // What was in the way then is not in the recording; it is taken as it was.
             What::Full => Event::Claimed(ClaimVerdict::Full),
             What::Closed => Event::Claimed(ClaimVerdict::Closed),
+            What::RecordsLost => Event::Claimed(ClaimVerdict::RecordsLost),
             What::Mine
             | What::Follow
             | What::Busy

@@ -144,6 +144,7 @@ pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
         ClaimVerdict::Replay(_) => "replay",
         ClaimVerdict::Unknown(_) => "tell",
         ClaimVerdict::Closed => "closed",
+        ClaimVerdict::RecordsLost => "records lost",
         ClaimVerdict::Conflict => "conflict",
         ClaimVerdict::Nothing => "nothing",
         ClaimVerdict::Busy => "busy",

@@ -16,6 +16,7 @@ use steadfast_core::key::Key;
 use steadfast_core::policy::{Profile, ToolClass};
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, Flush, ManualClock, Page, Selection, Sight, Store, Written,
+    record_loss,
 };
 
 use super::processes::{assert_sound, heard, part, say, spawn};
@@ -241,6 +242,8 @@ fn sf_2_a_process_may_die_at_any_step() {
         script.iter().take(done).flatten().for_each(|deed| answered.apply(deed));
         let under_way = script.get(done).cloned().unwrap_or_default();
         let store = open(&folder.state());
+        let loss = runtime.block_on(record_loss(&store)).unwrap();
+        assert_eq!(loss, None, "after step {nth}: nothing is lost");
         let mut found = false;
         // Each operation of the group that was cut off may have happened.
         for some in 0..1_u32 << under_way.len() {

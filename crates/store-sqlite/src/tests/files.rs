@@ -15,6 +15,7 @@ use steadfast_core::dedupe::{ClaimVerdict, Known, RecordState, RenewVerdict};
 use steadfast_core::policy::DedupePolicy;
 use steadfast_store::{
     Codec, DocumentKind, DocumentName, Journal, ManualClock, News, Query, Selection, Store, Trouble,
+    accept_loss,
 };
 
 use super::processes::{heard, part, program_at, say};
@@ -33,7 +34,7 @@ async fn the_folder_and_its_files_are_for_their_user_alone() {
     run(&store, "a").await;
     assert_eq!(mode(&folder.path.join("deep")), 0o700);
     assert_eq!(mode(&folder.path.join("deep/er")), 0o700);
-    for name in ["state.db", "state.db-wal", "state.db-shm", "state.db.lock"] {
+    for name in ["state.db", "state.db-wal", "state.db-shm", "state.db-commits", "state.db.lock"] {
         assert_eq!(mode(&state.with_file_name(name)), 0o600, "{name}");
     }
 }
@@ -163,6 +164,9 @@ async fn a_foreign_or_damaged_file_is_refused_and_set_aside_only_where_that_is_a
         let aside = store.set_aside().expect("it says where the old one is").to_owned();
         assert!(aside.to_str().unwrap().contains("state.db.damaged-"), "{aside:?}");
         assert_eq!(fs::read(&aside).unwrap(), before, "{kind}: nothing of it is lost");
+        let verdict = store.claim(&claim("a"), &Known::default()).await.unwrap();
+        assert_eq!(verdict, ClaimVerdict::RecordsLost, "{kind}: it may have been in there");
+        accept_loss(&store).await.unwrap().expect("somebody has to accept it");
         run(&store, "a").await;
     }
 }
@@ -227,13 +231,10 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
         };
         fs::create_dir(&place).unwrap();
         if let Some(file_mode) = file_mode {
+            // It takes its log away, so that one would have to be made.
             drop(SqliteStore::open(patient(&path)).unwrap());
-            // Connections that are closed at the same moment take each other for one that stays, and leave the log where
-            // it is; with it there, nothing would have to be made.
-            let last = Connection::open(&path).unwrap();
-            last.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).unwrap();
-            last.close().unwrap();
             fs::remove_file(place.join("state.db.lock")).unwrap();
+            fs::remove_file(place.join("state.db-commits")).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(file_mode)).unwrap();
         }
         let before: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -305,7 +306,7 @@ async fn a_file_that_was_taken_away_is_noticed_and_holders_come_first() {
     }
 
     let verdict = store.claim(&claim("done"), &Known::default()).await.unwrap();
-    assert_eq!(verdict, ClaimVerdict::Closed, "it may be running, and must not run twice");
+    assert_eq!(verdict, ClaimVerdict::RecordsLost, "it may have run, and must not run twice");
     assert_eq!(news.recv().await.unwrap(), News::Emptied);
     let safe = steadfast_core::dedupe::Claim { retry_safe: true, ..claim("safe") };
     mine(store.claim(&safe, &Known::default()).await.unwrap());

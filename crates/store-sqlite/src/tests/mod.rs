@@ -2,7 +2,8 @@
 
 mod crash;
 mod files;
+mod loss;
 mod processes;
 mod sharing;
 pub(crate) mod steps;
-mod world;
+pub(crate) mod world;

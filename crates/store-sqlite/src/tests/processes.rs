@@ -92,7 +92,8 @@ fn sf_1_of_several_processes_one_runs_each_call() {
                     | ClaimVerdict::Conflict
                     | ClaimVerdict::Nothing
                     | ClaimVerdict::Full
-                    | ClaimVerdict::Closed) => panic!("{other:?}"),
+                    | ClaimVerdict::Closed
+                    | ClaimVerdict::RecordsLost) => panic!("{other:?}"),
                 }
             }
         });

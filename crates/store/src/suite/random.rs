@@ -434,7 +434,8 @@ impl<'w> History<'w> {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed => verdict.clone(),
+            | ClaimVerdict::Closed
+            | ClaimVerdict::RecordsLost => verdict.clone(),
         }
     }
 

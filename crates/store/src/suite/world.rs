@@ -327,6 +327,7 @@ pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
         ClaimVerdict::Nothing => "nothing",
         ClaimVerdict::Full => "full",
         ClaimVerdict::Closed => "closed",
+        ClaimVerdict::RecordsLost => "records lost",
     }
 }
 

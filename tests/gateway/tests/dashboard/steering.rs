@@ -1,5 +1,7 @@
 //! What a person does on the page, and what it does to calls.
 
+use std::fs;
+
 use serde_json::json;
 
 use crate::browser::Page;
@@ -64,6 +66,24 @@ fn a_breaker_is_forced_open_and_reset() {
     page.sees("#breakers li", "closed");
     page.sees("#now h1", "All is well.");
     assert!(!gateway.client.call("look", json!({ "id": "b" })).is_error);
+    page.close();
+}
+
+#[test]
+fn sf_13_a_loss_of_records_is_told_and_accepted_with_one_click() {
+    let mut gateway = Gateway::new("loss", "");
+    gateway.client.call("pay", json!({ "id": "a" }));
+    let state = gateway.world.folder().join(".local/state/steadfast");
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(state.join(format!("state.db{suffix}"))).unwrap();
+    }
+    let page = Page::open(gateway.address());
+    page.sees("#now h1", "Something is wrong.");
+    page.sees("#now", "committed records are lost");
+    page.clicks("#now", "Accept the loss of records");
+    page.gives_token(TOKEN);
+    page.says("Accepted");
+    page.sees("#now h1", "All is well.");
     page.close();
 }
 

@@ -137,7 +137,8 @@ impl Store {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed => {}
+            | ClaimVerdict::Closed
+            | ClaimVerdict::RecordsLost => {}
         }
         Ok(())
     }

@@ -235,9 +235,11 @@ fn dedupe_in_shadow_tells_what_a_claim_would_have_led_to() {
 fn dedupe_in_shadow_is_not_held_up_by_a_store_that_takes_nobody_in() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes.dedupe = Mode::Shadow;
-    for (verdict, code) in
-        [(ClaimVerdict::Full, Code::Overloaded), (ClaimVerdict::Closed, Code::StoreUnavailable)]
-    {
+    for (verdict, code) in [
+        (ClaimVerdict::Full, Code::Overloaded),
+        (ClaimVerdict::Closed, Code::StoreUnavailable),
+        (ClaimVerdict::RecordsLost, Code::StoreUnavailable),
+    ] {
         let mut world = World::new();
         let (mut call, _) = world.begin_only(request(&policy), &policy);
         assert_eq!(name_of(&world.on(&mut call, Event::Claimed(verdict))), "Run", "{code}");

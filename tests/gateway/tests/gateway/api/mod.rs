@@ -9,6 +9,7 @@ mod duplicates;
 mod explain;
 mod hostile;
 mod line;
+mod lost_records;
 mod messages;
 mod notify;
 mod retries;

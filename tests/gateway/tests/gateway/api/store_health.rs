@@ -68,11 +68,10 @@ fn story<T>(gateway: &Gateway, why: &[&str], breaks: impl FnOnce() -> T, heals: 
     gateway.logged_times("store_back", 1);
 }
 
-/// The program in a namespace of its own, with a small disk in this folder.
-fn on_a_small_disk(command: &mut Command, disk: &Path) {
-    let mounts = "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"";
+/// The program in a namespace of its own, in which this script mounts something at a place, `$0`, before it becomes the program.
+pub(super) fn in_a_namespace(command: &mut Command, mounts: &str, place: &Path) {
     let mut inside = Command::new("unshare");
-    inside.args(["--map-root-user", "--mount", "sh", "-c", mounts]).arg(disk);
+    inside.args(["--map-root-user", "--mount", "sh", "-c", mounts]).arg(place);
     inside.arg(command.get_program()).args(command.get_args());
     inside.env_clear().current_dir(command.get_current_dir().unwrap());
     for (name, value) in command.get_envs() {
@@ -86,7 +85,7 @@ fn gateway_on_a_small_disk(test: &str) -> Gateway {
     Gateway::with(test, PLAIN, "", |command| {
         let disk = command.get_current_dir().unwrap().join(STATE);
         fs::create_dir_all(&disk).unwrap();
-        on_a_small_disk(command, &disk);
+        in_a_namespace(command, "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"", &disk);
     })
 }
 
@@ -165,5 +164,71 @@ fn sf_12_a_redis_that_refuses_writes_is_told_until_it_takes_them() {
     redis.command(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
     story(&gateway, &["takes no writes"], replica, |_| {
         redis.command(&["REPLICAOF", "NO", "ONE"]);
+    });
+}
+
+/// A disk that became read-only is one that can still be looked at, in the place where the state file was.
+#[test]
+fn sf_12_a_state_folder_that_may_only_be_read_is_told_until_it_can_be_written() {
+    let gateway = gateway_on_a_small_disk("read_only_folder");
+    let state = gateway.folder.join(STATE);
+    let file = state.join("state.db");
+    let before = keyed("http/pay", &json!({ "id": "before" }), "before");
+    assert_eq!(gateway.call(&before).text(), "pay before, run 1");
+    is_ready(&gateway);
+    let inside = |script: &str| {
+        let mut command = Command::new("nsenter");
+        command.args(["--preserve-credentials", "--user", "--mount", "--target", &gateway.pid().to_string()]);
+        let done = command.args(["sh", "-ec", script]).arg(&state).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    // The same files on another disk, which nobody has open yet.
+    inside(
+        "mkdir \"$0.other\" && mount -t tmpfs tmpfs \"$0.other\" && cp -p \"$0\"/state.db* \"$0.other\" && \
+         mount -o remount,ro \"$0.other\" && mount --move \"$0.other\" \"$0\"",
+    );
+    let why = ["Read-only file system", file.to_str().unwrap(), "writable"];
+    is_not_ready(&gateway, &why);
+    for number in 0..3 {
+        let said = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
+        assert_eq!(said.code(), "store_unavailable", "{said:?}");
+    }
+    is_not_ready(&gateway, &why);
+    inside("umount --lazy \"$0\"");
+    is_ready(&gateway);
+    let after = gateway.call(&keyed("http/pay", &json!({ "id": "after" }), "k"));
+    assert_eq!(after.text(), "pay after, run 1", "{after:?}");
+    assert_eq!(gateway.call(&before).text(), "pay before, run 1", "it is the file of before");
+    assert!(!gateway.ledger("http").contains("refused"), "{}", gateway.ledger("http"));
+    let lost = gateway.logged_times("store_lost", 1);
+    assert!(why.iter().all(|part| lost[0]["error"].as_str().unwrap().contains(part)), "{lost:?}");
+    gateway.logged_times("store_back", 1);
+    gateway.logged_times("store.records_lost", 0);
+}
+
+/// Redis takes no writes after it could not save what it holds.
+#[test]
+fn sf_12_a_redis_that_cannot_save_is_told_until_it_can() {
+    let redis = Server::start();
+    let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let gateway = Gateway::new("redis_misconf", &config);
+    let folder = redis.command(&["CONFIG", "GET", "dir"]);
+    // Nothing can be renamed to the name of a folder.
+    let in_the_way = Path::new(folder.strip_prefix("dir ").unwrap()).join("dump.rdb");
+    let save = |outcome: &str| {
+        redis.command(&["BGSAVE"]);
+        let is_over = || redis.command(&["INFO", "persistence"]);
+        let outcome = format!("rdb_last_bgsave_status:{outcome}");
+        wait(|| is_over().contains(&outcome), is_over);
+    };
+    let fails = || {
+        redis.command(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
+        redis.command(&["CONFIG", "SET", "save", "86400 1000000"]);
+        fs::create_dir(&in_the_way).unwrap();
+        save("err");
+    };
+    story(&gateway, &["cannot write to its disk"], fails, |()| {
+        fs::remove_dir(&in_the_way).unwrap();
+        save("ok");
     });
 }

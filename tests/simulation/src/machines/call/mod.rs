@@ -584,7 +584,7 @@ fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
         5..8 => unknown(rng, receipt),
         8 if !is_look => unknown(rng, Receipt { owner: claim.owner.clone(), ..receipt }),
         9 => ClaimVerdict::Conflict,
-        10 => rng.pick(&[ClaimVerdict::Full, ClaimVerdict::Closed]).clone(),
+        10 => rng.pick(&[ClaimVerdict::Full, ClaimVerdict::Closed, ClaimVerdict::RecordsLost]).clone(),
         _ if is_look => ClaimVerdict::Nothing,
         _ => {
             let mut claim = claim.clone();

@@ -201,6 +201,9 @@ impl Reference {
             }
             ClaimVerdict::Full => self.turned_away(failed(Code::Overloaded, "store.full", true)),
             ClaimVerdict::Closed | ClaimVerdict::Nothing => self.turned_away(store_unavailable()),
+            ClaimVerdict::RecordsLost => {
+                self.turned_away(failed(Code::StoreUnavailable, "store.records_lost", true))
+            }
         }
     }
 

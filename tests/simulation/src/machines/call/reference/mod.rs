@@ -330,9 +330,11 @@ impl Reference {
                 self.stay(state)
             }
             (State::Looking(refusal), Event::Claimed(verdict)) => match verdict {
-                ClaimVerdict::Nothing | ClaimVerdict::Mine(_) | ClaimVerdict::Full | ClaimVerdict::Closed => {
-                    self.refuse(refusal)
-                }
+                ClaimVerdict::Nothing
+                | ClaimVerdict::Mine(_)
+                | ClaimVerdict::Full
+                | ClaimVerdict::Closed
+                | ClaimVerdict::RecordsLost => self.refuse(refusal),
                 found => {
                     self.held_back = true;
                     self.enter();

@@ -1,0 +1,449 @@
+//! The note of the last commit, in a small file beside the database.
+//!
+//! It is written after each synced commit with one write at a fixed place, and is not synced itself: it survives `kill -9` like
+//! any write, and after a power cut it can only be behind. A database that is behind its note has lost commits.
+//!
+//! After a power cut the number may be too low to show that a log is missing. So the note also says whether it is *exact*:
+//! synced with the last commit before the process closed the database. Where it is not, commits may be in the log only, and
+//! a log that is gone means that they are lost. The first commit after that makes it inexact again, with one sync.
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 0..8 | what it is |
+//! | 8..32 | marker of the database, number and time of the last commit |
+//! | 32..40 | number of a commit that is in the database itself and not only in its log |
+//! | 40..56 | the boot of the machine |
+//! | 56 | whether it is exact |
+//! | 57..73 | checksum of all that |
+//! | 256.. | the loss that nobody has accepted: its length, checksum, text |
+//!
+//! Every process on the database writes it, each under a short lock and only forward. It is made before the first commit is
+//! counted, and its name is on the disk by then; so where commits were counted and there is no note, it was taken away.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{Commit, Marker, RecordLoss};
+use steadfast_core::id::Digest;
+
+#[cfg(unix)]
+use crate::open::folder_of;
+use crate::open::{Identity, private};
+
+const MAGIC: [u8; 8] = *b"STDFNOTE";
+const PAYLOAD: usize = 57;
+const CHECK: usize = 16;
+const HEAD: usize = PAYLOAD + CHECK;
+const LOSS_AT: u64 = 256;
+/// A description of a loss is far shorter.
+const LONGEST_LOSS: usize = 1 << 16;
+
+/// How often the lock is tried: another process writes for some microseconds under it, and seldom syncs.
+const TRIES: u32 = 1020;
+/// After so many tries it is left alone for a while.
+const QUICK_TRIES: u32 = 20;
+const BETWEEN: Duration = Duration::from_millis(1);
+
+/// What a note says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub(crate) last: Commit,
+    /// Number of a commit that no longer needs the log. An older database under the log of this one lacks it.
+    pub(crate) in_file: u64,
+    pub(crate) exact: bool,
+    pub(crate) boot: Boot,
+    pub(crate) loss: Option<RecordLoss>,
+}
+
+/// What lies beside a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoteState {
+    /// Nothing, or a file in which nothing was ever written.
+    Missing,
+    /// Something that no process of ours has written so.
+    Damaged,
+    /// This.
+    Sound(Noted),
+}
+
+impl NoteState {
+    pub(crate) fn noted(&self) -> Option<&Noted> {
+        match self {
+            Self::Missing | Self::Damaged => None,
+            Self::Sound(noted) => Some(noted),
+        }
+    }
+}
+
+/// Tells one run of a machine from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Boot([u8; 16]);
+
+impl Boot {
+    pub(crate) fn of(name: &str) -> Self {
+        Self(check(name.as_bytes()))
+    }
+}
+
+/// The file of a note.
+#[derive(Debug)]
+pub(crate) struct Note {
+    path: PathBuf,
+    boot: Boot,
+    open: Mutex<Option<(File, Option<Identity>)>>,
+}
+
+impl Note {
+    pub(crate) fn at(path: PathBuf, boot: Boot) -> Self {
+        Self { path, boot, open: Mutex::new(None) }
+    }
+
+    pub(crate) fn boot(&self) -> Boot {
+        self.boot
+    }
+
+    /// What there is. An error says that it cannot be read by this process, which says nothing about what is in it.
+    pub(crate) fn read(&self) -> io::Result<NoteState> {
+        match private().read(true).write(true).open(&self.path) {
+            Ok(mut file) => locked(&mut file, read).unwrap_or_else(|| read(&mut file)),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(NoteState::Missing),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Says something else from now on, and keeps that through a power cut.
+    pub(crate) fn replace(&self, noted: &Noted) -> io::Result<()> {
+        let mut file = private().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+        let written = locked(&mut file, |file| {
+            write_loss(file, noted.loss.as_ref())?;
+            write_head(file, noted)?;
+            self.sync(file)
+        });
+        written.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+
+    /// Notes a commit that was made. Without this the note is behind, which only makes a loss harder to see.
+    pub(crate) fn raise(&self, commit: Commit) {
+        self.change(|boot, noted| match noted {
+            // Another process has replaced the database; the commit belongs to the one before.
+            Some(noted) if noted.last.marker != commit.marker => None,
+            Some(noted) if noted.last.number >= commit.number => None,
+            noted => {
+                let was_open = noted.is_some_and(|noted| !noted.exact && noted.boot == boot);
+                let in_file = noted.map_or(0, |noted| noted.in_file);
+                let changed = Noted { last: commit, in_file, exact: false, boot, loss: None };
+                Some((changed, if was_open { Sync::No } else { Sync::Yes }))
+            }
+        });
+    }
+
+    /// Before the database with this marker is closed, and after it was: the number holds through a power cut from now on.
+    pub(crate) fn mark_exact(&self, marker: Marker) {
+        self.change(|boot, noted| {
+            noted
+                .filter(|noted| !noted.exact && noted.last.marker == marker)
+                .map(|noted| (Noted { exact: true, boot, ..noted.clone() }, Sync::Yes))
+        });
+    }
+
+    /// This commit is in the database itself, and on the disk there.
+    pub(crate) fn raise_in_file(&self, commit: Commit) {
+        self.change(|_, noted| {
+            noted
+                .filter(|noted| noted.last.marker == commit.marker && noted.in_file < commit.number)
+                .map(|noted| (Noted { in_file: commit.number, ..noted.clone() }, Sync::No))
+        });
+    }
+
+    /// The loss was accepted in the database with this marker.
+    pub(crate) fn forget_loss(&self, marker: Marker) {
+        self.with_file(|file| {
+            if read(file)?.noted().is_some_and(|noted| noted.last.marker == marker) {
+                write_loss(file, None)?;
+            }
+            Ok(())
+        });
+    }
+
+    /// Changes all but the loss.
+    fn change(&self, to: impl Fn(Boot, Option<&Noted>) -> Option<(Noted, Sync)>) {
+        self.with_file(|file| {
+            let found = read(file)?;
+            let Some((noted, sync)) = to(self.boot, found.noted()) else { return Ok(()) };
+            write_head(file, &noted)?;
+            if sync == Sync::Yes { self.sync(file) } else { Ok(()) }
+        });
+    }
+
+    /// Keeps the file through a power cut, and its name too: it may be new.
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()?;
+        sync_folder(&self.path)
+    }
+
+    fn with_file(&self, work: impl FnOnce(&mut File) -> io::Result<()>) {
+        let mut open = self.open.lock();
+        let there = Identity::of(&self.path);
+        if there.is_none() || open.as_ref().is_none_or(|(_, ours)| *ours != there) {
+            *open = None;
+            let made = private().read(true).write(true).create(true).truncate(false).open(&self.path);
+            let Ok(file) = made else { return };
+            *open = Some((file, Identity::of(&self.path)));
+        }
+        if let Some((file, _)) = open.as_mut() {
+            // Where it cannot be written the database can hardly be, and that is told.
+            let _ = locked(file, work);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    Yes,
+    No,
+}
+
+/// Does this under the lock that all processes take. A process that was stopped while it held the lock keeps nobody for ever:
+/// then nothing is done.
+fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> T) -> Option<T> {
+    let held = (0..TRIES).any(|tried| {
+        let got = file.try_lock().is_ok();
+        match got {
+            true => {}
+            false if tried < QUICK_TRIES => thread::yield_now(),
+            false => thread::sleep(BETWEEN),
+        }
+        got
+    });
+    let done = held.then(|| work(file));
+    if held {
+        // It goes with the file handle otherwise.
+        let _ = file.unlock();
+    }
+    done
+}
+
+fn read(file: &mut File) -> io::Result<NoteState> {
+    let mut head = Vec::with_capacity(HEAD);
+    file.seek(SeekFrom::Start(0))?;
+    Read::by_ref(file).take(HEAD as u64).read_to_end(&mut head)?;
+    // A power cut leaves a file so that was made and not yet written.
+    if head.iter().all(|byte| *byte == 0) {
+        return Ok(NoteState::Missing);
+    }
+    Ok(match read_head(&head) {
+        Some(noted) => NoteState::Sound(Noted { loss: read_loss(file), ..noted }),
+        None => NoteState::Damaged,
+    })
+}
+
+fn read_head(head: &[u8]) -> Option<Noted> {
+    let (payload, checksum) = head.split_first_chunk::<PAYLOAD>()?;
+    if *checksum != check(payload) {
+        return None;
+    }
+    let mut payload = payload.as_slice();
+    if next::<8>(&mut payload)? != MAGIC {
+        return None;
+    }
+    let mut word = || next(&mut payload).map(u64::from_le_bytes);
+    let (marker, number, at) = (Marker(word()?), word()?, Timestamp::from_millis(word()?));
+    let in_file = word()?;
+    let boot = Boot(next(&mut payload)?);
+    let [exact] = next(&mut payload)?;
+    let last = Commit { marker, number, at };
+    Some(Noted { last, in_file, exact: exact == 1, boot, loss: None })
+}
+
+fn read_loss(file: &mut File) -> Option<RecordLoss> {
+    let mut length = [0; 4];
+    let mut checksum = [0; CHECK];
+    file.seek(SeekFrom::Start(LOSS_AT)).ok()?;
+    file.read_exact(&mut length).and_then(|()| file.read_exact(&mut checksum)).ok()?;
+    let length = usize::try_from(u32::from_le_bytes(length)).ok()?;
+    if length == 0 || length > LONGEST_LOSS {
+        return None;
+    }
+    let mut text = vec![0; length];
+    file.read_exact(&mut text).ok()?;
+    if check(&text) != checksum {
+        return None;
+    }
+    RecordLoss::from_text(std::str::from_utf8(&text).ok()?)
+}
+
+fn next<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn write_head(file: &mut File, noted: &Noted) -> io::Result<()> {
+    let mut head = Vec::with_capacity(HEAD);
+    head.extend(MAGIC);
+    head.extend(noted.last.marker.0.to_le_bytes());
+    head.extend(noted.last.number.to_le_bytes());
+    head.extend(noted.last.at.as_millis().to_le_bytes());
+    head.extend(noted.in_file.to_le_bytes());
+    head.extend(noted.boot.0);
+    head.push(u8::from(noted.exact));
+    head.extend(check(&head));
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&head)
+}
+
+fn write_loss(file: &mut File, loss: Option<&RecordLoss>) -> io::Result<()> {
+    let text = loss.map(RecordLoss::to_text).filter(|text| text.len() <= LONGEST_LOSS).unwrap_or_default();
+    let mut body = Vec::with_capacity(4 + CHECK + text.len());
+    body.extend(u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
+    body.extend(check(text.as_bytes()));
+    body.extend(text.as_bytes());
+    file.seek(SeekFrom::Start(LOSS_AT))?;
+    file.write_all(&body)
+}
+
+fn check(bytes: &[u8]) -> [u8; CHECK] {
+    let mut short = [0; CHECK];
+    short.iter_mut().zip(Digest::of(bytes).as_bytes()).for_each(|(to, from)| *to = *from);
+    short
+}
+
+#[cfg(unix)]
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(folder_of(path))?.sync_all()
+}
+
+/// Elsewhere a folder cannot be synced, and needs no sync.
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Where the note of a database lies.
+pub(crate) fn beside(database: &Path) -> PathBuf {
+    crate::open::beside(database, "-commits")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::tests::world::Folder;
+
+    fn commit(marker: u64, number: u64) -> Commit {
+        Commit { marker: Marker(marker), number, at: Timestamp::from_millis(number) }
+    }
+
+    fn note(folder: &Folder, boot: &str) -> Note {
+        Note::at(folder.path.join("note"), Boot::of(boot))
+    }
+
+    impl Note {
+        fn sound(&self) -> Noted {
+            self.read().unwrap().noted().cloned().unwrap()
+        }
+    }
+
+    #[test]
+    fn a_note_goes_only_forward_and_belongs_to_one_database() {
+        let folder = Folder::new();
+        let note = note(&folder, "boot");
+        assert_eq!(note.read().unwrap(), NoteState::Missing);
+        for (raised, expected) in [
+            (commit(1, 5), commit(1, 5)),
+            (commit(1, 4), commit(1, 5)),
+            (commit(2, 9), commit(1, 5)),
+            (commit(1, 6), commit(1, 6)),
+        ] {
+            note.raise(raised);
+            assert_eq!(note.sound().last, expected, "{raised:?}");
+        }
+    }
+
+    #[test]
+    fn a_note_is_exact_from_a_close_to_the_next_commit() {
+        let folder = Folder::new();
+        let first = note(&folder, "one");
+        first.raise(commit(1, 1));
+        assert!(!first.sound().exact);
+        first.mark_exact(Marker(2));
+        assert!(!first.sound().exact, "another database");
+        first.mark_exact(Marker(1));
+        assert!(first.sound().exact);
+        let second = note(&folder, "two");
+        second.raise(commit(1, 2));
+        let noted = second.sound();
+        assert_eq!((noted.exact, noted.boot), (false, Boot::of("two")));
+    }
+
+    #[test]
+    fn a_loss_stays_beside_the_numbers_until_it_is_accepted() {
+        let folder = Folder::new();
+        let note = note(&folder, "boot");
+        let loss = RecordLoss {
+            cause: steadfast_core::dedupe::LossCause::Missing,
+            noticed: Timestamp::from_millis(7),
+            commits: Some(3),
+            after: None,
+            until: None,
+            set_aside: vec!["elsewhere".to_owned()],
+        };
+        let noted = Noted {
+            last: commit(1, 1),
+            in_file: 1,
+            exact: true,
+            boot: note.boot(),
+            loss: Some(loss.clone()),
+        };
+        note.replace(&noted).unwrap();
+        note.raise(commit(1, 2));
+        assert_eq!(note.sound().loss, Some(loss));
+        note.forget_loss(Marker(2));
+        assert!(note.sound().loss.is_some(), "another database");
+        note.forget_loss(Marker(1));
+        assert_eq!(note.sound().loss, None);
+        assert_eq!(note.sound().last, commit(1, 2));
+    }
+
+    #[test]
+    fn what_is_in_the_file_goes_only_forward_and_outlives_commits() {
+        let folder = Folder::new();
+        let note = note(&folder, "boot");
+        note.raise(commit(1, 5));
+        for (raised, expected) in [(commit(1, 3), 3), (commit(1, 2), 3), (commit(2, 9), 3), (commit(1, 5), 5)]
+        {
+            note.raise_in_file(raised);
+            assert_eq!(note.sound().in_file, expected, "{raised:?}");
+        }
+        note.raise(commit(1, 6));
+        note.mark_exact(Marker(1));
+        assert_eq!((note.sound().last, note.sound().in_file), (commit(1, 6), 5));
+    }
+
+    #[test]
+    fn a_note_that_is_damaged_says_so_and_is_made_again_as_one_that_was_removed() {
+        let folder = Folder::new();
+        let note = note(&folder, "boot");
+        note.raise(commit(1, 1));
+        let path = folder.path.join("note");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[20] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(note.read().unwrap(), NoteState::Damaged);
+        note.raise(commit(1, 2));
+        assert_eq!(note.sound().last, commit(1, 2));
+        for empty in [&[][..], &[0; HEAD]] {
+            fs::write(&path, empty).unwrap();
+            assert_eq!(note.read().unwrap(), NoteState::Missing, "made, and never written");
+        }
+        fs::remove_file(&path).unwrap();
+        note.raise(commit(1, 3));
+        assert_eq!(note.sound().last, commit(1, 3));
+    }
+}

@@ -1,0 +1,482 @@
+//! Committed records that are lost: deleted, overwritten, cut off, replaced by an older copy. Each loss is noticed when the file
+//! is opened, and no death of a process is taken for one.
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{Address, Claim, ClaimVerdict, Commit, Known, LossCause, Marker, RecordLoss};
+use steadfast_store::{ManualClock, Store, accept_loss, record_loss};
+
+use super::world::{Folder, claim, is_replay, key, mine, patient, run, take};
+use crate::note::{Boot, Noted};
+use crate::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+fn options(folder: &Folder) -> SqliteOptions {
+    SqliteOptions { on_damage: OnDamage::SetAside, ..patient(folder.state()) }
+}
+
+fn open(folder: &Folder) -> SqliteStore {
+    SqliteStore::open(options(folder)).unwrap()
+}
+
+/// After the machine was started again.
+fn open_after_boot(folder: &Folder) -> SqliteStore {
+    let mut options = options(folder);
+    options.process.boot = "the next boot".into();
+    SqliteStore::open(options).unwrap()
+}
+
+fn file(folder: &Folder, suffix: &str) -> std::path::PathBuf {
+    folder.path.join(format!("state.db{suffix}"))
+}
+
+/// Copies the file with what lies beside it. Of a store that is open, that is what `kill -9` leaves.
+fn copied(from: &Folder) -> Folder {
+    let to = Folder::new();
+    for suffix in ["", "-wal", "-commits"] {
+        if file(from, suffix).exists() {
+            fs::copy(file(from, suffix), file(&to, suffix)).unwrap();
+        }
+    }
+    to
+}
+
+/// What three calls leave that were answered: of a process that was killed, or one that closed the file.
+async fn left_behind(killed: bool) -> Folder {
+    let folder = Folder::new();
+    let store = folder.open();
+    for name in KEYS {
+        run(&store, name).await;
+    }
+    if killed {
+        return copied(&folder);
+    }
+    close(store, &folder);
+    folder
+}
+
+/// Closes the file. Nothing is left in a log then, which a copy that is put back could be mixed with.
+fn close(store: SqliteStore, folder: &Folder) {
+    drop(store);
+    assert!(!file(folder, "-wal").exists());
+}
+
+fn noted(folder: &Folder) -> Noted {
+    options(folder).place().note().read().unwrap().noted().cloned().unwrap()
+}
+
+async fn verdict(store: &SqliteStore, claim: &Claim) -> ClaimVerdict {
+    store.claim(claim, &Known::default()).await.unwrap()
+}
+
+/// Until the loss is accepted no acknowledged key runs again; what does no harm goes on.
+async fn is_told_and_refused(store: &SqliteStore, what: &str) -> RecordLoss {
+    static CALL: AtomicU32 = AtomicU32::new(0);
+    let call = CALL.fetch_add(1, Ordering::Relaxed);
+    mine(verdict(store, &Claim { retry_safe: true, ..claim(&format!("safe {call}")) }).await);
+    let address = Address::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
+    mine(verdict(store, &Claim { address, ..claim("keyless") }).await);
+    is_refused(store, what).await
+}
+
+/// The same where whoever knew the lost records comes first with what it holds, also with calls without a key.
+async fn is_refused(store: &SqliteStore, what: &str) -> RecordLoss {
+    for name in KEYS {
+        let found = verdict(store, &claim(name)).await;
+        assert!(is_replay(&found) || found == ClaimVerdict::RecordsLost, "{what}: {name} is {found:?}");
+    }
+    let refused = verdict(store, &claim("never seen")).await;
+    assert_eq!(refused, ClaimVerdict::RecordsLost, "{what}: nobody can tell whether it was");
+    record_loss(store).await.unwrap().unwrap_or_else(|| panic!("{what}: nobody is told"))
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+fn garbage(path: &Path) {
+    let length = usize::try_from(fs::metadata(path).unwrap().len()).unwrap();
+    fs::write(path, vec![0xa5; length]).unwrap();
+}
+
+fn cut(path: &Path, length: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+#[tokio::test]
+async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not_run_again() {
+    type Damage = fn(&Folder);
+    let killed: [(&str, LossCause, Damage); 6] = [
+        ("log deleted", LossCause::Behind, |folder| fs::remove_file(file(folder, "-wal")).unwrap()),
+        ("log cut off", LossCause::Behind, |folder| cut(&file(folder, "-wal"), 5000)),
+        ("log garbage", LossCause::Behind, |folder| garbage(&file(folder, "-wal"))),
+        ("bits of the log flipped", LossCause::Behind, |folder| flip(&file(folder, "-wal"), 200)),
+        ("database truncated to nothing", LossCause::Missing, |folder| cut(&file(folder, ""), 0)),
+        ("database overwritten", LossCause::Unusable, |folder| garbage(&file(folder, ""))),
+    ];
+    let closed: [(&str, LossCause, Damage); 5] = [
+        ("database deleted", LossCause::Missing, |folder| fs::remove_file(file(folder, "")).unwrap()),
+        ("database truncated to nothing", LossCause::Missing, |folder| cut(&file(folder, ""), 0)),
+        ("database cut off", LossCause::Unusable, |folder| cut(&file(folder, ""), 5000)),
+        ("database overwritten", LossCause::Unusable, |folder| garbage(&file(folder, ""))),
+        ("another database in its place", LossCause::Replaced, |folder| {
+            let other = Folder::new();
+            close(other.open(), &other);
+            fs::copy(file(&other, ""), file(folder, "")).unwrap();
+        }),
+    ];
+    let cases = killed.map(|case| (true, case)).into_iter().chain(closed.map(|case| (false, case)));
+    for (was_killed, (what, cause, damage)) in cases {
+        let folder = left_behind(was_killed).await;
+        damage(&folder);
+        let store = open(&folder);
+        let loss = is_told_and_refused(&store, what).await;
+        assert_eq!(loss.cause, cause, "{what}");
+        assert_eq!(store.noticed_loss(), Some(&loss), "{what}");
+        // Two commits for each call.
+        assert_eq!(loss.commits, Some(6), "{what}");
+        assert!(loss.until.is_some(), "{what}");
+        let aside = cause == LossCause::Unusable || (was_killed && cause == LossCause::Missing);
+        assert_eq!(loss.set_aside.len(), usize::from(aside), "{what}: {loss:?}");
+        drop(store);
+
+        let store = open(&folder);
+        assert_eq!(store.noticed_loss(), None, "{what}: it is noticed once");
+        assert_eq!(is_told_and_refused(&store, what).await, loss, "{what}: and told until it is accepted");
+        assert_eq!(accept_loss(&store).await.unwrap(), Some(loss), "{what}");
+        assert_eq!(record_loss(&store).await.unwrap(), None, "{what}");
+        assert_eq!(noted(&folder).loss, None, "{what}");
+        take(&store, "a").await;
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_is_noticed_and_what_is_in_it_is_still_answered() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let store = folder.open();
+    run(&store, "later").await;
+    close(store, &folder);
+    fs::copy(file(&older, ""), file(&folder, "")).unwrap();
+    let store = open(&folder);
+    let loss = is_told_and_refused(&store, "older copy").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::Behind, Some(2)));
+    assert!(loss.after.is_some(), "since when");
+    assert!(is_replay(&verdict(&store, &claim("a")).await));
+    assert_eq!(verdict(&store, &claim("later")).await, ClaimVerdict::RecordsLost);
+}
+
+/// SQLite plays a log that was left into whatever file lies beside it. The number of the last commit is in the log.
+#[tokio::test]
+async fn an_older_copy_under_the_log_of_the_newer_file_is_noticed() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let store = folder.open();
+    run(&store, "later").await;
+    close(store, &folder);
+    let store = folder.open();
+    run(&store, "last").await;
+    let killed = copied(&folder);
+    drop(store);
+    assert_eq!(open(&copied(&killed)).noticed_loss(), None, "its own log");
+    fs::copy(file(&older, ""), file(&killed, "")).unwrap();
+    let store = open(&killed);
+    let loss = is_told_and_refused(&store, "older copy under a log").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::Behind, None));
+}
+
+/// The same where the log was brought into the file while it ran.
+#[tokio::test]
+async fn an_older_copy_is_noticed_after_the_log_began_anew() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let store = folder.open();
+    let mut number = 0;
+    while noted(&folder).in_file < 10 {
+        run(&store, &format!("call {number}")).await;
+        number += 1;
+        assert!(number < 20_000, "the log is never brought into the file");
+    }
+    run(&store, "last").await;
+    let killed = copied(&folder);
+    drop(store);
+    assert_eq!(open(&copied(&killed)).noticed_loss(), None, "its own log");
+    fs::copy(file(&older, ""), file(&killed, "")).unwrap();
+    assert!(open(&killed).noticed_loss().is_some());
+}
+
+#[tokio::test]
+async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
+    let killed = left_behind(true).await;
+    let behind = copied(&killed);
+    // The number that was synced with the first commit.
+    let note = options(&behind).place().note();
+    let first = Commit { number: 1, ..noted(&behind).last };
+    note.replace(&Noted { last: first, ..noted(&behind) }).unwrap();
+    let closed = left_behind(false).await;
+    assert!(!noted(&killed).exact);
+    assert!(noted(&closed).exact);
+    for (what, folder) in [("killed", &killed), ("power cut, note behind", &behind), ("closed", &closed)] {
+        for first in [open, open_after_boot] {
+            let folder = copied(folder);
+            for reopen in [first, open_after_boot, open] {
+                let store = reopen(&folder);
+                assert_eq!(store.noticed_loss(), None, "{what}");
+                assert!(is_replay(&verdict(&store, &claim("c")).await), "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_behind() {
+    let folder = left_behind(true).await;
+    let surviving = {
+        // What is in the file itself, without the log.
+        let bare = copied(&folder);
+        fs::remove_file(file(&bare, "-wal")).unwrap();
+        drop(open(&bare));
+        Commit { number: 0, ..noted(&folder).last }
+    };
+    options(&folder).place().note().replace(&Noted { last: surviving, ..noted(&folder) }).unwrap();
+    fs::remove_file(file(&folder, "-wal")).unwrap();
+    let store = open_after_boot(&folder);
+    let loss = is_told_and_refused(&store, "power cut").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::LogMissing, None));
+}
+
+#[tokio::test]
+async fn a_loss_that_nobody_accepted_survives_the_next_one() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    close(open(&folder), &folder);
+    fs::remove_file(file(&folder, "")).unwrap();
+    let store = open(&folder);
+    let both = is_told_and_refused(&store, "second").await;
+    // The second one lost the commit that told of the first.
+    assert_eq!(both.commits, Some(7));
+    accept_loss(&store).await.unwrap().unwrap();
+    run(&store, "after").await;
+    close(store, &folder);
+    fs::remove_file(file(&folder, "")).unwrap();
+    let third = is_told_and_refused(&open(&folder), "third").await;
+    assert!(
+        third.commits < both.commits.map(|commits| commits + 3),
+        "what was accepted does not come back: {third:?}"
+    );
+}
+
+/// Whoever deals with a loss may die between the note and the file.
+#[tokio::test]
+async fn a_loss_is_told_once_by_whoever_dies_while_it_is_written_down() {
+    let loss = {
+        let folder = left_behind(false).await;
+        fs::remove_file(file(&folder, "")).unwrap();
+        open(&folder).noticed_loss().unwrap().clone()
+    };
+    // The note was written, the file was not.
+    let folder = left_behind(false).await;
+    let note = options(&folder).place().note();
+    let fresh = Commit { marker: Marker(7), number: 0, at: Timestamp::from_millis(1) };
+    note.replace(&Noted {
+        last: fresh,
+        in_file: 0,
+        exact: true,
+        boot: note.boot(),
+        loss: Some(loss.clone()),
+    })
+    .unwrap();
+    let store = open(&folder);
+    assert_eq!(store.noticed_loss(), None, "it is no new one");
+    assert_eq!(is_told_and_refused(&store, "half").await, loss);
+    drop(store);
+    // Both were written, and the number was not raised.
+    let last = Commit { number: 0, ..noted(&folder).last };
+    note.replace(&Noted { last, in_file: 0, exact: true, boot: note.boot(), loss: Some(loss.clone()) })
+        .unwrap();
+    let store = open(&folder);
+    assert_eq!(store.noticed_loss(), None);
+    assert_eq!(is_told_and_refused(&store, "nearly").await, loss);
+}
+
+#[tokio::test]
+async fn processes_that_run_notice_a_loss_once_and_all_see_it() {
+    let folder = left_behind(false).await;
+    let older = copied(&folder);
+    let stores = [open(&folder), open(&folder)];
+    run(&stores[0], "later").await;
+    verdict(&stores[1], &claim("a")).await;
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(file(&folder, suffix)).unwrap();
+    }
+    fs::rename(file(&older, ""), file(&folder, "")).unwrap();
+    let mut losses = Vec::new();
+    for store in &stores {
+        losses.push(is_refused(store, "while running").await);
+    }
+    assert_eq!(losses[0], losses[1]);
+    assert_eq!(losses[0].commits, Some(2));
+    accept_loss(&stores[1]).await.unwrap().unwrap();
+    assert_eq!(record_loss(&stores[0]).await.unwrap(), None);
+    take(&open(&folder), "later").await;
+}
+
+/// `rm state.db*` takes the note too; whoever had the file open still knows.
+#[tokio::test]
+async fn a_process_that_runs_notices_a_loss_without_the_note() {
+    let folder = left_behind(false).await;
+    let store = open(&folder);
+    assert!(is_replay(&verdict(&store, &claim("a")).await));
+    for suffix in ["", "-wal", "-shm", "-commits"] {
+        fs::remove_file(file(&folder, suffix)).unwrap();
+    }
+    let loss = is_refused(&store, "all deleted").await;
+    assert_eq!(loss.cause, LossCause::Missing);
+}
+
+#[tokio::test]
+async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = SqliteStore::open(SqliteOptions { clock: clock.clone(), ..options(&folder) }).unwrap();
+    is_told_and_refused(&store, "before").await;
+    let keep = claim("a").rules.keep;
+    clock.advance(keep.done.max(keep.failed).max(keep.open));
+    take(&store, "a").await;
+    assert!(record_loss(&store).await.unwrap().is_some(), "it is told until somebody accepts it");
+}
+
+#[tokio::test]
+async fn whoever_wants_it_starts_anew() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    let anew =
+        || SqliteStore::open(SqliteOptions { on_loss: OnLoss::StartAnew, ..options(&folder) }).unwrap();
+    let store = anew();
+    assert_eq!(store.noticed_loss().map(|loss| loss.cause), Some(LossCause::Missing), "it is told once");
+    take(&store, "a").await;
+    assert_eq!(record_loss(&store).await.unwrap(), None);
+    drop(store);
+    assert_eq!(anew().noticed_loss(), None);
+}
+
+/// Without the note a loss would not show, so its own loss is told like one. What is there is still answered.
+#[tokio::test]
+async fn a_note_that_was_deleted_emptied_or_damaged_is_told_and_a_new_one_is_made() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
+        ("deleted", |note| fs::remove_file(note).unwrap()),
+        ("emptied", |note| cut(note, 0)),
+        ("garbage", garbage),
+        ("a flipped bit", |note| flip(note, 20)),
+    ];
+    for (killed, (what, damage)) in
+        [false, true].into_iter().flat_map(|killed| damages.map(|one| (killed, one)))
+    {
+        let folder = left_behind(killed).await;
+        damage(&file(&folder, "-commits"));
+        let store = open(&folder);
+        let loss = is_told_and_refused(&store, what).await;
+        assert_eq!((loss.cause, loss.commits), (LossCause::NoteUnusable, None), "{what}");
+        assert!(loss.to_string().contains("may be lost"), "nobody knows: {loss}");
+        assert!(is_replay(&verdict(&store, &claim("a")).await), "{what}");
+        accept_loss(&store).await.unwrap().unwrap();
+        run(&store, "later").await;
+        close(store, &folder);
+        assert_eq!(open(&folder).noticed_loss(), None, "{what}");
+        fs::remove_file(file(&folder, "")).unwrap();
+        assert!(open(&folder).noticed_loss().is_some(), "{what}: the new note does its work");
+    }
+}
+
+#[tokio::test]
+async fn a_note_that_was_damaged_beside_a_file_that_is_gone_tells_of_it() {
+    let folder = left_behind(false).await;
+    fs::remove_file(file(&folder, "")).unwrap();
+    flip(&file(&folder, "-commits"), 20);
+    let loss = is_told_and_refused(&open(&folder), "damaged").await;
+    assert_eq!((loss.cause, loss.commits), (LossCause::Missing, None));
+}
+
+/// A log that is left of a file that is gone shows by itself that there was one.
+#[tokio::test]
+async fn a_log_without_a_file_and_a_note_is_told() {
+    let folder = left_behind(true).await;
+    cut(&file(&folder, ""), 0);
+    fs::remove_file(file(&folder, "-commits")).unwrap();
+    assert!(SqliteStore::held_records(&folder.state()));
+    let loss = is_told_and_refused(&open(&folder), "only a log").await;
+    assert_eq!((loss.cause, loss.commits, loss.set_aside.len()), (LossCause::Unusable, None, 1));
+}
+
+/// A file that an older version left has no note; neither has one in which nothing was ever committed.
+#[tokio::test]
+async fn a_file_that_was_never_noted_gets_a_note_and_nothing_is_missed() {
+    let folder = left_behind(false).await;
+    let older = folder.bare();
+    older
+        .execute_batch(
+            "DELETE FROM meta WHERE name IN ('commits', 'committed'); PRAGMA user_version = 2;
+             PRAGMA wal_checkpoint(TRUNCATE)",
+        )
+        .unwrap();
+    older.close().unwrap();
+    fs::remove_file(file(&folder, "-commits")).unwrap();
+    let store = open(&folder);
+    assert_eq!(store.noticed_loss(), None, "so it is at the first start after an update");
+    assert!(is_replay(&verdict(&store, &claim("a")).await));
+    drop(store);
+    assert_eq!(noted(&folder).boot, Boot::of(&options(&folder).process.boot));
+    // Whoever dies between the update and the note is not blamed.
+    fs::remove_file(file(&folder, "-commits")).unwrap();
+    assert_eq!(open(&folder).noticed_loss(), None);
+    fs::remove_file(file(&folder, "")).unwrap();
+    assert!(open(&folder).noticed_loss().is_some());
+
+    let fresh = Folder::new();
+    drop(fresh.open());
+    for suffix in ["-commits", ""] {
+        fs::remove_file(file(&fresh, suffix)).unwrap();
+        assert_eq!(open(&fresh).noticed_loss(), None, "nothing was committed");
+    }
+}
+
+/// SQLite keeps its log beside the file to which a link leads.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_behind_a_link_has_one_note_whoever_opens_it() {
+    let folder = left_behind(true).await;
+    let links = Folder::new();
+    let link = links.state();
+    std::os::unix::fs::symlink(folder.state(), &link).unwrap();
+    let options = || {
+        let mut options = patient(&link);
+        options.process.boot = "the next boot".into();
+        options
+    };
+    assert_eq!(SqliteStore::open(options()).unwrap().noticed_loss(), None, "its log is not gone");
+    assert_eq!(links.names(), ["state.db"]);
+    run(&open(&folder), "later").await;
+    assert_eq!(SqliteStore::open(options()).unwrap().noticed_loss(), None);
+    assert_eq!(open(&folder).noticed_loss(), None);
+}
+
+/// The number of the last commit is written down before a claim is answered, so that no attempt starts that could be forgotten
+/// unnoticed.
+#[tokio::test]
+async fn a_commit_is_noted_before_it_is_answered() {
+    let folder = Folder::new();
+    let store = folder.open();
+    for number in 1..=5 {
+        take(&store, &format!("call {number}")).await;
+        assert_eq!(noted(&folder).last.number, number);
+    }
+}

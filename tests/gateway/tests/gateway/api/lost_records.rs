@@ -1,0 +1,337 @@
+//! A memory that was lost: the state file or its log is deleted, overwritten, cut off or replaced by an older copy while the gateway
+//! is down. Acknowledged keys do not run again, and everybody is told, until somebody accepts the loss.
+
+use std::fs::{self, OpenOptions};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use super::store_health::in_a_namespace;
+use super::{Gateway, PLAIN, envelope, keyed};
+use crate::world::{LISTEN, Process, start_gateway};
+
+const PAYMENTS: usize = 12;
+
+fn state(gateway: &Gateway, suffix: &str) -> PathBuf {
+    gateway.folder.join(format!(".local/state/steadfast/state.db{suffix}"))
+}
+
+fn pay(gateway: &Gateway, round: &str, number: usize) -> super::Said {
+    let id = format!("{round} {number}");
+    gateway.call(&keyed("http/pay", &json!({ "id": id }), &id))
+}
+
+/// Twelve payments under keys of their own, each acknowledged.
+fn acknowledge(gateway: &Gateway, round: &str) {
+    for number in 0..PAYMENTS {
+        assert_eq!(pay(gateway, round, number).text(), format!("pay {round} {number}, run 1"));
+    }
+}
+
+/// None of them runs again: each is answered from what is left, or refused with the reason.
+fn none_runs_again(gateway: &Gateway, round: &str) {
+    for number in 0..PAYMENTS {
+        let said = pay(gateway, round, number);
+        if said.status != 200 {
+            assert_eq!(said.code(), "store_unavailable", "{round}: {said:?}");
+            for part in
+                ["records of earlier calls are lost", "may already have run", "steadfast state accept"]
+            {
+                assert!(said.message().contains(part), "{part} in {said:?}");
+            }
+        }
+        assert_eq!(gateway.count("http", &format!("pay {round} {number}")), 1, "{round}");
+    }
+}
+
+fn shown(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).replace('\n', " ")
+}
+
+/// Readiness, status, command line and doctor say what is lost, and how that was noticed.
+fn everybody_is_told(gateway: &Gateway, round: &str, part: &str) {
+    let ready = gateway.asked("GET /readyz", &Value::Null);
+    assert_eq!((ready.status, ready.code()), (503, "store_unavailable"), "{round}: {ready:?}");
+    let status = gateway.get("/v1/status");
+    assert_eq!(status["verdict"], "trouble", "{round}: {status}");
+    assert!(status["store"]["recordsLost"]["noticedMs"].is_number(), "{round}: {status}");
+    assert_eq!(status["store"]["trouble"], Value::Null, "{round}: it answers");
+    let finding = status["findings"][0]["what"].as_str().unwrap();
+    for text in [ready.message(), finding] {
+        assert!(text.contains(part), "{round}: {part} in {text}");
+    }
+    let address = format!("http://{}", gateway.address);
+    let doctor = gateway.run(&["doctor", "--no-servers"]);
+    for said in [shown(&gateway.run(&["status", "--gateway", &address])), shown(&doctor)] {
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("committed records ") && said.contains(part), "{round}: {said}");
+        assert!(said.contains("steadfast state accept"), "{round}: {said}");
+    }
+    assert_eq!(doctor.status.code(), Some(4), "{round}");
+}
+
+/// What no harm can come of twice, and what brings no key, goes on.
+fn the_rest_goes_on(gateway: &Gateway, round: &str) {
+    let id = json!({ "id": format!("rest {round}") });
+    assert_eq!(gateway.call(&keyed("http/look", &id, &format!("look {round}"))).status, 200);
+    assert_eq!(gateway.call(&envelope("http/look", &id)).status, 200);
+    assert_eq!(gateway.call(&envelope("http/pay", &id)).status, 200);
+}
+
+fn is_well(gateway: &Gateway) {
+    let ready = gateway.asked("GET /readyz", &Value::Null);
+    assert_eq!(ready.status, 200, "{ready:?}");
+    let status = gateway.get("/v1/status");
+    assert_eq!((&status["verdict"], &status["store"]["recordsLost"]), (&json!("fine"), &Value::Null));
+}
+
+/// Loses records after the gateway was killed, so that the last of them are in the log.
+fn story(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
+    acknowledge(gateway, round);
+    gateway.kill();
+    assert!(state(gateway, "-wal").exists());
+    is_told_until_accepted(gateway, round, part, loses);
+}
+
+/// Loses records after the gateway was stopped, so that all of them are in the file.
+fn story_of_the_file(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
+    acknowledge(gateway, round);
+    gateway.stop();
+    assert!(
+        !state(gateway, "-wal").exists(),
+        "a log that is left could be mixed with a copy that is put back"
+    );
+    is_told_until_accepted(gateway, round, part, loses);
+}
+
+/// Loses records, sees that it is told, and has the command line accept it.
+fn is_told_until_accepted(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
+    loses(gateway);
+    gateway.start(|_| {});
+    none_runs_again(gateway, round);
+    everybody_is_told(gateway, round, part);
+    the_rest_goes_on(gateway, round);
+    gateway.kill();
+    gateway.start(|_| {});
+    everybody_is_told(gateway, round, part);
+    none_runs_again(gateway, round);
+    let address = format!("http://{}", gateway.address);
+    let accepted = gateway.run(&["state", "accept", "--gateway", &address]);
+    assert!(accepted.status.success() && shown(&accepted).contains("accepted"), "{}", shown(&accepted));
+    is_well(gateway);
+    let id = format!("after {round}");
+    assert_eq!(gateway.call(&keyed("http/pay", &json!({ "id": id }), &id)).status, 200);
+}
+
+fn garbage(file: &Path) {
+    let length = usize::try_from(fs::metadata(file).unwrap().len()).unwrap();
+    fs::write(file, vec![0xa5; length]).unwrap();
+}
+
+fn cut_to(file: &Path, length: u64) {
+    OpenOptions::new().write(true).open(file).unwrap().set_len(length).unwrap();
+}
+
+#[test]
+fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed() {
+    let mut gateway = Gateway::new("lost_log", PLAIN);
+    let lacks = "lacked commits";
+    story(&mut gateway, "deleted", lacks, |gateway| fs::remove_file(state(gateway, "-wal")).unwrap());
+    story(&mut gateway, "garbage", lacks, |gateway| garbage(&state(gateway, "-wal")));
+    story(&mut gateway, "flipped", lacks, |gateway| {
+        let mut log = fs::read(state(gateway, "-wal")).unwrap();
+        log[200] ^= 0x10;
+        fs::write(state(gateway, "-wal"), log).unwrap();
+    });
+    gateway.logged_times("store.records_lost", 3);
+}
+
+#[test]
+fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_was_down_is_noticed() {
+    let mut gateway = Gateway::new("lost_file", PLAIN);
+    let nothing = "missing or empty";
+    story(&mut gateway, "nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
+    story_of_the_file(&mut gateway, "stopped and nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
+    story_of_the_file(&mut gateway, "cut off", "damaged", |gateway| cut_to(&state(gateway, ""), 5000));
+    story_of_the_file(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
+    story_of_the_file(&mut gateway, "deleted", nothing, |gateway| {
+        fs::remove_file(state(gateway, "")).unwrap();
+        // It changes nothing, and says so all the same.
+        let doctor = gateway.run(&["doctor", "--no-servers"]);
+        assert!(shown(&doctor).contains("held committed records"), "{}", shown(&doctor));
+        assert!(!state(gateway, "").exists());
+    });
+}
+
+#[test]
+fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_http_is_in_the_audit() {
+    let mut gateway = Gateway::new("lost_copy", PLAIN);
+    acknowledge(&gateway, "before");
+    gateway.stop();
+    // As an operator does who copies a file that nobody has open.
+    let copied = fs::read(state(&gateway, "")).unwrap();
+    gateway.start(|_| {});
+    acknowledge(&gateway, "after");
+    gateway.stop();
+    fs::write(state(&gateway, ""), copied).unwrap();
+    gateway.start(|_| {});
+    none_runs_again(&gateway, "before");
+    none_runs_again(&gateway, "after");
+    everybody_is_told(&gateway, "copy", "lacked commits");
+    let lost = gateway.get("/v1/status")["store"]["recordsLost"].clone();
+    assert!(lost["commits"].as_u64().unwrap() >= 24, "each payment is two commits: {lost}");
+
+    // A second loss before the first is accepted.
+    gateway.stop();
+    fs::remove_file(state(&gateway, "")).unwrap();
+    gateway.start(|_| {});
+    none_runs_again(&gateway, "after");
+    let both = gateway.get("/v1/status")["store"]["recordsLost"].clone();
+    assert!(both["commits"].as_u64() > lost["commits"].as_u64(), "{lost} then {both}");
+
+    assert_eq!(gateway.post("/v1/state/accept", &json!({})).status, 401, "an operator's word");
+    let accepted = gateway.steer("POST /v1/state/accept", &Value::Null);
+    assert_eq!(accepted["accepted"], both);
+    is_well(&gateway);
+    assert_eq!(gateway.steer("POST /v1/state/accept", &Value::Null)["accepted"], Value::Null);
+    let audit = gateway.get("/v1/audit?deed=loss_accepted");
+    let entries = audit["audit"].as_array().unwrap();
+    assert_eq!(entries.len(), 1, "{audit}");
+    assert!(entries[0]["before"].as_str().unwrap().contains("committed records are lost"), "{audit}");
+    assert_eq!(pay(&gateway, "after", 0).text(), "pay after 0, run 2", "the operator has looked");
+}
+
+#[test]
+fn whoever_wants_it_starts_anew_after_a_loss() {
+    let mut gateway = Gateway::new("lost_anew", &format!("{PLAIN}store.on_damage = \"start_anew\"\n"));
+    acknowledge(&gateway, "anew");
+    gateway.kill();
+    garbage(&state(&gateway, ""));
+    gateway.start(|_| {});
+    assert_eq!(pay(&gateway, "anew", 0).text(), "pay anew 0, run 2");
+    is_well(&gateway);
+    let told = gateway.logged_times("store.records_lost", 1);
+    assert!(told[0]["loss"].as_str().unwrap().contains("damaged"), "{told:?}");
+}
+
+/// The file that counts commits is what a loss is noticed by. Where it is gone nobody can tell.
+#[test]
+fn sf_13_a_commit_counter_that_was_deleted_or_damaged_is_told_as_if_records_were_lost() {
+    let mut gateway = Gateway::new("lost_note", PLAIN);
+    let (note, counts) = ("-commits", "counts commits");
+    story(&mut gateway, "deleted", counts, |gateway| fs::remove_file(state(gateway, note)).unwrap());
+    story(&mut gateway, "emptied", counts, |gateway| cut_to(&state(gateway, note), 0));
+    story(&mut gateway, "damaged", counts, |gateway| garbage(&state(gateway, note)));
+    story(&mut gateway, "deleted with the log", counts, |gateway| {
+        fs::remove_file(state(gateway, note)).unwrap();
+        fs::remove_file(state(gateway, "-wal")).unwrap();
+    });
+    assert_eq!(
+        gateway.run(&["state", "accept"]).status.code(),
+        Some(0),
+        "there is nothing to accept any more"
+    );
+}
+
+#[test]
+fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told_to_accept_it() {
+    let mut gateway = Gateway::new("lost_shared", PLAIN);
+    let mut other = beside(&gateway);
+    acknowledge(&gateway, "one");
+    switch(&mut gateway, &mut other);
+    acknowledge(&gateway, "other");
+    gateway.kill();
+    // What only one of them has committed counts for both.
+    switch(&mut gateway, &mut other);
+    acknowledge(&gateway, "last");
+    gateway.kill();
+    fs::remove_file(state(&gateway, "-wal")).unwrap();
+    gateway.start(|_| {});
+    let mut other = beside(&gateway);
+    for _ in 0..2 {
+        for round in ["one", "other", "last"] {
+            none_runs_again(&gateway, round);
+        }
+        everybody_is_told(&gateway, "shared", "lacked commits");
+        switch(&mut gateway, &mut other);
+    }
+    gateway.steer("POST /v1/state/accept", &Value::Null);
+    for _ in 0..2 {
+        is_well(&gateway);
+        switch(&mut gateway, &mut other);
+    }
+    assert_eq!(pay(&gateway, "one", 0).text(), "pay one 0, run 2", "the operator has looked");
+    gateway.logged_times("store.records_lost", 1);
+}
+
+type Running = (Option<Process>, SocketAddr);
+
+/// Another gateway of the same user.
+fn beside(gateway: &Gateway) -> Running {
+    let mut command = gateway.command(&["serve"]);
+    let log = OpenOptions::new().append(true).open(gateway.folder.join("log")).unwrap();
+    let (process, address) = start_gateway(command.args(LISTEN).stderr(log));
+    (Some(process), address)
+}
+
+/// Speaks to the other one from now on.
+fn switch(gateway: &mut Gateway, other: &mut Running) {
+    std::mem::swap(&mut gateway.process, &mut other.0);
+    std::mem::swap(&mut gateway.address, &mut other.1);
+}
+
+/// The machine was started again: what the kernel says of its boot is another.
+fn after_the_next_boot(gateway: &Gateway) -> impl Fn(&mut Command) + use<> {
+    let boot = gateway.folder.join("boot_id");
+    fs::write(&boot, "00000000-0000-4000-8000-000000000001\n").unwrap();
+    move |command| {
+        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        in_a_namespace(command, script, &boot);
+    }
+}
+
+/// After a power cut the note says what it said when it was synced last: with the first commit. That is no loss as long as the
+/// log is there, and one if it is not.
+#[test]
+fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
+    let mut gateway = Gateway::new("power_cut", PLAIN);
+    let next_boot = after_the_next_boot(&gateway);
+    assert_eq!(pay(&gateway, "first", 0).status, 200);
+    let synced = fs::read(state(&gateway, "-commits")).unwrap();
+    acknowledge(&gateway, "cut");
+    gateway.kill();
+    fs::write(state(&gateway, "-commits"), &synced).unwrap();
+    gateway.start(&next_boot);
+    is_well(&gateway);
+    none_runs_again(&gateway, "cut");
+    for number in 0..PAYMENTS {
+        assert_eq!(
+            pay(&gateway, "cut", number).text(),
+            format!("pay cut {number}, run 1"),
+            "it is remembered"
+        );
+    }
+    gateway.kill();
+
+    // The same once more, and the log is gone. What the note says lies in the file itself by then, so that only the log shows it.
+    let mut gateway = Gateway::new("power_cut_and_loss", PLAIN);
+    let next_boot = after_the_next_boot(&gateway);
+    assert_eq!(pay(&gateway, "first", 0).status, 200);
+    let synced = fs::read(state(&gateway, "-commits")).unwrap();
+    acknowledge(&gateway, "in the file");
+    let file = rusqlite::Connection::open(state(&gateway, "")).unwrap();
+    let busy: i64 = file.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).unwrap();
+    assert_eq!(busy, 0);
+    drop(file);
+    acknowledge(&gateway, "cut");
+    gateway.kill();
+    fs::write(state(&gateway, "-commits"), &synced).unwrap();
+    fs::remove_file(state(&gateway, "-wal")).unwrap();
+    gateway.start(&next_boot);
+    for round in ["in the file", "cut"] {
+        none_runs_again(&gateway, round);
+    }
+    everybody_is_told(&gateway, "power cut", "log of the state file was missing");
+}

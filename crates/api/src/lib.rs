@@ -162,7 +162,7 @@ impl Api {
     pub fn is_essential<B>(&self, request: &http::Request<B>) -> bool {
         const LASTING: [&str; 2] = ["/v1/calls", "/v1/turns"];
         let path = request.uri().path();
-        if path == "/ealthz" || path == "/readyz" {
+        if path == "/healthz" || path == "/readyz" {
             return true;
         }
         let is_lasting =

@@ -123,7 +123,7 @@ fn members_of_head(head: &[u8]) -> Option<First<'_>> {
 /// The members that an object ends with, from the end back to the first whose value is no plain one or has no beginning here.
 fn members_of_tail(tail: &[u8]) -> Vec<Member<'_>> {
     let mut members = Vec::new();
-    let Some(mut rest) = tail.trim_ascii_end().strip_suffix(b"}}}}}") else { return members };
+    let Some(mut rest) = tail.trim_ascii_end().strip_suffix(b"}") else { return members };
     loop {
         let Some((before, value)) = plain_value_before(rest.trim_ascii_end()) else { return members };
         let Some(before) = before.trim_ascii_end().strip_suffix(b":") else { return members };

@@ -543,7 +543,7 @@ impl Call {
                 let (said, classified) = self.not_run(fault, now);
                 self.never_began(shared, attempt, &said, &classified, say::cancelled(), now, notices)
             }
-            Outcome::Failure { .. } if self.answers_our_cut(&attempt) => {
+            Outcome::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
                 let after = now.since(attempt.started);
                 let fault = Fault::new(Source::Timeout { after }, "the tool did not answer in time");
                 let classified = classify(&fault, &self.policy.classify, now);
@@ -1073,7 +1073,7 @@ impl Call {
                 self.save(result, Ending::Unknown(unknown), now, notices)
             }
             // It has run, which is all that anybody can be told of it again.
-            Some(Reach::Answered) if is_too_large => self.save(result, Ending::Failed(failure), now, notices),
+            Some(Reach::Answered) if is_too_large => self.save(result, Ending::Done(None), now, notices),
             Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
             Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
                 // Refusals of ours are never kept; failures of the tool that may pass are, where the operator wants it.

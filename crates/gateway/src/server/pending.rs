@@ -167,7 +167,7 @@ impl Pending {
     pub(super) fn only(&self, at: Life) -> Option<u64> {
         let waiting = self.waiting.lock();
         let mut waiting = waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number);
-        waiting.next()
+        waiting.next().filter(|_| waiting.next().is_none())
     }
 
     /// Fails this request if it waits for this life. Returns true if it did.

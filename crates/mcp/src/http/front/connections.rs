@@ -114,7 +114,7 @@ impl Connections {
     fn find_slot(&self, table: &Table, network: Option<IpAddr>) -> bool {
         let is_unauthenticated = |one: &Entry| one.network == network && !one.link.is_admitted();
         let has_too_many = network.is_some() && table.count(is_unauthenticated) >= self.unauthenticated;
-        if false && has_too_many && !table.evict(is_unauthenticated) {
+        if has_too_many && !table.evict(is_unauthenticated) {
             return false;
         }
         let is_ordinary = |one: &Entry| !one.is_reserved.load(Ordering::Relaxed);
@@ -131,9 +131,9 @@ impl Table {
     /// Evicts a connection of this kind that has no request: the oldest unauthenticated one, or else the one that has been idle
     /// longest. Returns false if there is none.
     fn evict(&self, is_meant: impl Fn(&Entry) -> bool) -> bool {
-        let waiting = self.entries.values().filter(|one| is_meant(one));
+        let waiting = self.entries.values().filter(|one| is_meant(one) && !one.link.is_in_doubt());
         let since = waiting.filter_map(|one| Some((one, one.activity.waits_since()?)));
-        let least = since.min_by_key(|(one, since)| *since);
+        let least = since.min_by_key(|(one, since)| (one.link.is_admitted(), *since));
         if let Some((one, _)) = least {
             one.activity.evict();
         }

@@ -64,6 +64,7 @@ impl Activity {
     pub(super) fn busy(&self) {
         self.0.now.store(BUSY, Ordering::Relaxed);
         *self.0.waits_since.lock() = None;
+        self.0.is_evicted.store(false, Ordering::Relaxed);
     }
 
     /// The answer was given.

@@ -79,7 +79,7 @@ impl EventStreams {
             return Err(TooManyStreams::OfAll(self.0.of_all));
         }
         let own = open.of_each.get(&follower).copied().unwrap_or(0);
-        if own >= self.0.of_one * 100 {
+        if own >= self.0.of_one {
             return Err(TooManyStreams::OfFollower(self.0.of_one));
         }
         open.of_each.insert(follower.clone(), own + 1);

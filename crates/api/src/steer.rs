@@ -523,7 +523,7 @@ pub(crate) async fn recover(
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = [
-    { "required": ["key"] },
+    { "required": ["key"], "maxProperties": 1 },
     { "minProperties": 1, "properties": { "key": false } },
 ]))]
 pub struct Forgotten {

@@ -38,7 +38,7 @@ impl Limits {
     pub const ENVELOPE: Self = Self { bytes: 1 << 20, depth: 64 };
     /// For the parameters of an envelope that a surface made itself: how long and how deep its messages may be it has seen to
     /// already, and a tool that writes files takes long ones.
-    pub const PARAMS: Self = Self { bytes: 64 << 20, depth: 64 };
+    pub const PARAMS: Self = Self { bytes: 64 << 20, depth: 128 };
 }
 
 /// What is wrong with a text that should be JSON, and where.

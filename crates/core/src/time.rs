@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// every subtraction saturates, so that a clock that does jump back cannot turn into a huge span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("maximum" = u64::MAX)))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timestamp(u64);
 
 impl Timestamp {

@@ -251,6 +251,7 @@ pub struct CallHints {
     pub expected_retry_safe: Option<bool>,
     /// Time for one attempt; lowers the tool's time-out.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = u64::MAX)))]
     pub timeout_ms: Option<u64>,
     /// Fields that we do not know.
     #[serde(flatten)]

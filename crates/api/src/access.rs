@@ -44,14 +44,6 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Who calls, where their token says it.
-    pub(crate) fn actor(&self) -> Option<&ActorId> {
-        match self {
-            Self::Client(principal) => Some(&principal.actor),
-            Self::Admin | Self::Viewer(_) | Self::Local | Self::Stranger => None,
-        }
-    }
-
     /// Returns the principal whose event streams count. Strangers follow none.
     pub(crate) fn follower(&self) -> Follower {
         match self {

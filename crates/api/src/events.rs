@@ -36,7 +36,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "the last that you have seen; what happened since comes first",
             )
             .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS)
-             .or_unavailable(),
+            .or_unavailable(),
     ]
 }
 

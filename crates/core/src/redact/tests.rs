@@ -446,7 +446,8 @@ proptest! {
     #[test]
     fn json_stays_valid_and_stable(value in json()) {
         let before = value.to_string();
-        if Document::parse(before.as_bytes(), Limits::ENVELOPE).is_ok() {
+        // A number alone is a text: it may be that of a payment card, and a mask is no JSON.
+        if !value.is_number() && Document::parse(before.as_bytes(), Limits::ENVELOPE).is_ok() {
             let after = text(&before).into_owned();
             prop_assert!(serde_json::from_str::<serde_json::Value>(&after).is_ok(), "{before}\n{after}");
             prop_assert_eq!(text(&after).into_owned(), after.clone(), "from {}", before);

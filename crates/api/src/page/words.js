@@ -33,7 +33,7 @@ const STATES = {
   recovering: ["◐", "wait", "recovering"],
   escalated: ["▲", "wait", "needs approval"],
   blocked: ["■", "bad", "blocked"],
-  enforce: ["●", "good", "enforcing"],
+  enforce: ["●", "good", "as configured"],
   shadow: ["◐", "wait", "shadow"],
   off: ["○", "bad", "off"],
   idle: ["○", "plain", "not running"],

@@ -119,7 +119,7 @@ async fn an_unknown_id_is_refused_with_its_kind_and_name() {
             "cancelCall" => ("call", json!({})),
             "cancelTurn" => ("turn", json!({})),
             "score" | "toolFailures" | "toolAnnotations" => ("tool", json!({})),
-
+            "result" => ("result", json!({})),
             "story" => ("request id", json!({})),
             "trace" => ("turn", json!({})),
             "steerBreaker" => ("breaker", json!({ "to": "reset" })),

@@ -128,6 +128,8 @@ async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
             "/healthz" | "/readyz" | "/openapi.json" => [true, true],
             // An agent chooses its tools by it.
             "/v1/tools/{name}/score" => [false, true],
+            // The text of a result belongs to the caller.
+            "/v1/results/{id}" => [false, true],
             _ => [false, false],
         };
         looked += 1;

@@ -28,7 +28,14 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
     let mut all = Vec::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
-            let calls = ["/v1/calls", "/v1/turns", "/v1/failures", "/v1/successes", "/v1/tools/{name}/score"];
+            let calls = [
+                "/v1/calls",
+                "/v1/turns",
+                "/v1/failures",
+                "/v1/successes",
+                "/v1/tools/{name}/score",
+                "/v1/results",
+            ];
             let whom = match path.as_str() {
                 "/healthz" | "/readyz" | "/openapi.json" => For::Everybody,
                 "/v1/failures" if method == "get" => For::Lookers,

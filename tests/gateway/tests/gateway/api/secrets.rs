@@ -237,8 +237,10 @@ fn seen(gateway: &Gateway) -> Vec<(String, String)> {
         lines.push(format!("/v1/tools/{tool}/score"));
     }
     let paths = document["paths"].as_object().unwrap().iter();
-    let looked_at =
-        paths.filter(|(path, operations)| operations.get("get").is_some() && *path != "/v1/events");
+    // Events go on for ever, and the text of a result is what the tool gave its caller.
+    let others = ["/v1/events", "/v1/results/{id}"];
+    let looked_at = paths
+        .filter(|(path, operations)| operations.get("get").is_some() && !others.contains(&path.as_str()));
     lines.extend(looked_at.map(|(path, _)| {
         // What is asked for by its id is there under each of these.
         let id = if path.starts_with("/v1/traces") { TRACE } else { "r-1" };

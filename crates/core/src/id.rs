@@ -64,7 +64,7 @@ pub fn tool_schema() -> schemars::Schema {
     })
 }
 
-/// The schema of every text that can be an identifier: that of [`check_id`].
+/// The schema of every text that can be an identifier: that of `check_id`.
 #[cfg(feature = "schema")]
 pub fn id_schema() -> schemars::Schema {
     schemars::json_schema!({

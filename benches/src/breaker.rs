@@ -1,9 +1,9 @@
 //! The breaker beside `recloser`, `failsafe` and `tower-resilience-circuitbreaker`.
 //!
-//! Each peer is called as its own documentation shows: the first two through a shared reference, the third as
-//! a tower service (clone, ready, call) inside a runtime. Ours is called as the executor does: admit, record,
-//! through the lock. Ours is told the time; the peers read a clock only when they open, half-open or (tower)
-//! on every call, so one row shows ours with two readings of the clock as well.
+//! Each peer is called as its own documentation shows: the first two through a shared reference, the third as a tower
+//! service (clone, ready, call) inside a runtime. Ours is called as the executor does: admit, record, through the lock.
+//! Ours gets the time as an argument. The peers read a clock only when they open, half-open or (tower) on every call,
+//! so one row shows ours with two readings of the clock as well.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -140,7 +140,7 @@ fn fail_fast(report: &mut Report) {
     );
 }
 
-/// The largest window that there is, with more and more behind it.
+/// Measures the largest possible window while it fills.
 fn as_records_grow(report: &mut Report) {
     const WHAT: &str = "check and record after";
     if !report.wants(WHAT) {
@@ -186,7 +186,7 @@ fn as_records_grow(report: &mut Report) {
             &mut [
                 repeat(|number| call(&breaker, policy, moment(behind + number))),
                 Box::new(move |operations| {
-                    // A fresh one each time: its cost grows with every call.
+                    // A new one each time, because its cost grows with every call.
                     let mut tower = Tower::timed();
                     tower.calls(records);
                     tower.calls(operations)
@@ -215,7 +215,7 @@ fn shared_by_many_tasks(report: &mut Report) {
             in_tasks(&runtime, TASKS, {
                 move || {
                     let (ours, policy) = (Arc::clone(&ours), Arc::clone(&policy));
-                    // Millions of calls a second see the same millisecond.
+                    // Millions of calls a second happen in the same millisecond.
                     move |_| call(&ours, &policy, moment(0))
                 }
             }),
@@ -309,7 +309,7 @@ fn call_for(
     answer.is_ok()
 }
 
-/// The machine as whoever holds it under a lock of their own calls it.
+/// Calls the machine like a program that holds it under a lock of its own.
 fn call_bare(breaker: &mut Breaker, policy: &BreakerPolicy, now: Timestamp) -> bool {
     let Ok((ticket, _)) = breaker.admit(policy, now) else { return false };
     let answer = ready();
@@ -354,7 +354,7 @@ fn failsafe() -> impl failsafe::CircuitBreaker + Send + Sync + 'static {
 
 type Ready = tower::util::ServiceFn<fn(u32) -> std::future::Ready<Result<u32, u32>>>;
 
-/// The tower peer with the runtime that its futures are polled in.
+/// The tower peer with the runtime in which its futures are polled.
 struct Tower {
     runtime: tokio::runtime::Runtime,
     service: tower_resilience_circuitbreaker::CircuitBreaker<
@@ -423,7 +423,7 @@ fn bad_service(number: u32) -> std::future::Ready<Result<u32, u32>> {
     std::future::ready(Err(number))
 }
 
-/// Divides operations among tasks that give way now and then, as tasks that wait for something would.
+/// Divides operations among tasks that yield now and then, like tasks that wait for something.
 fn in_tasks<'a, Call>(
     runtime: &'a tokio::runtime::Runtime,
     tasks: u32,

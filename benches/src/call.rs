@@ -1,8 +1,8 @@
 //! The whole decision path of a call, without IO.
 //!
-//! A [`Desk`] is the smallest engine that there can be: it reads the raw parameters, derives from them what a
-//! request needs, drives the [`Call`] to its end, and keeps records in two maps that nobody shares. What a
-//! real engine adds (a store with locks, timers, telemetry) is not in these numbers.
+//! A [`Desk`] is the smallest possible engine: it reads the raw parameters, derives from them the fields of a request,
+//! drives the [`Call`] to its end, and keeps records in two unshared maps. The additions of a real engine (a store with
+//! locks, timers, telemetry) are not in these numbers.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn measure(report: &mut Report) -> Result<(), InvalidId> {
 
 // ---- measurements -----------------------------------------------------------------------------------
 
-/// The budget of the engine is 1.5 times the parts; what the core takes of it shows here.
+/// Measures the core's share of the engine's budget, which is 1.5 times the parts.
 fn fresh_beside_its_parts(report: &mut Report) -> Result<(), InvalidId> {
     for (size, bytes, budget) in [("1 KiB", 1024, Budget::AtMost(1.5)), ("256 B", 256, Budget::None)] {
         let text = sample::params(bytes);
@@ -76,7 +76,7 @@ fn fresh_beside_its_parts(report: &mut Report) -> Result<(), InvalidId> {
     Ok(())
 }
 
-/// A call that does not run must not cost more than one that does.
+/// Measures calls that do not run. They must not cost more than one that does.
 fn short_ways_beside_fresh(report: &mut Report) -> Result<(), InvalidId> {
     for way in [Way::Replayed, Way::RefusedByBreaker, Way::RefusedByGuard] {
         let what = format!("{}, 1 KiB", way.name());
@@ -117,15 +117,15 @@ fn count_allocations(report: &mut Report) -> Result<(), InvalidId> {
     Ok(())
 }
 
-/// What the budget is counted in.
+/// Does the work in which the budget is counted.
 fn parts(text: &str, policy: &Policy) -> Option<Digest> {
     let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
     Some(arguments_digest(document.root(), policy.class, &policy.dedupe))
 }
 
-// ---- the desk ---------------------------------------------------------------------------------------
+// ---- the engine -------------------------------------------------------------------------------------
 
-/// How a call ends here.
+/// The way in which a call ends here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Fresh,
@@ -145,7 +145,7 @@ impl Way {
     }
 }
 
-/// What the caller sends along to be recognised by.
+/// The identification that the caller sends.
 #[derive(Clone, Copy)]
 enum Given {
     Nothing,
@@ -171,7 +171,7 @@ struct Desk {
     trust: TrustLedger,
     approvals: Approvals,
     store: Records,
-    /// Kept from call to call, as whoever writes logs from it would.
+    /// Reused from call to call, as by a program that writes logs from it.
     notices: Vec<Notice>,
 }
 
@@ -203,7 +203,7 @@ impl Desk {
         })
     }
 
-    /// A desk at which the next call goes this way.
+    /// Creates an engine in which the next call ends this way.
     fn on_the_way(way: Way, text: &str) -> Result<Self, InvalidId> {
         let mut desk = Self::new(text, Given::Key)?;
         match way {
@@ -220,7 +220,7 @@ impl Desk {
                 let good = std::mem::replace(&mut desk.answer, bad_answer());
                 for number in 0..2 {
                     _ = desk.call(number, moment(0));
-                    // A failure that the record keeps would be given again before the guard has its say.
+                    // A failure in the record would be replayed before the guard is asked.
                     desk.store = Records::default();
                 }
                 desk.answer = good;
@@ -230,7 +230,7 @@ impl Desk {
         Ok(desk)
     }
 
-    /// One call; whether it went the way that it should.
+    /// Makes one call. Returns true if it ended the expected way.
     fn go(&mut self, way: Way, number: u64) -> bool {
         match way {
             Way::Fresh => self.fresh(number),
@@ -239,7 +239,7 @@ impl Desk {
                 result.is_some_and(|result| result.ended.is_ok() && result.attempts == 0)
             }
             Way::RefusedByBreaker => {
-                // Else the guard would soon refuse the repeated call before the breaker is asked.
+                // Otherwise the guard would soon refuse the repeated call before the breaker is asked.
                 self.guard.reset(moment(number));
                 self.code(number) == Some(Code::CircuitOpen)
             }
@@ -255,7 +255,7 @@ impl Desk {
         result.is_some_and(|result| result.ended.is_ok() && result.attempts == 1)
     }
 
-    /// Why the call was refused. Time stands still, so that no hold ends.
+    /// Returns the reason for which the call was refused. The time does not advance, so that no hold ends.
     fn code(&mut self, number: u64) -> Option<Code> {
         self.call(number, moment(0))?.ended.err().map(|failure| failure.code)
     }
@@ -304,7 +304,7 @@ impl Desk {
         }
     }
 
-    /// Everything that is derived from the raw parameters, as an engine does before it asks the machine.
+    /// Derives the request from the raw parameters, as an engine does before it calls the machine.
     fn request(&self, number: u64) -> Option<Request> {
         let document = Document::parse(self.text.as_bytes(), Limits::ENVELOPE).ok()?;
         let params = document.root();

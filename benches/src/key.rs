@@ -1,8 +1,8 @@
 //! Deriving a key beside the two canonicalizers that are published for serde.
 //!
-//! Ours is what is done for every call: read the raw text, write the canonical form, hash it, and hash the
-//! key with its scope. The peers do less, because no key with a scope comes out: read into a tree, write
-//! the canonical form, hash it.
+//! Ours does the work of every call: read the raw text, write the canonical form, hash it, and hash the key with its
+//! scope. The peers do less, because they derive no key with a scope: they read into a tree, write the canonical form,
+//! and hash it.
 
 use std::hint::black_box;
 
@@ -20,7 +20,7 @@ use crate::sample;
 pub(crate) const SERDE_JCS: &str = "serde_json + serde_jcs 0.2.0 + sha2";
 const CANONICALIZER: &str = "serde_json + serde_json_canonicalizer 0.4.1 + sha2";
 
-/// Name, bytes, rounds, derivations per round, and what DESIGN says of it.
+/// Name, bytes, rounds, derivations per round, and the budget of DESIGN.
 const SIZES: [(&str, usize, usize, u32, Budget); 3] = [
     ("256 B", 256, 201, 100, Budget::None),
     ("1 KiB", 1024, 201, 40, Budget::AtMost(1.0 / 3.0)),
@@ -65,7 +65,7 @@ fn derive(
     report.add_peers(&what, &standing, &[(SERDE_JCS, budget), (CANONICALIZER, Budget::None)]);
 }
 
-/// Tools that change nothing have their strings compared loosely, which looks at every character.
+/// Measures tools that change nothing. Their strings are compared loosely, which reads every character.
 fn loosely(report: &mut Report, caller: &Caller) {
     const WHAT: &str = "derive from 1 KiB, white space collapsed";
     if !report.wants(WHAT) {
@@ -104,7 +104,7 @@ fn count_allocations(report: &mut Report, caller: &Caller) {
 
 // ---- contestants ------------------------------------------------------------------------------------
 
-/// Whose key it is; made once, as a connection would.
+/// The owner of a key, made once as for a connection.
 struct Caller {
     tool: ToolRef,
     tenant: TenantId,
@@ -149,7 +149,7 @@ fn by_canonicalizer(text: &str) -> Option<[u8; 32]> {
     Some(Sha256::digest(serde_json_canonicalizer::to_vec(&value).ok()?).into())
 }
 
-/// A race in which not all reach the same goal says nothing.
+/// Checks that all reach the same result. Otherwise the race means nothing.
 fn agree(text: &str) {
     let ours = Document::parse(text.as_bytes(), Limits::ENVELOPE)
         .map(|document| arguments_digest(document.root(), ToolClass::Unknown, &DedupePolicy::default()));

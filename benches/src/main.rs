@@ -4,10 +4,9 @@
 //! steadfast-benches core|engine|gateway [FILTER…] [--markdown FILE] [--quick]
 //! ```
 //!
-//! A ratio is only worth something if both sides ran on the same machine at the same time, so every row is
-//! measured in rounds that take turns (see [`measure`]). Allocations are counted by a second build of this
-//! program, which the first one starts. A subject is a module with a `run` that adds rows to
-//! the [`Report`]; add it to its suite in [`SUITES`].
+//! A ratio is only meaningful if both sides ran on the same machine at the same time, so every row is measured in
+//! rounds that take turns (see [`measure`]). Allocations are counted by a second build of this program, which the first
+//! one starts. A subject is a module with a `run` that adds rows to the [`Report`]; add it to its suite in [`SUITES`].
 
 mod breaker;
 mod call;
@@ -30,7 +29,7 @@ use gateway::Shape;
 use measure::COUNTS;
 use report::Report;
 
-/// What can be asked for by name.
+/// The suites that the command line can name.
 const SUITES: &[Suite] = &[
     Suite {
         name: "core",
@@ -74,22 +73,22 @@ const SUITES: &[Suite] = &[
 struct Suite {
     name: &'static str,
     subjects: &'static [Subject],
-    /// How it was measured, for those who read the table.
+    /// The method of measurement, for readers of the table.
     method: &'static str,
     allocations: Allocations,
 }
 
-/// Whether there are rows that a build with a counting allocator has to make.
+/// The origin of the rows about allocations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Allocations {
     Counted,
-    /// What is measured is not in this program.
+    /// The measured code runs in other processes.
     InOtherProcesses,
 }
 
 struct Subject {
     name: &'static str,
-    /// Adds its rows, or says why it could not.
+    /// Adds its rows, or returns the reason why it could not.
     run: fn(&mut Report) -> Result<(), Unmade>,
 }
 
@@ -137,13 +136,13 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> 
 }
 
 fn run(wanted: &Wanted) -> ExitCode {
-    // Before anything runs: afterwards the load would be our own.
+    // Before the first measurement. Afterwards the load would be our own.
     let facts = machine::facts(wanted.suite.name);
     let mut report = Report::new(wanted.filters.clone());
     for subject in wanted.suite.subjects {
         report.begin(subject.name);
         if let Err(problem) = (subject.run)(&mut report) {
-            // A report without one of its subjects would look as if nothing had been missed.
+            // A report without one of its subjects would look complete.
             return ended(Err(problem));
         }
     }
@@ -151,7 +150,7 @@ fn run(wanted: &Wanted) -> ExitCode {
         println!("{}", report.rows());
         return ExitCode::SUCCESS;
     }
-    // Counting takes a build of its own: who is in a hurry has to ask for it by name.
+    // Counting takes a build of its own, so a quick run has to name it.
     let is_asked_for = !measure::is_quick() || wanted.filters.iter().any(|filter| filter.contains("alloc"));
     if is_asked_for && wanted.suite.allocations == Allocations::Counted {
         match counted(wanted) {
@@ -189,7 +188,7 @@ fn ended(outcome: Result<(), Unmade>) -> ExitCode {
     }
 }
 
-/// The rows of the build that counts allocations.
+/// Returns the rows of the build that counts allocations.
 fn counted(wanted: &Wanted) -> Result<String, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

@@ -1,8 +1,8 @@
-//! What programs in other languages would use instead, in processes of their own.
+//! The alternatives of programs in other languages, in processes of their own.
 //!
-//! Each process prints what it runs on, and then answers lines `<what> <count>` with the nanoseconds that this many
-//! calls took. So they take turns with the engine, round by round, as everybody does here; what the pipe costs is not
-//! in their figures. They do a part of what the engine does, which their names say.
+//! Each process prints its runtime, and then answers lines `<what> <count>` with the nanoseconds that this many calls
+//! took. So they take turns with the engine, round by round, like all contestants here. The cost of the pipe is not in
+//! their figures. They do a part of the engine's work, which their names say.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::measure::{Contestant, contest_in};
 use crate::report::{Budget, Report};
 use crate::sample;
 
-/// Where `cargo xtask bench` has installed them.
+/// Variable with the folder where `cargo xtask bench` has installed them.
 pub(crate) const FOLDER: &str = "STEADFAST_BENCH_PEERS";
 
 const NODE: &str = "node";
 const PYTHON: &str = "python";
 
-/// What of ours, beside which calls of theirs, under which names.
+/// Each call of ours, with the calls of the peers beside it and their names.
 const RACES: &[(Way, &str, &[Peer])] = &[
     (
         Way::Fresh,
@@ -92,7 +92,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// A program in another language that makes calls when it is told.
+/// A program in another language that makes calls on request.
 struct Process {
     child: Child,
     asked: ChildStdin,
@@ -122,13 +122,13 @@ impl Process {
         Ok(process)
     }
 
-    /// Lets it make that many calls; how long they took it.
+    /// Lets it make this many calls. Returns the time that it took.
     fn calls(&mut self, what: &str, count: u32) -> Duration {
         let took = writeln!(self.asked, "{what} {count}")
             .map_err(Unmade::from)
             .and_then(|()| self.line())
             .and_then(|line| line.parse().map_err(|_| Unmade::because("no number")));
-        // Its own words are on stderr. A figure that nobody can overlook says that there is none.
+        // Its error message is on stderr. An absurd figure shows that the measurement failed.
         took.map_or(Duration::MAX, Duration::from_nanos)
     }
 
@@ -144,7 +144,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It ends with its input; what cannot be ended any more has ended.
+        // It ends with its input. A failure means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

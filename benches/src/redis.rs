@@ -1,7 +1,7 @@
 //! The store for many machines beside the bare client and two scripts that do the same.
 //!
-//! The bare scripts check the same things, written out for the one case: the marker, the time, that nothing is there,
-//! or that the record is the one that was claimed. They write as many bytes and tell as many listeners. Both sides
+//! The bare scripts check the same conditions, written out for the one case: the marker, the time, that there is no
+//! record, or that the record is the claimed one. They write as many bytes and notify as many listeners. Both sides
 //! have one connection, and a server of their own on this machine.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::stores::{Pairs, Steps, next_number, race};
 
 const CALLERS: [usize; 3] = [1, 64, 512];
 const MARKER: &str = "0123456789abcdef";
-/// A moment that does not come.
+/// A time in the far future.
 const VALID_UNTIL: u64 = u32::MAX as u64 * 1000;
 const LIVES: u64 = 86_400_000;
 
@@ -99,7 +99,7 @@ impl Bare {
 impl Pairs for Bare {
     async fn pair(&self) -> Result<(), Unmade> {
         let mut connection = self.connection.clone();
-        // A call is known by the fingerprint of its key, here as there.
+        // As in the store, a call is identified by the fingerprint of its key.
         let number = next_number();
         let key = Digest::of(&number.to_be_bytes());
         let name = format!("steadfast:{{{:02x}}}:r:{}", number % 256, key.to_hex());
@@ -114,7 +114,7 @@ impl Pairs for Bare {
         if claimed.first() == well && saved.first() == well {
             Ok(())
         } else {
-            Err(Unmade::because(format!("the bare scripts say {claimed:?} and {saved:?}")))
+            Err(Unmade::because(format!("the bare scripts returned {claimed:?} and {saved:?}")))
         }
     }
 }

@@ -1,23 +1,23 @@
-//! The table that comes out: `what | ours | peer | ratio | budget | verdict`.
+//! The result table: `what | ours | peer | ratio | budget | verdict`.
 
 use std::fmt;
 
 use crate::measure::{COUNTS, Standing};
 
-/// What a row is held against.
+/// The budget of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Budget {
     /// Ours divided by the peer's must not be more than this.
     AtMost(f64),
     /// Ours divided by the peer's must not be less than this.
     AtLeast(f64),
-    /// Ours must be nothing at all.
+    /// Ours must be zero.
     Nothing,
     /// For information.
     None,
 }
 
-/// A number with what it counts.
+/// A number with its unit.
 #[derive(Clone, Copy)]
 pub(crate) enum Figure {
     /// Nanoseconds per operation.
@@ -35,12 +35,12 @@ pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) ours: Figure,
     pub(crate) peer: Option<(String, Figure)>,
-    /// Ours divided by the peer's, measured side by side; by their figures if not given.
+    /// Ours divided by the peer's, measured side by side. Computed from the figures if not given.
     pub(crate) ratio: Option<f64>,
     pub(crate) budget: Budget,
 }
 
-/// Rows of all subjects, and which of them are wanted.
+/// The rows of all subjects, and the filters that select them.
 pub(crate) struct Report {
     filters: Vec<String>,
     subject: &'static str,
@@ -53,12 +53,12 @@ impl Report {
         Self { filters, subject: "", lines: Vec::new(), remarks: Vec::new() }
     }
 
-    /// From here on rows belong to this subject.
+    /// Starts the rows of this subject.
     pub(crate) fn begin(&mut self, subject: &'static str) {
         self.subject = subject;
     }
 
-    /// Whether a measurement of this name was asked for; ask before measuring.
+    /// Returns true if a measurement of this name is selected. Call it before measuring.
     pub(crate) fn wants(&self, what: &str) -> bool {
         let name = format!("{} {what}", self.subject);
         // Time and allocations are measured in two builds; see `COUNTS`.
@@ -68,14 +68,14 @@ impl Report {
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
     }
 
-    /// Adds a row and tells it at once, for whoever is waiting.
+    /// Adds a row and prints it at once.
     pub(crate) fn add(&mut self, row: &Row) {
         let line = format!("| {}: {row}", self.subject);
         eprintln!("{line}");
         self.lines.push(line);
     }
 
-    /// A row for each peer, from a contest in which ours was the first and they followed in this order.
+    /// Adds a row for each peer, from a contest in which ours was the first and they followed in this order.
     pub(crate) fn add_peers(&mut self, what: &str, standing: &Standing, peers: &[(&str, Budget)]) {
         let Some(ours) = standing.nanos.first() else { return };
         let measured = standing.nanos.iter().zip(&standing.first_to).skip(1);
@@ -90,24 +90,24 @@ impl Report {
         }
     }
 
-    /// Something to know about the run that is no row. It is told once, however often it is found.
+    /// Adds a remark about the run. It is printed once, however often it is added.
     pub(crate) fn remark(&mut self, sentence: &str) {
         if !self.remarks.iter().any(|told| told == sentence) {
             self.remarks.push(sentence.to_owned());
         }
     }
 
-    /// What there is to know beside the rows, each sentence with a space before it.
+    /// Returns the remarks, each with a space before it.
     pub(crate) fn remarks(&self) -> String {
         self.remarks.iter().map(|sentence| format!(" {sentence}")).collect()
     }
 
-    /// Takes over the rows of another report.
+    /// Adds the rows of another report.
     pub(crate) fn append(&mut self, rows: &str) {
         self.lines.extend(rows.lines().map(str::to_owned));
     }
 
-    /// The rows alone.
+    /// Returns the rows alone.
     pub(crate) fn rows(&self) -> String {
         self.lines.join("\n")
     }

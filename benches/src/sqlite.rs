@@ -1,9 +1,9 @@
-//! The durable store: what a step costs one caller beside the disk's own sync, and how many callers share one, beside
-//! SQLite with a transaction for each.
+//! The durable store: the cost of a step for one caller beside the disk's own sync, and the throughput of many callers
+//! beside SQLite with one transaction for each.
 //!
-//! The bare sync overwrites a page of a file that is there already, which is the cheapest that a disk can do durably.
-//! Bare SQLite has one connection that nobody waits for, the same settings, and tables with the same columns that a
-//! record of ours needs; each step reads what is there and writes in a transaction of its own.
+//! The bare sync overwrites a page of an existing file, which is the cheapest durable write of a disk. Bare SQLite has
+//! one uncontended connection, the same settings, and tables with the columns that a record of ours needs. Each step
+//! reads the record and writes in a transaction of its own.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -84,7 +84,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// A folder on the disk that the program itself is on: what is called temporary may be memory.
+/// A folder on the disk of the program itself, because the temporary folder may be in memory.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -99,7 +99,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is left where builds leave things.
+        // Files that cannot be removed stay in the folder for builds.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -135,7 +135,7 @@ impl Disk {
     }
 }
 
-/// SQLite without us.
+/// SQLite without Steadfast.
 struct Bare(Mutex<Connection>);
 
 impl Bare {
@@ -198,7 +198,7 @@ const INFLIGHT: &[u8] = &[b'x'; 400];
 impl Pairs for Bare {
     async fn pair(&self) -> Result<(), Unmade> {
         let key = *Digest::of(&next_number().to_be_bytes()).as_bytes();
-        // On this thread: one caller is in nobody's way, and a thread of its own would only cost it time.
+        // On this thread: a single caller blocks no other one, and a thread of its own would only cost time.
         self.step(&key, Step::Claim).and_then(|()| self.step(&key, Step::Save)).map_err(sql)
     }
 }

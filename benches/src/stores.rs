@@ -1,4 +1,4 @@
-//! What the measurements of stores share: a claim and a save as the engine makes them, and callers in numbers.
+//! The shared parts of store benchmarks: a claim and a save as the engine makes them, and concurrent callers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::engine::Unmade;
 use crate::measure::{is_quick, median};
 use crate::report::{Budget, Figure, Report, Row};
 
-/// A store with what its callers ask of it.
+/// A store with the operations of its callers.
 pub(crate) struct Steps<S> {
     pub(crate) store: S,
     claim: Claim,
@@ -34,7 +34,7 @@ impl<S: Store> Steps<S> {
             role: Role::Fresh,
             owner: Owner { process: this_process(), call: 0, claim: 1 },
             digest: Digest::of(b"arguments"),
-            // What is emptied between two rounds stays open for these.
+            // An emptied store stays open for these between two rounds.
             retry_safe: true,
             best_effort: false,
             arrived: store.now(),
@@ -53,7 +53,7 @@ impl<S: Store> Steps<S> {
         Ok(Self { store, claim, output: output() })
     }
 
-    /// The claim of a call that nobody made before.
+    /// Makes the claim of a new call.
     pub(crate) async fn claim(&self) -> Result<Arc<Record>, Unmade> {
         let number = next_number();
         let claim = Claim {
@@ -77,7 +77,7 @@ impl<S: Store> Steps<S> {
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
             | ClaimVerdict::Closed
-            | ClaimVerdict::RecordsLost) => Err(Unmade::because(format!("a fresh claim is {other:?}"))),
+            | ClaimVerdict::RecordsLost) => Err(Unmade::because(format!("a new claim got {other:?}"))),
         }
     }
 
@@ -93,23 +93,23 @@ impl<S: Store> Steps<S> {
         };
         match self.store.save(&save).await.map_err(|error| Unmade::because(error.to_string()))? {
             SaveVerdict::Saved(_) => Ok(()),
-            other => Err(Unmade::because(format!("a save of a claim is {other:?}"))),
+            other => Err(Unmade::because(format!("a save got {other:?}"))),
         }
     }
 }
 
-/// Numbers that no other call of this process has.
+/// Returns a number that is unique in this process.
 pub(crate) fn next_number() -> u64 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// An answer of about 300 bytes.
+/// Returns an answer of about 300 bytes.
 pub(crate) fn output() -> Output {
     Output { content: RawJson::string(&"an answer ".repeat(30)), metadata: None }
 }
 
-/// Somebody who can make a claim and a save, one after the other.
+/// A caller that makes a claim and a save, one after the other.
 pub(crate) trait Pairs: Send + Sync + 'static {
     fn pair(&self) -> impl Future<Output = Result<(), Unmade>> + Send;
 }
@@ -123,7 +123,7 @@ impl<S: Store + 'static> Pairs for Steps<S> {
 
 const ROUND: Duration = Duration::from_millis(400);
 
-/// Pairs per second of ours with so many callers, beside what is there without us; taken in turns.
+/// Measures pairs per second of ours with this many callers, in turns with the existing alternative.
 pub(crate) fn race(
     report: &mut Report,
     runtime: &Runtime,
@@ -142,7 +142,7 @@ pub(crate) fn race(
             let first = runtime.block_on(rate(peer_callers, peer))?;
             (runtime.block_on(rate(callers, ours))?, first)
         };
-        // The first round is to warm up.
+        // The first round is the warm-up.
         if round > 0 {
             our_rates.push(our_rate);
             peer_rates.push(peer_rate);
@@ -159,7 +159,7 @@ pub(crate) fn race(
     Ok(())
 }
 
-/// How many pairs so many callers get through in a second.
+/// Returns the number of pairs per second with this many callers.
 async fn rate(callers: usize, pairs: &Arc<impl Pairs>) -> Result<f64, Unmade> {
     let stop = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();

@@ -1,16 +1,16 @@
-//! Everything that can be said about the sources without running them.
+//! Static checks of the sources.
 
 use crate::Failure;
 use crate::invocation::Invocation;
-use crate::machine::{CARGO_DENY, CLIPPY, PROMTOOL, RUSTFMT};
+use crate::machine::{CARGO_DENY, CLIPPY, PROMTOOL, PYTHON, RUSTFMT, TYPOS};
 use crate::step::{self, Counts, Step};
 
-/// `cargo xtask check`.
+/// Runs `cargo xtask check`.
 pub(crate) fn run() -> Result<(), Failure> {
     step::run_all(&steps())
 }
 
-/// The cheapest first.
+/// Returns the steps, cheapest first.
 pub(crate) fn steps() -> Vec<Step> {
     vec![
         Step {
@@ -20,9 +20,15 @@ pub(crate) fn steps() -> Vec<Step> {
             counts: Counts::Itself,
         },
         Step {
-            name: "links and words of the documentation",
+            name: "links, words and names",
             run: Invocation::xtask(&["docs"]),
             needs: &[],
+            counts: Counts::Itself,
+        },
+        Step {
+            name: "spelling",
+            run: Invocation::of("typos", &[]),
+            needs: &[&PYTHON, &TYPOS],
             counts: Counts::Itself,
         },
         Step {

@@ -1,8 +1,8 @@
-//! Fuzzing: an afternoon's work for a machine, not part of the tests.
+//! Fuzzing, which takes hours and is not part of the tests.
 //!
-//! The bodies of the targets run in the normal tests over the inputs in `fuzz/corpus`. Here they meet new
-//! ones. What is found to be interesting goes below `target`, so that the corpus stays hand-written; an
-//! input that breaks something is put into the corpus by hand, with the fix.
+//! The bodies of the targets run in the normal tests over the inputs in `fuzz/corpus`. This command runs them over new
+//! inputs. Interesting inputs are stored below `target`, so that the corpus stays hand-written. An input that breaks
+//! something is added to the corpus manually, with the fix.
 
 use std::fs;
 
@@ -15,14 +15,14 @@ use crate::{Failure, step, workspace};
 /// Options of `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The target: a file in fuzz/fuzz_targets without its ending
+    /// The target: a file in fuzz/fuzz_targets without its extension
     target: String,
-    /// How long to look
+    /// Duration in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
 }
 
-/// `cargo xtask fuzz`.
+/// Runs `cargo xtask fuzz`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let targets = targets()?;
     if !targets.contains(&options.target) {
@@ -39,7 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Invocation::cargo(&["fuzz", "run", &options.target])
         .args([found, written].map(|folder| folder.display().to_string()))
         .args(["--".to_owned(), format!("-max_total_time={}", options.seconds)])
-        // The sanitizers are behind a flag that stable Rust only knows when asked like this.
+        // Sanitizers are unstable flags. Stable Rust accepts them only with this variable.
         .env("RUSTC_BOOTSTRAP", "1")
         .run()
 }

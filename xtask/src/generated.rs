@@ -1,6 +1,6 @@
-//! Files that are written by a program: made anew, or checked for being current.
+//! Writes generated files, or checks that they are up to date.
 //!
-//! The folders listed here belong to the generator. A file in them that it does not write is an old one.
+//! The folders listed here belong to the generator. A file in them that the generator does not write is obsolete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,16 +15,16 @@ use crate::{Failure, workspace};
 /// Options of `cargo xtask gen`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Change nothing; fail if a file is not what would be written
+    /// Change nothing; fail if a file is out of date
     #[arg(long)]
     check: bool,
 }
 
 const FOLDERS: [&str; 2] = ["docs/reference", "schema"];
-/// What stands in these folders and is written by hand.
+/// Files in these folders that are not generated.
 const BY_HAND: [&str; 2] = ["docs/reference/cli.md", "docs/reference/http-api.md"];
 
-/// `cargo xtask gen`.
+/// Runs `cargo xtask gen`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let wanted = produce()?;
     let mut found = collect(workspace::root(), &FOLDERS)?;
@@ -48,10 +48,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Texts by their paths from the top of the repository.
+/// Texts by their paths from the root of the repository.
 type Files = BTreeMap<String, String>;
 
-/// Everything that is generated, as it should be.
+/// Returns all generated files.
 fn produce() -> Result<Files, Failure> {
     let mut files = examples()?;
     files.insert("docs/reference/requirements.md".to_owned(), Catalogue::load()?.page());
@@ -59,18 +59,18 @@ fn produce() -> Result<Files, Failure> {
     Ok(files)
 }
 
-/// The page of all metrics, as the telemetry's own example prints it.
+/// Returns the page of all metrics, as printed by an example of the telemetry crate.
 fn metrics() -> Result<String, Failure> {
     example("metrics_reference").output()
 }
 
-/// An example of one of the crates, built in the whole workspace as the tests are: with a `--package` cargo would select other
-/// features of its dependencies and compile them once more.
+/// Returns the command of an example of a crate, built in the whole workspace as the tests are. With a `--package`,
+/// cargo would select other features of its dependencies and compile them again.
 fn example(name: &str) -> Invocation {
     Invocation::cargo(&["run", "--example", name])
 }
 
-/// What the examples of the crates write from their own types and tables.
+/// Returns the files that the examples of the crates generate from their types and tables.
 fn examples() -> Result<Files, Failure> {
     let stage = workspace::scratch("gen")?;
     for folder in FOLDERS.map(|folder| stage.join(folder)).iter().filter(|folder| folder.exists()) {
@@ -106,7 +106,7 @@ fn differences<'w>(wanted: &'w Files, found: &Files) -> Vec<(String, Change<'w>)
     writes.chain(removals.map(|file| (file.clone(), Change::Remove))).collect()
 }
 
-/// The files that are in these folders of `root`, and in folders within them.
+/// Returns the files in these folders of `root`, recursively.
 fn collect(root: &Path, folders: &[&str]) -> Result<Files, Failure> {
     let mut files = Files::new();
     let mut open: Vec<PathBuf> =
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_written_what_is_new_too_and_what_is_old_is_removed() {
+    fn changed_and_new_files_are_written_and_old_ones_removed() {
         let wanted = files(&[("same", "1"), ("other", "2"), ("new", "3")]);
         let found = files(&[("same", "1"), ("other", "x"), ("old", "4")]);
         assert_eq!(

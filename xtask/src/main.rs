@@ -1,8 +1,7 @@
-//! What a developer and CI run: `cargo xtask <command>`.
+//! The commands for developers and CI: `cargo xtask <command>`.
 //!
-//! Everything that has to happen to this repository is a command here, so that a fresh machine with Rust
-//! on it needs to know one thing. Each command is a list of other programs' command lines; what is printed
-//! after a failure can be pasted and run alone.
+//! Every task of this repository is a command here, so that a new machine needs only Rust. Each command is a list of
+//! command lines of other programs. The command line that is printed after a failure can be run alone.
 
 mod bench;
 mod check;
@@ -25,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What a command that failed has to say for itself. Empty if it was said already.
+/// Message of a failed command. Empty if it was already printed.
 type Failure = String;
 
 #[derive(Parser)]
@@ -37,7 +36,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Set up what is missing and run everything: checks, tests, simulation, requirements
+    /// Install what is missing and run everything: checks, tests, simulation, requirements
     Test(test::Options),
     /// Build and run all tests without the checks; `--stress` repeats them in random order on a busy machine
     Suite(suite::Options),
@@ -51,13 +50,13 @@ enum Command {
     Sim(simulation::Options),
     /// List the requirement ids and the tests that show them
     Requirements(requirements::Options),
-    /// Write the generated files anew
+    /// Write the generated files
     Gen(generated::Options),
-    /// Measure, and write the figures to BENCHMARKS.md
+    /// Run benchmarks and write the results to BENCHMARKS.md
     Bench(bench::Options),
-    /// Look for inputs that break an invariant
+    /// Search for inputs that break an invariant
     Fuzz(fuzz::Options),
-    /// Change the core in small ways, and see whether the tests or the simulation notice
+    /// Run mutation tests of the core: apply small changes and expect the tests or the simulation to fail
     Mutants(mutants::Options),
 }
 

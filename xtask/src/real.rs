@@ -1,7 +1,8 @@
-//! Servers and clients from npm and PyPI, which the gateway is tested with, and the browser for its page.
+//! Installs the servers and clients from npm and PyPI that the gateway is tested with, and the browser for the
+//! dashboard.
 //!
-//! `tests/gateway/real` pins them, with all that they need. They are installed below `target`, where the tests look for
-//! them, and not again as long as the pins are the same and what was installed still runs.
+//! `tests/gateway/real` pins them with all dependencies. They are installed below `target`, where the tests look for
+//! them. They are not installed again while the pins are the same and the installed programs still run.
 
 use std::path::{Path, PathBuf};
 use std::{fs, thread};
@@ -10,21 +11,21 @@ use crate::invocation::Invocation;
 use crate::machine::{CHROMIUM, NPM, PYTHON};
 use crate::{Failure, step, workspace};
 
-/// `cargo xtask setup`.
+/// Runs `cargo xtask setup`.
 pub(crate) fn run() -> Result<(), Failure> {
     let missing = step::set_up([&NPM, &PYTHON])?;
     if !missing.is_empty() {
         return Err(missing.into_values().collect::<Vec<_>>().join("\n"));
     }
     let (node, python) = (Kind::Node.place()?, Kind::Python.place()?);
-    // Each waits mostly for its registry: together they take no longer than the slower one.
+    // Each mostly waits for its registry, so both together take no longer than the slower one.
     thread::scope(|scope| {
         let node = scope.spawn(|| node.install());
         let python = python.install();
         let node = node.join().unwrap_or_else(|_| Err("installing from npm came to no end".to_owned()));
         node.and(python)
     })?;
-    // Last, because only the tests of the page need it.
+    // Last, because only the tests of the dashboard need it.
     match step::set_up([&CHROMIUM])?.into_values().next() {
         Some(advice) => Err(advice),
         None => Ok(()),
@@ -37,11 +38,11 @@ enum Kind {
     Python,
 }
 
-/// Where one kind is installed, and what is wanted there.
+/// Folder and pins of one kind of package.
 struct Place {
     kind: Kind,
     folder: PathBuf,
-    /// The texts of the files that say which versions.
+    /// Contents of the files that pin versions.
     pins: Vec<(&'static str, String)>,
 }
 
@@ -57,7 +58,7 @@ impl Kind {
         Ok(Place { kind: self, folder: workspace::scratch(&format!("real/{name}"))?, pins })
     }
 
-    /// What runs only if it is installed.
+    /// Returns a command that succeeds only if the package is installed.
     fn probe(self, folder: &Path) -> Invocation {
         match self {
             Self::Node => Invocation::of(&within(folder, "node_modules/.bin/node"), &["--version"]),
@@ -77,7 +78,7 @@ impl Kind {
                 Invocation::of("python3", &["-m", "venv", &here]),
                 Invocation::of(
                     &within(folder, "bin/pip"),
-                    // All that is needed is in the file: there is nothing to find out.
+                    // The lock file has all dependencies, so nothing needs to be resolved.
                     &[
                         "install",
                         "--quiet",
@@ -97,7 +98,7 @@ impl Place {
         if self.is_there() {
             return Ok(());
         }
-        // Whatever is there is older, or was cut off.
+        // Existing contents are older or incomplete.
         let emptied = fs::remove_dir_all(&self.folder).and_then(|()| fs::create_dir_all(&self.folder));
         emptied.map_err(|error| format!("cannot empty {}: {error}", workspace::shown(&self.folder)))?;
         for (file, text) in &self.pins {
@@ -106,7 +107,7 @@ impl Place {
         for installer in self.kind.installers(&self.folder) {
             eprint!("{}", installer.output()?);
         }
-        // Last, so that it is not there for what was cut off.
+        // Written last, so that it is absent after an interrupted installation.
         workspace::write(&self.folder.join(STAMP), &self.stamp())
     }
 
@@ -120,7 +121,7 @@ impl Place {
     }
 }
 
-/// The file that says what is installed beside it.
+/// File that records the installed versions.
 const STAMP: &str = "installed";
 
 fn within(folder: &Path, path: &str) -> String {
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pinned_is_one_version_and_names_no_place_to_get_it_from() {
+    fn pins_have_one_version_and_no_registry() {
         for kind in [Kind::Node, Kind::Python] {
             for (file, text) in kind.place().unwrap().pins {
                 assert!(!text.contains("://"), "{file} names an address");
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_or_is_of_other_versions_is_not_there() {
+    fn incomplete_and_outdated_installations_are_not_used() {
         let folder = workspace::scratch("test of what is installed").unwrap();
         let place =
             Place { kind: Kind::Python, folder, pins: vec![("requirements.txt", "a==1\n".to_owned())] };

@@ -1,4 +1,4 @@
-//! Who calls the engine in these measurements, and what it is given.
+//! The caller of the engine in these measurements, and its input.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use super::Unmade;
 use crate::sample;
 
-/// How a call ends here.
+/// The way in which a call ends here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Fresh,
@@ -38,7 +38,7 @@ impl Way {
         }
     }
 
-    /// Whether a call went this way. A race in which one takes a short cut says nothing.
+    /// Returns true if a call ended this way. A race in which one takes a short cut means nothing.
     fn was_taken(self, called: &Called) -> bool {
         let result = &called.result;
         let code = result.error.as_ref().map(|error| error.code);
@@ -51,10 +51,10 @@ impl Way {
     }
 }
 
-/// What the caller sends along to be recognised by.
+/// The identification that the caller sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Given {
-    /// Nothing, but it asks for duplicates to be found.
+    /// None, but the caller asks for deduplication.
     Nothing,
     Key,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// A caller of an engine of its own, whose next calls go this way.
+    /// Creates a caller with an engine of its own, whose next calls end this way.
     pub(crate) fn new(
         runtime: &Arc<Runtime>,
         store: Option<Arc<dyn Store>>,
@@ -99,7 +99,8 @@ impl Caller {
         Ok(caller)
     }
 
-    /// Makes that many calls and says how long they took. The envelopes are there before: whoever calls has them.
+    /// Makes this many calls and returns their duration. The envelopes are made before, because a caller already has
+    /// them.
     pub(crate) fn calls(&mut self, count: u32) -> Duration {
         let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
         let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
@@ -111,11 +112,11 @@ impl Caller {
             }
             started.elapsed()
         };
-        // Into a task, because that is where calls are made from.
+        // In a task, because calls are made from tasks.
         self.runtime.block_on(async { tokio::spawn(calls).await }).unwrap_or(Duration::MAX)
     }
 
-    /// The same number of calls, so many at once.
+    /// Makes the same number of calls with this concurrency.
     pub(super) fn calls_at_once(&mut self, count: u32, at_once: usize) -> Duration {
         let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
         let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
@@ -131,18 +132,18 @@ impl Caller {
         self.runtime.block_on(async { tokio::spawn(calls).await }).unwrap_or(Duration::MAX)
     }
 
-    /// The same caller with arguments of this size.
+    /// Returns the same caller with arguments of this size.
     pub(super) fn with_params(self, bytes: usize) -> Self {
         Self { params: sample::params(bytes), ..self }
     }
 
-    /// One call on this thread, for counting what it allocates. The envelope is the caller's; it is counted as well.
+    /// Makes one call on this thread, for counting its allocations. The envelope of the caller is counted as well.
     pub(crate) fn call_once(&mut self) -> Option<Called> {
         let envelope = self.envelope()?;
         Some(self.runtime.block_on(self.engine.call(envelope, self.tool.clone())))
     }
 
-    /// The next envelope on this way.
+    /// Returns the next envelope for this way.
     pub(crate) fn envelope(&mut self) -> Option<CallEnvelope> {
         self.number += 1;
         let number = self.number;
@@ -161,14 +162,14 @@ impl Caller {
             }
             Given::Nothing => envelope.transport.dedupe_mode = Some(DedupeMode::Enforced),
         }
-        // Refusals count as failures of their turn, and too many of them are a refusal by the guard.
+        // Refusals count as failures of their turn, and too many of them cause a refusal by the guard.
         if self.way == Way::RefusedByBreaker {
             envelope.target.turn_id = Some(TurnId::new(format!("turn-{number}")).ok()?);
         }
         Some(envelope)
     }
 
-    /// Makes what has to happen before calls go this way.
+    /// Prepares the engine so that calls end this way.
     fn lead_there(&mut self) -> Result<(), Unmade> {
         let failures = match self.way {
             Way::Fresh => 0,
@@ -184,11 +185,11 @@ impl Caller {
             let same = self.way == Way::RefusedByGuard;
             envelope.payload.params =
                 RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
-            // What one session does must not be what another is refused for.
+            // The calls of one session must not cause refusals in another.
             if !same {
                 envelope.target.session_key = SessionKey::new(format!("{OTHERS}{number}"))?;
             }
-            // One attempt each, without a key: nothing to be replayed, nothing to wait for.
+            // One attempt each, without a key: nothing to replay, and nothing to wait for.
             envelope.transport.retry_budget.max_attempts = Some(1);
             self.runtime
                 .block_on(self.engine.call(envelope, if same { Ready::badly() } else { Ready::dead() }));
@@ -197,7 +198,7 @@ impl Caller {
     }
 }
 
-/// The arguments with this number in the place of their last bytes, so that no two calls have the same.
+/// Returns the arguments with this number in place of their last bytes, so that no two calls have the same.
 pub(super) fn numbered(params: &str, number: u64) -> String {
     let tail = format!("{number:016x}\"}}");
     let mut text = String::with_capacity(params.len());
@@ -206,14 +207,14 @@ pub(super) fn numbered(params: &str, number: u64) -> String {
     text
 }
 
-/// The arguments of so many calls in a row.
+/// Returns the arguments of this many calls in a row.
 pub(crate) fn arguments(count: u64) -> Vec<String> {
     let params = sample::params(1024);
     (0..count).map(|number| numbered(&params, number)).collect()
 }
 
-/// Sessions whose calls fail so that the breaker opens. Trust does not judge them: it would ask for a person
-/// before the breaker has seen enough.
+/// Prefix of the sessions whose calls fail so that the breaker opens. Trust does not judge them, because it would
+/// request approval before the breaker has counted enough failures.
 const OTHERS: &str = "another-";
 
 pub(super) fn policies() -> impl Policies {
@@ -239,7 +240,7 @@ pub(super) fn template() -> Result<CallEnvelope, Unmade> {
     Ok(CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse)?)
 }
 
-/// A tool that answers at once, always the same.
+/// A tool that always gives the same answer at once.
 #[derive(Clone)]
 pub(super) struct Ready(Arc<Answer>);
 
@@ -250,12 +251,12 @@ impl Ready {
         Self(Arc::new(Ok(Output { content, metadata: None })))
     }
 
-    /// It says no.
+    /// Creates one that answers with an error.
     fn badly() -> Self {
         Self(Arc::new(Err(Fault::new(Source::Tool, "the entry is not there").into())))
     }
 
-    /// Its server is down.
+    /// Creates one whose server is down.
     fn dead() -> Self {
         Self(Arc::new(Err(Fault::new(Source::Http { status: 503 }, "unavailable").into())))
     }

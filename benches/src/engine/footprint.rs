@@ -1,5 +1,5 @@
-//! What 25,000 finished records of 1 KiB take of the machine's memory: the pages of a process of its own, because
-//! an allocator's own needs count too, and what was freed before would hide what is taken.
+//! The memory of 25,000 finished records of 1 KiB, measured in a process of its own. Its pages include the overhead of
+//! the allocator, and memory that was freed earlier would hide new allocations.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// The argument that makes this program the process that is looked at.
+/// Argument that makes this program the measured process.
 pub(crate) const CHILD: &str = "footprint";
 
-/// In the process that is looked at: makes the calls, and prints by how many bytes it has grown.
+/// Makes the calls in the measured process, and prints the number of bytes by which it has grown.
 pub(crate) fn child(what: &str) -> Result<(), Unmade> {
     let runtime = runtime()?;
     let mut envelopes = Caller::new(&runtime, None, Way::Fresh, Given::Key)?;
@@ -54,13 +54,13 @@ pub(crate) fn child(what: &str) -> Result<(), Unmade> {
             let content = Arc::clone(&content);
             engine
                 .call(envelope, move |_: Attempt| {
-                    // An answer of its own, as tools have it.
+                    // Each answer has its own text, as answers of tools do.
                     let content = RawJson::from_trusted(Arc::<str>::from(&*content));
                     std::future::ready(Ok(Output { content, metadata: None }))
                 })
                 .await;
             if number.is_multiple_of(200) {
-                // The history is written beside the calls and drops what it cannot keep up with.
+                // The history is written beside the calls and drops entries when it is too slow.
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         }
@@ -69,7 +69,7 @@ pub(crate) fn child(what: &str) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// The bytes of memory that this process has, where the system tells it in the way of Linux.
+/// Returns the bytes of memory of this process, on systems with a Linux `/proc`.
 fn resident() -> Result<f64, Unmade> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok());

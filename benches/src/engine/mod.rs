@@ -1,7 +1,7 @@
 //! The whole path of a call through the engine with the memory store, beside the parts that it cannot do without.
 //!
 //! The clock runs from the envelope to the answer, in a task of a runtime with as many workers as there are cores.
-//! What the engine does beside its calls (the history, the sweeps) goes on meanwhile, as it does anywhere.
+//! The engine's background work (history, sweeps) goes on meanwhile, as in production.
 
 mod caller;
 mod footprint;
@@ -27,10 +27,10 @@ use crate::report::{Budget, Figure, Report, Row};
 
 const PARTS: &str = "read + canonical form + SHA-256";
 const FRESH: &str = "a fresh call";
-/// Enough to forget what the caches held before.
+/// Enough operations to replace the contents of the caches.
 const PER_ROUND: u32 = 100;
 
-/// Why something cannot be measured.
+/// The reason why something cannot be measured.
 #[derive(Debug)]
 pub(crate) struct Unmade(String);
 
@@ -72,7 +72,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
     count_allocations(report, &runtime)
 }
 
-/// A runtime as a program has it.
+/// Creates a runtime like that of a program.
 pub(crate) fn runtime() -> Result<Arc<Runtime>, Unmade> {
     Ok(Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?))
 }
@@ -97,7 +97,7 @@ fn fresh_beside_its_parts(report: &mut Report, runtime: &Arc<Runtime>) -> Result
     Ok(())
 }
 
-/// What it costs that an old record has to go for every new one.
+/// Measures the cost of removing an old record for every new one.
 fn full_beside_not_full(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
     const WHAT: &str = "fresh, 1 KiB, explicit key, the store full of 25,000 records";
     if !report.wants(WHAT) {
@@ -116,7 +116,7 @@ fn full_beside_not_full(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(
     Ok(())
 }
 
-/// A call that does not run must not cost more than one that does.
+/// Measures calls that do not run. They must not cost more than one that does.
 fn short_ways_beside_fresh(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
     for way in [Way::Replayed, Way::RefusedByBreaker, Way::RefusedByGuard] {
         let what = format!("{}, 1 KiB", way.name());
@@ -148,7 +148,7 @@ fn count_allocations(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), 
             continue;
         }
         let mut caller = Caller::new(runtime, None, way, given)?;
-        // What the caller needs for its envelope is not the engine's.
+        // The caller's work on its envelope does not count for the engine.
         let envelope = allocations(|_| caller.envelope());
         let whole = allocations(|_| caller.call_once());
         let ours = Figure::Allocations(whole - envelope);
@@ -157,8 +157,8 @@ fn count_allocations(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), 
     Ok(())
 }
 
-/// Where calls are made, the parts are done too: a thread that comes from other work begins with cold caches.
-/// The same bytes as well: no two calls have the same arguments, so neither have the parts.
+/// Measures the parts in a task like calls: a thread that comes from other work begins with cold caches. As no two
+/// calls have the same arguments, neither have the parts.
 fn parts_in_a_task(runtime: &Runtime, texts: &Arc<[String]>, count: u32) -> Duration {
     let (texts, policy) = (Arc::clone(texts), caller::policy());
     let work = async move {
@@ -171,7 +171,7 @@ fn parts_in_a_task(runtime: &Runtime, texts: &Arc<[String]>, count: u32) -> Dura
     runtime.block_on(async { tokio::spawn(work).await }).unwrap_or_default()
 }
 
-/// What the budget is counted in.
+/// Does the work in which the budget is counted.
 fn parts(text: &str, policy: &Policy) -> Option<Digest> {
     let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
     Some(arguments_digest(document.root(), policy.class, &policy.dedupe))

@@ -18,7 +18,7 @@ use crate::report::{Budget, Report};
 use crate::sample;
 
 const CALLS: u32 = 1000;
-/// Of the arguments of one call: a thousand of them fit into a plan.
+/// Size of the arguments of one call. A thousand of them fit into a plan.
 const BYTES: usize = 512;
 const WHAT: &str = "1,000 calls of 512 B with random dependencies, for each call";
 const ROUNDS: usize = 41;
@@ -70,7 +70,7 @@ impl Turns {
         })
     }
 
-    /// How long one takes, from the text of its plan to its result.
+    /// Runs one turn. Returns its duration, from the text of its plan to its result.
     fn turn(&mut self) -> Duration {
         self.number += 1;
         let plan = self.plan();
@@ -88,7 +88,7 @@ impl Turns {
         self.runtime.block_on(async { tokio::spawn(turn).await }).unwrap_or(Duration::MAX)
     }
 
-    /// Each call waits for up to three of those before it.
+    /// Returns a plan in which each call depends on up to three of those before it.
     fn plan(&self) -> String {
         let mut seed = self.number;
         let mut random = move |below: u64| {
@@ -113,7 +113,7 @@ impl Turns {
     }
 }
 
-/// The one tool.
+/// A registry with a single tool.
 struct One;
 
 impl Shelf for One {

@@ -1,4 +1,4 @@
-//! What can stand between a client and a server, and how each is started.
+//! The gateways and servers under test, and the way each is started.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,14 +16,14 @@ use super::server;
 use crate::engine::Unmade;
 use crate::peers::FOLDER as PEERS;
 
-/// Where `cargo xtask bench gateway` has built the program that is measured.
+/// Variable with the program under test, built by `cargo xtask bench gateway`.
 const PROGRAM: &str = "STEADFAST_BENCH_PROGRAM";
-/// Where it has installed the servers that the gateway is tested with.
+/// Variable with the folder of the installed servers that the gateway is tested with.
 const REAL: &str = "STEADFAST_BENCH_REAL";
-/// How long somebody who listens may take until the first call is answered.
+/// Maximum time until a listening process has answered the first call.
 const BEGIN: Duration = Duration::from_secs(60);
 
-/// Where everything is, and a folder for what they leave behind.
+/// The paths of programs and peers, and a folder for their files.
 pub(crate) struct Place {
     program: PathBuf,
     peers: PathBuf,
@@ -38,7 +38,7 @@ impl Place {
                 .map(PathBuf::from)
                 .ok_or_else(|| Unmade::because(format!("{name} is not set; run `cargo xtask bench gateway`")))
         };
-        // On the disk that the program itself is on: what is called temporary may be memory.
+        // On the disk of the program itself, because the temporary folder may be in memory.
         let program = of(PROGRAM)?;
         let name = format!("bench-data-{}", std::process::id());
         let folder = program.parent().unwrap_or(Path::new(".")).join(name);
@@ -46,7 +46,7 @@ impl Place {
         Ok(Self { program, peers: of(PEERS)?, real: of(REAL)?, folder })
     }
 
-    /// A new folder for one process.
+    /// Creates a new folder for one process.
     fn folder(&self) -> Result<PathBuf, Unmade> {
         let number = fs::read_dir(&self.folder)?.count();
         let folder = self.folder.join(number.to_string());
@@ -65,12 +65,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What cannot be removed is left where builds leave things.
+        // Files that cannot be removed stay in the folder for builds.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// What a call ends at.
+/// The server that answers the calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
     /// Our own, which does next to nothing.
@@ -97,7 +97,7 @@ impl Server {
         })
     }
 
-    /// The command that makes it speak on its streams.
+    /// Returns the command that runs it on stdio.
     fn on_streams(self, place: &Place) -> Result<Vec<OsString>, Unmade> {
         let mut command = self.program(place)?;
         command.push(server::ON_STDIO.into());
@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// On which side there are streams, and on which HTTP.
+/// The transports towards the client and towards the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     StdioToStdio,
@@ -127,21 +127,21 @@ pub(crate) enum Shape {
     HttpBehindStdio,
 }
 
-/// Whether ours decides anything.
+/// The policies of our gateway: on or off.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     On,
     Off,
 }
 
-/// Where ours remembers calls.
+/// The store of our gateway.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     Memory,
     Sqlite,
 }
 
-/// What running the tool twice would do.
+/// The class of the tool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     ReadOnly,
@@ -156,12 +156,12 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    /// With everything on that decides, for a tool that changes something: that asks most of us.
+    /// All mechanisms on, for a tool that changes something: the most expensive setup.
     pub(crate) const ON: Self = Self { policy: Policy::On, kept: Kept::Memory, class: Class::Mutating };
     pub(crate) const OFF: Self = Self { policy: Policy::Off, ..Self::ON };
 }
 
-/// What stands between.
+/// The gateway between client and server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Between {
     Nothing,
@@ -186,7 +186,7 @@ impl Between {
         }
     }
 
-    /// Whether the report may do without it.
+    /// Returns true if the report can omit it.
     pub(crate) const fn is_peer(self) -> bool {
         match self {
             Self::Nothing | Self::Ours(_) => false,
@@ -194,12 +194,12 @@ impl Between {
         }
     }
 
-    /// Whether there is something to start.
+    /// Returns true if its program is installed.
     pub(crate) fn is_installed(self, place: &Place) -> bool {
         self.program(place).exists()
     }
 
-    /// What the tool of the server is called behind it.
+    /// Returns the name of the server's tool behind it.
     const fn tool(self) -> &'static str {
         match self {
             Self::RustProxy => "s/echo",
@@ -214,7 +214,7 @@ impl Between {
 
     fn program(self, place: &Place) -> PathBuf {
         match self {
-            // Nothing has no program, and is never missing.
+            // Without a gateway there is no program to be missing.
             Self::Nothing | Self::Ours(_) => place.program.clone(),
             Self::RustProxy => place.peers.join("rust/bin/mcp-proxy"),
             Self::NpmProxy => place.node("mcp-proxy"),
@@ -225,7 +225,7 @@ impl Between {
     }
 }
 
-/// Something that can be called: it listens already, or every client starts one.
+/// A target for calls: it listens already, or every client starts one.
 pub(crate) struct Front {
     between: Between,
     kind: FrontKind,
@@ -237,7 +237,7 @@ enum FrontKind {
 }
 
 impl Front {
-    /// Puts it in front of the server; over HTTP of the one that listens already, where the shape says so.
+    /// Starts it in front of the server. Over HTTP it uses the running server, if the shape says so.
     pub(crate) fn start(
         place: &Place,
         between: Between,
@@ -250,7 +250,7 @@ impl Front {
             (Shape::StdioToStdio | Shape::StdioBehindHttp, _) => Behind::Streams(server.on_streams(place)?),
             (Shape::HttpToHttp | Shape::HttpBehindStdio, Some(upstream)) => Behind::Url(upstream.url()),
             (Shape::HttpToHttp | Shape::HttpBehindStdio, None) => {
-                return Err(Unmade::because("there is no server to stand before"));
+                return Err(Unmade::because("there is no running server to put a gateway in front of"));
             }
         };
         let folder = place.folder()?;
@@ -272,7 +272,7 @@ impl Front {
         Ok(Self { between, kind })
     }
 
-    /// The server itself behind nothing.
+    /// Returns the server itself, without a gateway.
     pub(crate) fn bare(place: &Place, shape: Shape, server: Server) -> Result<Self, Unmade> {
         let kind = match shape {
             Shape::StdioToStdio => {
@@ -289,7 +289,7 @@ impl Front {
         self.between
     }
 
-    /// A new client, once it is answered.
+    /// Connects a new client, once it is answered.
     pub(crate) fn client(&mut self, place: &Place) -> Result<Client, Unmade> {
         match &mut self.kind {
             FrontKind::Http(listening) => listening.client(self.between.tool()),
@@ -302,7 +302,7 @@ impl Front {
         }
     }
 
-    /// Waits until it takes connections, where it listens.
+    /// Waits until it accepts connections, if it listens.
     pub(crate) fn until_open(&mut self) -> Result<(), Unmade> {
         match &mut self.kind {
             FrontKind::Http(listening) => listening.until_open(),
@@ -342,7 +342,7 @@ impl Listening {
         &self.process
     }
 
-    /// Waits until somebody can be heard at its port.
+    /// Waits until its port accepts connections.
     fn until_open(&mut self) -> Result<(), Unmade> {
         self.until(|listening| {
             TcpStream::connect((Ipv4Addr::LOCALHOST, listening.port))?;
@@ -354,7 +354,7 @@ impl Listening {
         self.until(|listening| Client::of_address(listening.port, listening.path, tool))
     }
 
-    /// Tries until it works, it has ended, or it took too long.
+    /// Repeats the attempt until it succeeds, the process ends, or the time is over.
     fn until<T>(&mut self, mut attempt: impl FnMut(&Self) -> Result<T, Unmade>) -> Result<T, Unmade> {
         let begun = Instant::now();
         loop {
@@ -368,26 +368,26 @@ impl Listening {
                 let last: Vec<_> =
                     words.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
                 let ended = if gone { ", and it has ended" } else { "" };
-                return Err(Unmade::because(format!("{problem}{ended}; it said `{}`", last.join(" ← "))));
+                return Err(Unmade::because(format!("{problem}{ended}; its output: `{}`", last.join(" ← "))));
             }
             thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// What a gateway finds behind itself.
+/// The upstream of a gateway.
 enum Behind {
     Streams(Vec<OsString>),
     Url(String),
 }
 
-/// Where our own configuration is.
+/// Name of our own configuration file.
 const OURS: &str = "steadfast.toml";
 
 type Variables = Vec<(&'static str, OsString)>;
 
 impl Between {
-    /// The program and what it is told whatever is in front, and the variables that it needs.
+    /// Returns the program with the arguments that every transport needs, and its environment variables.
     fn command(
         self,
         place: &Place,
@@ -408,12 +408,12 @@ impl Between {
                     Kept::Memory => "memory",
                     Kept::Sqlite => "sqlite",
                 };
-                // No line of log for each call, as with the others.
+                // Like its peers, it does not log each call.
                 let config = format!(
                     "[tools.echo]\nclass = \"{class}\"\n[store]\nkind = \"{store}\"\n[log]\nlevel = \"warn\"\n"
                 );
                 fs::write(folder.join(OURS), config)?;
-                // Nothing of whoever measures here is read, and nothing of theirs is written.
+                // It reads no settings of the user who measures, and writes to none of their folders.
                 for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
                     variables.push((name, folder.into()));
                 }
@@ -453,7 +453,7 @@ impl Between {
         Ok((words, variables))
     }
 
-    /// The rest of the words, for clients that start it.
+    /// Returns the other arguments, for clients that start it.
     fn on_streams(self, folder: &Path, behind: &Behind) -> Vec<OsString> {
         match self {
             Self::Ours(_) => {
@@ -474,7 +474,7 @@ impl Between {
         }
     }
 
-    /// The rest of the words, for one that listens at this port.
+    /// Returns the other arguments, for one that listens on this port.
     fn listening(self, port: u16, folder: &Path, behind: &Behind) -> Result<Vec<OsString>, Unmade> {
         let number: OsString = port.to_string().into();
         Ok(match self {
@@ -535,12 +535,12 @@ fn command_after_dashes(behind: &Behind) -> Vec<OsString> {
     }
 }
 
-/// A word as TOML has it.
+/// Returns an argument as a TOML string.
 fn quoted(word: &OsString) -> String {
     json!(word.to_string_lossy()).to_string()
 }
 
-/// Its own defaults, and not a line of log for each call.
+/// Returns its configuration: its own defaults, without a log line for each call.
 fn rust_configuration(port: u16, behind: &Behind) -> String {
     let backend = match behind {
         Behind::Url(url) => format!("transport = \"http\"\nurl = \"{url}\""),
@@ -556,7 +556,7 @@ fn rust_configuration(port: u16, behind: &Behind) -> String {
     )
 }
 
-/// The search path with the Node that our peers need in front.
+/// Returns the search path with the Node that our peers need in front.
 fn node_first(place: &Place) -> Result<(&'static str, OsString), Unmade> {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(place.peers.join("gateway/node/node_modules/.bin"))
@@ -574,7 +574,7 @@ fn command(words: &[OsString]) -> Result<Command, Unmade> {
     let (program, arguments) =
         words.split_first().ok_or_else(|| Unmade::because("there is no command to start"))?;
     let mut command = Command::new(program);
-    // A session of whoever measures is not the session of what is measured.
+    // The session of the user who measures must not reach the measured process.
     command.args(arguments).env_remove("CLAUDE_CODE_SESSION_ID");
     Ok(command)
 }

@@ -1,7 +1,7 @@
-//! A client, plain and synchronous, so that its own cost is small and the same for everybody: the handshake of the era with
+//! A plain, synchronous client, so that its own cost is small and the same for all: the handshake of the era with
 //! sessions, and then calls of `echo`, one after the other.
 //!
-//! The clock of a call stops when its answer is complete. A stream that carries nothing more is read to its end after
+//! The clock of a call stops when its answer is complete. A stream without further messages is read to its end after
 //! that, before the next call.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,13 +17,13 @@ use super::process::{Process, end_unless_told};
 use crate::engine::Unmade;
 
 const VERSION: &str = "2025-06-18";
-/// How long the handshake on the streams of a process may take: some take seconds to load.
+/// Maximum duration of the handshake over stdio. Some processes take seconds to load.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);
-/// A connection that was not used for so long is opened anew before the clock of a call runs.
+/// Idle time after which a connection is reopened before the clock of a call runs.
 const REST: Duration = Duration::from_secs(1);
 
-/// Somebody who makes calls.
+/// A client that makes calls.
 pub(crate) struct Client {
     way: Way,
     tool: String,
@@ -35,7 +35,7 @@ enum Way {
 }
 
 impl Client {
-    /// Starts this command and speaks to it on its streams.
+    /// Starts this command and uses its stdio.
     pub(crate) fn of_command(command: &mut Command, words: &Path, tool: &str) -> Result<Self, Unmade> {
         let (process, asked, answers) = Process::start_with_streams(command, words)?;
         let mut lines = Lines { asked, answers: BufReader::new(answers), process };
@@ -45,12 +45,12 @@ impl Client {
         lines.ask(&initialized())?;
         let mut client = Self { way: Way::Lines(lines), tool: tool.to_owned() };
         client.call()?;
-        // Nobody listens any more if it took too long, and then the call has failed already.
+        // If it took too long, the receiver is gone and the call has failed already.
         let _ = told.send(());
         Ok(client)
     }
 
-    /// Speaks to whoever listens there.
+    /// Connects to a listening server.
     pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, Unmade> {
         let mut http = Http { port, path: path.to_owned(), session: String::new(), connection: None };
         http.make_ready()?;
@@ -62,11 +62,11 @@ impl Client {
         Ok(client)
     }
 
-    /// One call; how long its answer took.
+    /// Makes one call. Returns the time until its answer.
     pub(crate) fn call(&mut self) -> Result<Duration, Unmade> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // What it says is different each time: equal calls are not equal to everybody.
+        // The text differs each time, because some gateways treat equal calls as one.
         let mark = format!("call {number} of many");
         let message = format!("{mark}, {FILLING}");
         let call = json!({
@@ -101,7 +101,7 @@ impl Client {
     }
 }
 
-/// Makes a message of about 200 bytes.
+/// Padding for a message of about 200 bytes.
 const FILLING: &str = "with arguments of the size that calls of tools often have: a path, a pattern, a few words of a \
                        question, or the first lines of a text";
 
@@ -120,7 +120,7 @@ fn initialized() -> Value {
     json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })
 }
 
-/// Whether this is the answer to the request with this id; an error if it says no.
+/// Returns true if this is the answer to the request with this id. Returns an error if it is an error answer.
 fn is_answer(line: &[u8], id: u64) -> Result<bool, Unmade> {
     let message: Value = serde_json::from_slice(line).map_err(|_| unexpected(line))?;
     match message.get("error") {
@@ -142,7 +142,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 struct Lines {
     asked: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Ends after its input, which is dropped first.
+    /// The process ends after its input, which is dropped first.
     process: Process,
 }
 
@@ -160,7 +160,7 @@ impl Lines {
     }
 }
 
-/// One connection that stays, as long as the other side lets it.
+/// One persistent connection, as long as the server keeps it open.
 struct Http {
     port: u16,
     path: String,
@@ -175,11 +175,11 @@ struct Connection {
     used: Instant,
 }
 
-/// What of an answer is still to come.
+/// The part of an answer that is still to be read.
 #[derive(Clone, Copy)]
 enum Rest {
     Nothing,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
     /// Chunks, up to an empty one.
     Chunks,
@@ -188,7 +188,7 @@ enum Rest {
 }
 
 impl Http {
-    /// Posts a message, and reads the answer up to the end of what carries the mark, or to its own end.
+    /// Posts a message. Reads the answer up to the end of the part with the mark, or to its own end.
     fn post(&mut self, body: &str, mark: &str) -> Result<Vec<u8>, Unmade> {
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: 127.0.0.1:{}\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n{}content-length: {}\r\n\r\n{body}",
@@ -216,11 +216,11 @@ impl Http {
         Ok(answer)
     }
 
-    /// Reads what is left of the last answer, and sees to it that there is a connection that can carry another.
+    /// Reads the rest of the last answer, and makes sure that there is a usable connection.
     fn make_ready(&mut self) -> Result<(), Unmade> {
         if let Some(connection) = &mut self.connection {
             match connection.rest {
-                // Who lets a connection rest may find it closed: Node closes it after five seconds.
+                // An idle connection may be closed by the server: Node closes it after five seconds.
                 _ if connection.used.elapsed() > REST => self.connection = None,
                 Rest::Everything => self.connection = None,
                 Rest::Nothing | Rest::Bytes(_) | Rest::Chunks => {
@@ -267,9 +267,9 @@ impl Connection {
         let line = self.line()?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status =
-            status.ok_or_else(|| Unmade::because(format!("it answered `{}`, no HTTP", line.trim())))?;
+            status.ok_or_else(|| Unmade::because(format!("it answered `{}`, not HTTP", line.trim())))?;
         let mut head = Head { status, session: None, is_stream: false, closes: false };
-        // Without a word about it there is nothing after some of them, and everything after the others.
+        // Without a length, some statuses have no body, and the others have one up to the end of the connection.
         self.rest = if status == 202 || status == 204 { Rest::Nothing } else { Rest::Everything };
         loop {
             let line = self.line()?;
@@ -277,7 +277,7 @@ impl Connection {
             let value = value.trim();
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => {
-                    let length = value.parse().map_err(|_| Unmade::because("it has no length"))?;
+                    let length = value.parse().map_err(|_| Unmade::because("invalid Content-Length"))?;
                     self.rest = Rest::Bytes(length);
                 }
                 "transfer-encoding" => self.rest = Rest::Chunks,
@@ -289,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// The body; of a stream no more than up to the end of the event with the mark.
+    /// Reads the body. Of a stream it reads only up to the end of the event with the mark.
     fn body(&mut self, is_stream: bool, mark: &str) -> Result<Vec<u8>, Unmade> {
         let mut body = Vec::new();
         loop {
@@ -303,7 +303,7 @@ impl Connection {
         }
     }
 
-    /// Reads on, if there is more.
+    /// Reads more of the body, if there is more.
     fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, Unmade> {
         match self.rest {
             Rest::Nothing => return Ok(false),

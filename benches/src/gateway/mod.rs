@@ -1,7 +1,7 @@
-//! What the gateway adds to a call, beside the bare server and beside other gateways.
+//! The overhead that the gateway adds to a call, beside the bare server and beside other gateways.
 //!
-//! Everything runs as users run it: in processes of its own, on streams or on ports of this machine. Bare means that the
-//! client speaks to the server itself: on its streams where ours does, otherwise over its own HTTP front.
+//! Everything runs as users run it: in processes of its own, over stdio or on ports of this machine. Bare means that
+//! the client uses the server itself: over stdio where ours does, otherwise over its own HTTP front.
 
 mod between;
 mod client;
@@ -17,15 +17,15 @@ use crate::engine::Unmade;
 use crate::measure::is_quick;
 use crate::report::{Budget, Figure, Report, Row};
 
-/// For those who read the table.
+/// The method, for readers of the table.
 pub(crate) const METHOD: &str = "\
 Everything ran in processes of its own on one machine and made the same calls in turns, in many short rounds: `echo` with
 about 200 bytes of arguments that differ each time. *Added* is the median over rounds of the difference between the
 medians of single rounds, ours or the peer's minus the bare server's; rates are medians over rounds, their ratios medians
 of the ratios of single rounds; p99 is over all calls of a run. *Ours* has the memory store and its whole policy on, for a
-tool that changes something; like the others it writes no line of log for a call, and over HTTP it is `serve`, which shares a
+tool that changes something; like the others it logs no line per call, and over HTTP it is `serve`, which shares a
 server between callers as they do. The fast server answers at once; the Node server is `server-everything`. The client costs
-everybody the same, and its part is in all figures that are not differences. A row without budget is for information.";
+the same for all, and its part is in all figures that are not differences. A row without budget is for information.";
 
 const MS: f64 = 1e6;
 
@@ -39,7 +39,7 @@ impl Shape {
         }
     }
 
-    /// Who can do this.
+    /// Returns the peers that support this shape.
     const fn peers(self) -> &'static [Between] {
         match self {
             Self::StdioToStdio => &[Between::Fastmcp],
@@ -51,7 +51,7 @@ impl Shape {
         }
     }
 
-    /// Where the question is what two transports cost, the server that costs least says most.
+    /// Returns the servers to measure. The cheapest server shows the cost of two transports best.
     const fn servers(self) -> &'static [Server] {
         match self {
             Self::StdioToStdio | Self::StdioBehindHttp | Self::HttpToHttp => &[Server::Fast, Server::Node],
@@ -59,7 +59,7 @@ impl Shape {
         }
     }
 
-    /// What may be added to the median of a call.
+    /// Returns the allowed addition to the median of a call.
     const fn allowed(self) -> Option<f64> {
         match self {
             Self::StdioToStdio => Some(0.1 * MS),
@@ -68,7 +68,8 @@ impl Shape {
         }
     }
 
-    /// On streams every caller starts a process, and of some servers these would be too many.
+    /// Returns the number of callers. Over stdio every caller starts a process, and of some servers these would be too
+    /// many.
     const fn callers(self, server: Server) -> Callers {
         match (self, server) {
             (Self::StdioToStdio, Server::Node) | (Self::HttpBehindStdio, _) => Callers::One,
@@ -79,7 +80,7 @@ impl Shape {
     }
 }
 
-/// What is told of one shape before one server.
+/// A row for one shape with one server.
 #[derive(Clone, Copy)]
 enum Told {
     Median,
@@ -116,11 +117,11 @@ pub(crate) fn run(report: &mut Report, shape: Shape) -> Result<(), Unmade> {
         let without_policy = Between::Ours(Ours::OFF);
         let mut others = vec![Between::Ours(Ours::ON)];
         others.extend(shape.peers());
-        // Before the other server, a few microseconds could not be seen.
+        // With the other server, a few microseconds would not show.
         others.extend((server == Server::Fast).then_some(without_policy));
         let parties = race::run(report, &place, shape, server, &others, shape.callers(server))?;
         let [bare, ours, ..] = parties.as_slice() else {
-            return Err(Unmade::because("somebody is missing"));
+            return Err(Unmade::because("the bare server or our gateway is missing"));
         };
         let peers = parties.iter().filter(|party| party.front.between().is_peer()).collect();
         let without_policy = parties.iter().find(|party| party.front.between() == without_policy);
@@ -132,7 +133,7 @@ pub(crate) fn run(report: &mut Report, shape: Shape) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// What was seen of one shape before one server.
+/// The results of one shape with one server.
 struct Table<'a> {
     shape: Shape,
     server: Server,
@@ -167,7 +168,7 @@ impl Table<'_> {
                 if let Some(allowed) = self.shape.allowed() {
                     add(Figure::Nanos(ours), ("allowed", Figure::Nanos(allowed)), None, self.allowance());
                 }
-                // Not to be slower than any is not to be slower than the best.
+                // "Not slower than any peer" does not mean "not slower than the best".
                 let budget = if self.shape == Shape::HttpToHttp { Budget::AtMost(1.0) } else { Budget::None };
                 for peer in &self.peers {
                     let theirs = peer.added_to(self.bare);
@@ -213,8 +214,8 @@ impl Table<'_> {
         }
     }
 
-    /// What is allowed in microseconds is held against the fast server. The medians of the Node server move by more than
-    /// that by themselves.
+    /// Returns the budget of the added microseconds, which applies to the fast server. The medians of the Node server
+    /// vary by more than that.
     const fn allowance(&self) -> Budget {
         match self.server {
             Server::Fast => Budget::AtMost(1.0),
@@ -222,8 +223,8 @@ impl Table<'_> {
         }
     }
 
-    /// A server on its streams must be faster through us than through the best peer, and than through its own front if it
-    /// is one that people have.
+    /// Returns the budget of the rate. A server on stdio must be faster through our gateway than through the best peer,
+    /// and than through its own front if that is in use.
     fn rate_budget(&self, other: &Party) -> Budget {
         match (self.shape, other.front.between(), self.server) {
             (Shape::StdioBehindHttp, Between::RustProxy, _)
@@ -239,7 +240,7 @@ impl Party {
     }
 }
 
-/// Ours divided by theirs, where both are additions: whoever adds nothing cannot be divided by.
+/// Returns the added time of ours divided by theirs. There is no ratio to a peer that adds nothing.
 fn share(ours: f64, theirs: f64) -> Option<f64> {
     Some(match () {
         () if theirs > 0.0 => ours / theirs,
@@ -248,7 +249,7 @@ fn share(ours: f64, theirs: f64) -> Option<f64> {
     })
 }
 
-/// What it costs to remember durably.
+/// Measures the cost of a durable store.
 pub(crate) fn run_sqlite(report: &mut Report) -> Result<(), Unmade> {
     for (class, name) in [(Class::Mutating, "mutating"), (Class::ReadOnly, "read_only")] {
         let what = format!("fast server, stdio to stdio, median of a {name} call");
@@ -261,7 +262,7 @@ pub(crate) fn run_sqlite(report: &mut Report) -> Result<(), Unmade> {
         let parties =
             race::run(report, &place, Shape::StdioToStdio, Server::Fast, &[sqlite, memory], Callers::One)?;
         let [_, sqlite, memory] = parties.as_slice() else {
-            return Err(Unmade::because("somebody is missing"));
+            return Err(Unmade::because("the bare server or our gateway is missing"));
         };
         report.add(&Row {
             what,
@@ -274,7 +275,7 @@ pub(crate) fn run_sqlite(report: &mut Report) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// What a gateway takes of the machine's memory.
+/// Measures the memory of a gateway.
 pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
     const IDLE: &str = "idle, without its children";
     const USED: &str = "after 8 sessions, without its children";
@@ -287,7 +288,7 @@ pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
     }
     let place = Place::find()?;
     let (shape, server) = (Shape::StdioBehindHttp, Server::Node);
-    // Who is in a hurry sees how we stand beside the best one.
+    // A quick run compares with the best peer only.
     let peers = if is_quick() { &[Between::RustProxy] } else { shape.peers() };
     let everybody = [Between::Ours(Ours::ON)].into_iter().chain(peers.iter().copied());
     let mut seen = Vec::new();

@@ -1,8 +1,8 @@
 //! Rounds of the same calls, in turns.
 //!
-//! In each round everybody makes calls for about as long, so the slow ones make fewer; those that take milliseconds for
-//! one take part in every fourth round only. What is compared are neighbours in time: the difference or the ratio of two
-//! within one round, and then the median of that over rounds.
+//! In each round every entrant makes calls for about the same time, so slow ones make fewer. Entrants with calls of
+//! several milliseconds run in every fourth round only. The comparison uses neighbours in time: the difference or the
+//! ratio of two entrants within one round, and then the median over rounds.
 
 use std::sync::Barrier;
 use std::thread;
@@ -14,26 +14,26 @@ use crate::engine::Unmade;
 use crate::measure::{is_quick, median};
 use crate::report::Report;
 
-/// How many call at once, where it is not one.
+/// Number of concurrent callers, where it is not one.
 pub(crate) const CALLERS: usize = 8;
-/// How long one round of one of them takes.
+/// Duration of one round of one entrant.
 const ALONE: Duration = Duration::from_millis(40);
 const TOGETHER: Duration = Duration::from_millis(80);
-/// Just-in-time compilers are given so long.
+/// Time for just-in-time compilers to warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// A call that takes this long makes a round too long for every round.
+/// Duration of a call that is too long for every round.
 const SLOW: Duration = Duration::from_millis(2);
 const SLOW_ONES_EVERY: usize = 4;
 
-/// Somebody who takes part, and what was seen of it.
+/// An entrant, and its results.
 pub(crate) struct Party {
-    /// Before the front, so that it does not wait for them when it is to end.
+    /// Declared before the front, so that the front does not wait for them when it ends.
     clients: Vec<Client>,
     pub(crate) front: Front,
     pace: Pace,
     /// By round: the median of its calls in nanoseconds, and its calls per second.
     alone: Vec<Option<(f64, f64)>>,
-    /// Each call of one caller, in nanoseconds.
+    /// Duration of each call of one caller, in nanoseconds.
     calls: Vec<f64>,
     /// By round: calls per second of all callers.
     together: Vec<Option<f64>>,
@@ -44,7 +44,7 @@ struct Pace {
     every: usize,
 }
 
-/// How many callers a race has.
+/// The number of callers of a race.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Callers {
     One,
@@ -52,8 +52,8 @@ pub(crate) enum Callers {
     OneAndMany,
 }
 
-/// Starts everybody, lets them run, and gives the bare server first and the others in the order in which they were named.
-/// Peers that cannot take part are left out, with a remark.
+/// Starts all entrants and lets them run. Returns the bare server first and the others in the given order. Peers that
+/// cannot take part are left out, with a remark.
 pub(crate) fn run(
     report: &mut Report,
     place: &Place,
@@ -63,7 +63,7 @@ pub(crate) fn run(
     callers: Callers,
 ) -> Result<Vec<Party>, Unmade> {
     let mut parties = vec![Party::of(place, Front::bare(place, shape, server)?)?];
-    // They start at the same time, because most of them take long to.
+    // They start concurrently, because most of them take long.
     let upstream = parties.first().and_then(|bare| bare.front.listening());
     let fronts: Vec<_> = installed(report, place, others.iter().copied())
         .into_iter()
@@ -91,7 +91,7 @@ pub(crate) fn run(
     Ok(parties)
 }
 
-/// Those that there are; of the others the report says that they are missing.
+/// Returns the installed gateways. The report gets a remark about each missing one.
 pub(crate) fn installed(
     report: &mut Report,
     place: &Place,
@@ -119,7 +119,7 @@ fn take_turns(
             if let Err(problem) = run(party, round) {
                 let between = parties.remove(index).front.between();
                 leave_out(report, between, shape, server, problem)?;
-                // Whoever came after it misses this turn, which nobody will notice.
+                // The entrants after it miss this round, which does no harm.
                 break;
             }
         }
@@ -127,7 +127,7 @@ fn take_turns(
     Ok(())
 }
 
-/// Goes on without a peer; without the bare server or ours there is nothing to tell.
+/// Leaves a peer out. Without the bare server or ours there is nothing to report.
 pub(crate) fn leave_out(
     report: &mut Report,
     between: Between,
@@ -152,7 +152,7 @@ impl Party {
         while begun.elapsed() < warm_up {
             took.push(first.call()?.as_secs_f64());
         }
-        // The last ones are the warmest.
+        // The last calls are the warmest.
         let typical = median(took.iter().rev().take(20).copied());
         Ok(Self {
             front,
@@ -184,10 +184,10 @@ impl Party {
         Ok(())
     }
 
-    /// The callers that are still missing, each with a connection of its own; and how many calls each makes in a round.
+    /// Connects the missing callers, each on a connection of its own, and sets the number of calls of each in a round.
     fn call_in_others(&mut self, place: &Place) -> Result<(), Unmade> {
         if self.front.listening().is_none() && self.pace.every > 1 {
-            // Each caller would start a process of it, and what takes long for a call takes longer to start.
+            // Each caller would start a process of it, and a slow gateway starts even more slowly.
             return Ok(());
         }
         while self.clients.len() < CALLERS {
@@ -209,7 +209,7 @@ impl Party {
         Ok(())
     }
 
-    /// All make their calls; how many these were, and how many seconds it took from the first to the last.
+    /// Lets all callers run. Returns the number of calls, and the seconds from the first to the last.
     fn together_once(&mut self) -> Result<(u32, f64), Unmade> {
         let calls = self.pace.calls;
         let start = Barrier::new(self.clients.len());
@@ -232,68 +232,68 @@ impl Party {
             callers
                 .into_iter()
                 .map(|caller| {
-                    caller.join().unwrap_or_else(|_| Err(Unmade::because("a caller came to no end")))
+                    caller.join().unwrap_or_else(|_| Err(Unmade::because("a caller thread panicked")))
                 })
                 .collect::<Result<_, _>>()
         })?;
         let begun = spans.iter().map(|(begun, _)| *begun).min();
         let ended = spans.iter().map(|(_, ended)| *ended).max();
         let (Some(begun), Some(ended)) = (begun, ended) else {
-            return Err(Unmade::because("nobody called"));
+            return Err(Unmade::because("no calls were made"));
         };
         let callers = u32::try_from(spans.len()).unwrap_or(u32::MAX);
         Ok((calls * callers, (ended - begun).as_secs_f64()))
     }
 
-    /// Nanoseconds of a call.
+    /// Returns the median duration of a call in nanoseconds.
     pub(crate) fn median(&self) -> f64 {
         median(self.alone.iter().flatten().map(|(median, _)| *median))
     }
 
-    /// Nanoseconds that a call takes longer than with the other.
+    /// Returns the nanoseconds by which a call takes longer than with the other.
     pub(crate) fn added_to(&self, other: &Self) -> f64 {
         median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours - theirs))
     }
 
-    /// The nanoseconds of a call divided by the other's.
+    /// Returns the nanoseconds of a call divided by the other's.
     pub(crate) fn time_to(&self, other: &Self) -> f64 {
         median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours / theirs))
     }
 
-    /// Nanoseconds that one call of a hundred takes longer than.
+    /// Returns the 99th percentile of the durations in nanoseconds.
     pub(crate) fn p99(&self) -> f64 {
         let mut calls = self.calls.clone();
         calls.sort_by(f64::total_cmp);
         calls.get(calls.len() * 99 / 100).copied().unwrap_or(f64::NAN)
     }
 
-    /// Calls per second of one caller.
+    /// Returns the calls per second of one caller.
     pub(crate) fn rate(&self) -> f64 {
         median(self.alone.iter().flatten().map(|(_, rate)| *rate))
     }
 
-    /// The same divided by the other's.
+    /// Returns the same divided by the other's.
     pub(crate) fn rate_to(&self, other: &Self) -> f64 {
         median(pairs(&self.alone, &other.alone).map(|((_, ours), (_, theirs))| ours / theirs))
     }
 
-    /// Calls per second of [`CALLERS`] callers, if it had so many.
+    /// Returns the calls per second of [`CALLERS`] callers, if it had so many.
     pub(crate) fn rate_together(&self) -> Option<f64> {
         Some(median(self.together.iter().flatten().copied())).filter(|rate| rate.is_finite())
     }
 
-    /// The same divided by the other's.
+    /// Returns the same divided by the other's.
     pub(crate) fn rate_together_to(&self, other: &Self) -> f64 {
         median(pairs(&self.together, &other.together).map(|(ours, theirs)| ours / theirs))
     }
 }
 
-/// What both have done in the same round.
+/// Returns pairs of results of the same round.
 fn pairs<'a, T: Copy>(ours: &'a [Option<T>], theirs: &'a [Option<T>]) -> impl Iterator<Item = (T, T)> {
     ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some(((*ours)?, (*theirs)?)))
 }
 
-/// How many calls of so many seconds fit, within reason.
+/// Returns the number of calls of this duration that fit, within reason.
 fn calls_in(time: Duration, seconds: f64) -> u32 {
     let fit = (time.as_secs_f64() / seconds).clamp(2.0, 400.0);
     (1..=400).rev().find(|calls| f64::from(*calls) <= fit).unwrap_or(2)

@@ -1,5 +1,5 @@
-//! A server whose own work is next to nothing, so that what stands in front of it shows: one tool, `echo`, on stdio or
-//! over HTTP, in the era with sessions. Answers over HTTP are one JSON text in one write, on connections that stay.
+//! A server that does almost no work, so that the cost of a gateway shows: one tool, `echo`, on stdio or over HTTP, in
+//! the era with sessions. An answer over HTTP is one JSON text in one write, on a persistent connection.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 
 use crate::engine::Unmade;
 
-/// The argument that makes this program the server.
+/// Argument that makes this program the server.
 pub(crate) const CHILD: &str = "fast-server";
-/// The argument after it for the streams of the process; otherwise there is a port.
+/// Argument after it for stdio. Otherwise it is a port.
 pub(crate) const ON_STDIO: &str = "stdio";
 
-/// In the process of the server: answers until its input ends, or for ever.
+/// Runs the server in its own process until its input ends, or for ever.
 pub(crate) fn child(on: &str) -> Result<(), Unmade> {
     if on == ON_STDIO {
         return serve_lines();
     }
-    let port = on.parse().map_err(|_| Unmade::because(format!("`{on}` is no port")))?;
+    let port = on.parse().map_err(|_| Unmade::because(format!("`{on}` is not a port")))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     for connection in listener.incoming() {
         let connection = connection?;
-        // Its client has gone, or breaks the protocol: either way only this connection ends.
+        // Its client has gone, or breaks the protocol. Either way only this connection ends.
         thread::spawn(move || serve_connection(&connection));
     }
     Ok(())
@@ -80,7 +80,7 @@ enum Kind {
 }
 
 impl Request {
-    /// The head of the next request; none if the client has gone.
+    /// Reads the head of the next request. `None` if the client has gone.
     fn read(reader: &mut BufReader<&TcpStream>) -> io::Result<Option<Self>> {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
@@ -106,7 +106,7 @@ impl Request {
     }
 }
 
-/// A header with a session of its own. Which one a later request names makes no difference here.
+/// Returns a header with a new session. Later requests may name any session.
 fn session() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!("mcp-session-id: session-{}\r\n", NUMBER.fetch_add(1, Ordering::Relaxed))
@@ -117,7 +117,7 @@ struct Answer {
     begins_session: bool,
 }
 
-/// What is answered to a message, if anything is.
+/// Returns the answer to a message, if it has one.
 fn answer(message: &[u8]) -> Option<Answer> {
     let message: Value = serde_json::from_slice(message).ok()?;
     let id = message.get("id")?;
@@ -127,7 +127,7 @@ fn answer(message: &[u8]) -> Option<Answer> {
             json!({ "content": [{ "type": "text", "text": message.pointer("/params/arguments/message") }] })
         }
         "initialize" => json!({
-            // Whoever asks for an era without sessions is told the last one with them.
+            // A request for an era without sessions gets the last version with sessions.
             "protocolVersion": message
                 .pointer("/params/protocolVersion")
                 .and_then(Value::as_str)

@@ -1,10 +1,10 @@
-//! Who may ask for what.
+//! Authorization of requests.
 //!
-//! A page of a stranger can reach every port of this machine through its visitor's browser, so the name that is asked for and
-//! the page that asks are checked before anything else. Beyond that there are three kinds of token: those of clients, with
-//! which agents make calls, those of viewers, who see everything and do nothing, and that of the admin, which lets a person see
-//! and steer. As long as no client has a token, which is only so on the loopback interface, whoever is on this machine may
-//! call and look; steering needs the admin token even there, because agents run on this machine too.
+//! A malicious web page can reach every port of this machine through the browser of a visitor, so the host name and the
+//! origin of a request are checked first. There are three kinds of token. Client tokens let agents make calls. Viewer
+//! tokens allow reading everything and changing nothing. The admin token allows reading and changing. While no client
+//! token exists, which is possible on the loopback interface only, every local program may call and read. Changes
+//! require the admin token even there, because agents run on the same machine.
 
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
@@ -15,31 +15,31 @@ use steadfast_mcp::http::front::{
 
 use crate::problem::Problem;
 
-/// Who may ask for something.
+/// The permission that an endpoint requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// Whoever reaches us.
+    /// None.
     Anyone,
-    /// Whoever may make calls.
+    /// Permission to make calls.
     Caller,
-    /// Whoever may see what happens here.
+    /// Permission to read the state.
     Looker,
-    /// The person who runs this, and nobody else.
+    /// The admin token.
     Admin,
 }
 
-/// Who asks.
+/// The identity of a requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// The person who runs this.
+    /// The operator, with the admin token.
     Admin,
-    /// One who has the token of a client.
+    /// The holder of a client token.
     Client(Principal),
-    /// One who has the token of a viewer.
+    /// The holder of a viewer token.
     Viewer(ActorId),
-    /// Somebody on this machine, where clients need no token.
+    /// A local program, while no client token exists.
     Local,
-    /// Somebody without a token where one is needed.
+    /// A requester without a token where one is required.
     Stranger,
 }
 
@@ -55,38 +55,38 @@ impl Caller {
     }
 }
 
-/// What lets people in.
+/// The access rules of the API.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// The names that we may be asked for by.
+    /// The host names that requests may use.
     pub names: Names,
     /// The tokens of clients and viewers.
     pub tokens: Tokens,
-    /// Who can reach us at all.
+    /// The machines that can connect.
     pub reach: Reach,
-    /// The admin token; without one nobody can steer.
+    /// The admin token. Without one, no changes are possible.
     pub admin: Option<AdminToken>,
-    /// The user who runs this: the calls of those who need no token, and of the admin, are theirs unless an envelope names
-    /// somebody else.
+    /// The user who runs this process. Calls without a token, and calls of the admin, are made as this actor unless the
+    /// envelope names another.
     pub user: Option<ActorId>,
 }
 
-/// Who makes the calls of a request that do not say it.
+/// The actor of calls whose envelope names none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sender(pub(crate) Option<ActorId>);
 
-/// Who can reach us at all.
+/// The machines that can connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// Those on this machine. They need no token as long as no client has one.
+    /// Only this machine. No token is required while no client token exists.
     #[default]
     ThisMachine,
-    /// Others too.
+    /// Other machines too.
     Others,
 }
 
 impl Access {
-    /// Who asks for something that is for these.
+    /// Returns the identity of a requester if it has this permission.
     pub(crate) fn admit(&self, who: Who, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
         let caller = self.caller(uri, headers)?;
         who.admits(&caller)?;
@@ -98,7 +98,7 @@ impl Access {
         matches!(self.caller(uri, headers), Ok(Caller::Admin | Caller::Viewer(_)))
     }
 
-    /// Who makes the calls of this caller that do not say it.
+    /// Returns the actor of this requester's calls whose envelope names none.
     pub(crate) fn sender(&self, caller: &Caller) -> Sender {
         Sender(match caller {
             Caller::Client(principal) => Some(principal.actor.clone()),
@@ -107,11 +107,11 @@ impl Access {
         })
     }
 
-    /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.
+    /// Returns the identity of a requester. Refuses a foreign origin or host name, and an unknown token.
     fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
         self.names.admit(uri, headers).map_err(|why| Problem::new(why.status, "forbidden", why.text))?;
         if !is_of_our_page(uri, headers) {
-            return Err(Problem::forbidden("asked from a page that is not ours"));
+            return Err(Problem::forbidden("requests from this origin are not allowed"));
         }
         let Some(given) = bearer(headers) else {
             let is_open = self.reach == Reach::ThisMachine && !self.tokens.have_clients();
@@ -123,13 +123,14 @@ impl Access {
         match self.tokens.holder(given) {
             Some(Holder::Client(principal)) => Ok(Caller::Client(principal)),
             Some(Holder::Viewer(name)) => Ok(Caller::Viewer(name)),
-            None => Err(Problem::unauthorized("this token is not known here")),
+            None => Err(Problem::unauthorized("this token is not valid")),
         }
     }
 }
 
-/// Whether it was asked by a program, or by the page that we show ourselves. Pages of other programs on this machine pass where
-/// MCP clients are taken, which send what no page can send without asking first; here a page could call a tool blindly.
+/// Returns true if the request comes from a program or from the dashboard. Other local origins may send MCP requests,
+/// because browsers send those only after a preflight check. Here they are refused, because a page could call a tool
+/// without one.
 fn is_of_our_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest);
@@ -138,7 +139,7 @@ fn is_of_our_page(uri: &Uri, headers: &HeaderMap) -> bool {
 }
 
 impl Who {
-    /// Whether this one may.
+    /// Checks the permission of a requester.
     fn admits(self, caller: &Caller) -> Result<(), Problem> {
         match (self, caller) {
             (Self::Anyone, _)
@@ -146,25 +147,25 @@ impl Who {
             | (Self::Looker, Caller::Admin | Caller::Viewer(_) | Caller::Local)
             | (Self::Admin, Caller::Admin) => Ok(()),
             (Self::Admin, Caller::Client(_)) => {
-                Err(Problem::forbidden("the token of a client makes calls; to steer takes the admin token"))
+                Err(Problem::forbidden("a client token only allows calls; changes require the admin token"))
             }
-            (Self::Admin, Caller::Viewer(_)) => Err(Problem::forbidden(
-                "the token of a viewer changes nothing; to steer takes the admin token",
-            )),
+            (Self::Admin, Caller::Viewer(_)) => {
+                Err(Problem::forbidden("a viewer token only allows reading; changes require the admin token"))
+            }
             (Self::Caller, Caller::Viewer(_)) => {
-                Err(Problem::forbidden("the token of a viewer makes no calls; send that of a client"))
+                Err(Problem::forbidden("a viewer token only allows reading; calls require a client token"))
             }
             (Self::Admin, Caller::Local | Caller::Stranger) => Err(Problem::unauthorized(
-                "send the admin token: `Authorization: Bearer …`; it lies in the folder of the state as `admin-token`",
+                "changes require the admin token: send `Authorization: Bearer …` with the content of `admin-token` in the state folder",
             )),
             (Self::Caller, Caller::Stranger) => Err(Problem::unauthorized(
-                "send the token of a client: `Authorization: Bearer …`; it is set in [tokens.NAME] or STEADFAST_TOKEN",
+                "calls require a client token: send `Authorization: Bearer …`; tokens are set in [tokens.NAME] or STEADFAST_TOKEN",
             )),
             (Self::Looker, Caller::Client(_)) => Err(Problem::forbidden(
-                "the token of a client makes calls; to see what happens here takes that of a viewer or the admin token",
+                "a client token only allows calls; reading requires a viewer token or the admin token",
             )),
             (Self::Looker, Caller::Stranger) => Err(Problem::unauthorized(
-                "send the token of a viewer, or the admin token, which lies in the state folder: `Authorization: Bearer …`",
+                "reading requires a viewer token, or the admin token in the state folder: send `Authorization: Bearer …`",
             )),
         }
     }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_7_looking_needs_the_admin_token_unless_everybody_here_is_trusted() {
+    fn sf_7_reading_needs_a_token_unless_local_programs_are_trusted() {
         let (open, closed) = (access(false), access(true));
         assert_eq!(ask(&open, Who::Looker, &[]), Ok(()));
         assert_eq!(ask(&closed, Who::Looker, &[]), Err(StatusCode::UNAUTHORIZED));
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_7_steering_needs_the_admin_token_on_this_machine_too() {
+    fn sf_7_changes_need_the_admin_token_on_this_machine_too() {
         for access in [access(false), access(true)] {
             assert_eq!(ask(&access, Who::Admin, &[]), Err(StatusCode::UNAUTHORIZED));
             assert_eq!(ask(&access, Who::Admin, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_7_a_viewer_sees_and_neither_calls_nor_steers() {
+    fn sf_7_a_viewer_can_only_read() {
         let viewer = [(AUTHORIZATION, "Bearer watcher")];
         for access in [access(false), access(true)] {
             assert_eq!(ask(&access, Who::Looker, &viewer), Ok(()));
@@ -243,8 +244,8 @@ mod tests {
     }
 
     #[test]
-    fn sf_7_who_can_be_reached_by_others_is_open_to_nobody_without_a_token() {
-        // The last token of a client was taken away while it ran.
+    fn sf_7_a_token_is_required_if_other_machines_can_connect() {
+        // The last client token was removed while the process was running.
         let reached = Access { reach: Reach::Others, ..access(false) };
         assert_eq!(ask(&reached, Who::Looker, &[]), Err(StatusCode::UNAUTHORIZED));
         assert_eq!(ask(&reached, Who::Caller, &[]), Err(StatusCode::UNAUTHORIZED));

@@ -1,4 +1,4 @@
-//! How answers are written.
+//! Encoding of responses.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 use steadfast::redact;
 
-/// An answer in JSON. What is told here changes all the time, so nobody may keep it.
+/// Builds a JSON response. It must not be cached, because the state changes all the time.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
         Ok(text) => whole(status, "application/json", text),
@@ -22,7 +22,7 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     }
 }
 
-/// The same for a person or a program that looks: names that callers chose are shown without secrets.
+/// Builds a JSON response for operators: secrets in names that callers chose are redacted.
 pub(crate) fn shown(status: StatusCode, body: &impl Serialize) -> Response {
     match serde_json::to_string(body) {
         Ok(text) => whole(status, "application/json", redact::answer(&text).into_owned()),
@@ -32,10 +32,10 @@ pub(crate) fn shown(status: StatusCode, body: &impl Serialize) -> Response {
 
 /// The media type of server-sent events.
 pub(crate) const EVENTS: &str = "text/event-stream";
-/// How long a stream of them may be silent: whoever stands between must not take the connection for dead.
+/// The interval of keep-alive comments in a stream, so that proxies do not close it.
 pub(crate) const SILENT: Duration = Duration::from_secs(15);
 
-/// An answer of this type.
+/// Builds a response of this media type.
 pub(crate) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
@@ -46,7 +46,7 @@ pub(crate) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Body
     response
 }
 
-/// One event. What a tool said may be written over several lines, and is so again.
+/// Builds one event. A text with line breaks is written as several `data` lines.
 pub(crate) fn event(name: &str, content: &impl Serialize) -> Bytes {
     let text = serde_json::to_string(content).unwrap_or_else(|_| "null".to_owned());
     let mut event = format!("event: {name}\n");
@@ -59,7 +59,7 @@ pub(crate) fn event(name: &str, content: &impl Serialize) -> Bytes {
     event.into()
 }
 
-/// Whether the client wants its answer in this form.
+/// Returns true if the client accepts this media type.
 pub(crate) fn accepts(headers: &HeaderMap, form: &str) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted

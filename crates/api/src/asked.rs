@@ -1,4 +1,4 @@
-//! How what was asked is read: the path, what stands behind the `?`, the body.
+//! Parsing of requests: path, query and body.
 
 use std::error::Error as _;
 use std::fmt;
@@ -16,12 +16,12 @@ use steadfast_mcp::http::front::within;
 
 use crate::problem::Problem;
 
-/// The most bytes of what people say.
+/// The maximum size of a request body, in bytes.
 const LONGEST: usize = 64 << 10;
-/// How long a body may take on its way. Whoever never ends it would keep a connection from others.
+/// The time limit for a request body. A client that never ends its body would occupy a connection.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The one thing that a path names.
+/// The parameter of a path.
 pub(crate) struct Named(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
@@ -34,7 +34,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-/// What stands behind the `?`, read as this.
+/// The parsed query of a request.
 pub(crate) struct Asked<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
@@ -47,7 +47,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// A body in JSON, read as this.
+/// The parsed JSON body of a request.
 pub(crate) struct Said<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
@@ -60,7 +60,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
     }
 }
 
-/// Reads a whole number, however it is written: `23.0` is the same as `23`, as for JSON Schema.
+/// Reads a whole number in any notation: `23.0` is the same as `23`, as in JSON Schema.
 pub(crate) fn whole<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: TryFrom<i128>,
@@ -69,7 +69,7 @@ where
     deserializer.deserialize_any(Whole(PhantomData))
 }
 
-/// The same where nothing may stand there.
+/// Like [`whole`], for an optional number.
 pub(crate) fn whole_or_none<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: TryFrom<i128>,
@@ -132,13 +132,13 @@ impl<T: TryFrom<i128>> Visitor<'_> for Whole<T> {
     }
 }
 
-/// The whole of a body, if it is not too long and comes in time.
+/// Reads a body within a size and a time limit.
 pub(crate) async fn body(body: Body, longest: usize) -> Result<Bytes, Problem> {
     let too_large = || {
         let message = format!("the body is longer than {longest} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     };
-    // Whoever says beforehand that it is too long is not waited for.
+    // A declared size above the limit is refused at once.
     if usize::try_from(body.size_hint().lower()).ok().is_none_or(|told| told > longest) {
         return Err(too_large());
     }

@@ -1,6 +1,7 @@
-//! What happens, as it happens: server-sent events, one for each line that the log would have at its most talkative.
+//! Live events: server-sent events, one for each line of the log at its most verbose level.
 //!
-//! Whoever was away says what it has seen last, and goes on behind it. What is not kept any more is told as missed.
+//! A client that reconnects sends the id of the last event that it received, and continues after it. Events that are no
+//! longer stored are reported as missed.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -26,39 +27,39 @@ use crate::look::NamedTool;
 use crate::problem::Problem;
 use crate::{Answered, State};
 
-/// What can be followed.
+/// The endpoints for events.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(Method::GET, "/v1/events", "events", "What happens, as it happens", WHO, events)
+        Endpoint::new(Method::GET, "/v1/events", "events", "Streams events as they happen", WHO, events)
             .asks::<EventsAsked>()
             .heeds_only::<EventId>(
                 "Last-Event-ID",
-                "the last that you have seen; what happened since comes first",
+                "the id of the last event that you received; later events are sent first",
             )
-            .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS)
+            .gives_text("server-sent events, until you disconnect or your token is revoked", EVENTS)
             .or_unavailable(),
     ]
 }
 
-/// Who may follow them.
+/// The permission to follow events.
 const WHO: Who = Who::Looker;
 
-/// Which events are wanted.
+/// Filters for events.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventsAsked {
-    /// Those about what belongs to this tenant.
+    /// Only events of this tenant.
     tenant: Option<TenantId>,
-    /// Those about this tool: `namespace/tool`.
+    /// Only events of this tool: `namespace/tool`.
     tool: Option<NamedTool>,
-    /// Those of this name.
+    /// Only events of this name.
     event: Option<String>,
-    /// Those behind this one, as the header `Last-Event-ID` says it, for whoever cannot send one.
+    /// Only events after this id. For clients that cannot send the header `Last-Event-ID`.
     #[schemars(with = "Option<EventId>")]
     after: Option<String>,
 }
 
-/// The name of an event: the life of the process, and its number in it.
+/// The id of an event: an id of the process, and the number of the event in it.
 struct EventId;
 
 impl JsonSchema for EventId {
@@ -83,7 +84,7 @@ pub(crate) async fn events(
     let behind = last.or(asked.after.as_deref()).map(|id| number(feed, id)).transpose()?;
     let wanted = Wanted { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
     let counted = inner.around.streams.open(caller.follower())?;
-    // A first line at once: whoever connects knows that it is.
+    // A first line at once, so that the client sees the open connection.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
     let reader = feed.read(behind);
     let listening =
@@ -98,7 +99,7 @@ pub(crate) async fn events(
     Ok(whole(StatusCode::OK, EVENTS, Body::from_stream(stream)))
 }
 
-/// The number of an event, or none that was where it is one of another life of this process.
+/// Returns the number of an event, or 0 if the event is of an earlier process.
 fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
     let parts = id
         .split_once('-')
@@ -107,12 +108,12 @@ fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
         Some((life, number)) if life == feed.life() => Ok(number),
         Some(_) => Ok(0),
         None => Err(Problem::misread(format!(
-            "Last-Event-ID: `{id}` is the name of no event; send it as it came, or none to hear what happens from now on"
+            "Last-Event-ID: `{id}` is not a valid event id; send the id of an event unchanged, or none for events from now on"
         ))),
     }
 }
 
-/// One who listens, and what it was let in by.
+/// An open event stream, and the request that was authorized for it.
 struct Listening {
     reader: FeedReader,
     wanted: Wanted,
@@ -124,7 +125,7 @@ struct Listening {
 }
 
 impl Listening {
-    /// The next piece of the stream, as long as it may be heard: a token may be taken away while its holder listens.
+    /// Returns the next part of the stream. The stream ends when its token is revoked.
     async fn next(&mut self) -> Option<Bytes> {
         let piece = next(&mut self.reader, &self.wanted).await;
         self.access.admit(WHO, &self.uri, &self.headers).ok()?;
@@ -139,7 +140,7 @@ struct Wanted {
     event: Option<String>,
 }
 
-/// The next piece. A connection on which nothing is to be told is kept alive.
+/// Returns the next event that passes the filter, or a comment that keeps the connection alive.
 async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
     let silent = Instant::now() + SILENT;
     loop {

@@ -1,21 +1,20 @@
-//! Steadfast over plain HTTP, beside the MCP endpoints and in the same process: what there is to see and to
-//! steer, for programs and for people.
+//! The HTTP API of Steadfast, in the same process as the MCP endpoints, and the dashboard.
 //!
-//! | file | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `endpoint` | what a row is: what can be asked for, by whom, and what is answered; the rows stand beside their handlers |
-//! | `openapi` | the document that is made of them |
-//! | `access` | who may ask |
-//! | `calls` | calls of tools, and of those that hosts run themselves |
+//! | `endpoint` | descriptions of endpoints, which stand beside their handlers |
+//! | `openapi` | the OpenAPI document made from them |
+//! | `access` | authorization |
+//! | `calls` | calls of tools, including tools that the host runs |
 //! | `turns` | several calls that depend on each other |
-//! | `results` | texts of results that were too long for their callers |
-//! | `reports` | what hosts say of tools that they ran without us |
-//! | `events` | what happens, as it happens |
-//! | `look` | what there is to see, as one finds it over HTTP and with the command line |
-//! | `page` | the page for the person who runs it, which shows and steers by the same answers |
-//! | `steer` | what a person changes while it runs |
-//! | `asked` | how what was asked is read |
-//! | `problem`, `answer` | how things are said |
+//! | `results` | texts of large results |
+//! | `reports` | reports of hosts about tools that they ran without Steadfast |
+//! | `events` | live events |
+//! | `queries` | queries for operators, shared with the command line |
+//! | `page` | the dashboard, which uses the same endpoints |
+//! | `admin` | changes by operators |
+//! | `extractors` | parsing of requests |
+//! | `problem`, `encoding` | error responses, and encoding of responses |
 
 mod access;
 mod answer;
@@ -55,7 +54,7 @@ use steadfast_mcp::http::front::{EventStreams, is_encoded};
 use tower::ServiceExt as _;
 
 pub use access::{Access, Reach};
-/// The bodies of answers.
+/// The type of response bodies.
 pub use axum::body::Body as ResponseBody;
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
@@ -66,30 +65,30 @@ use crate::calls::Seal;
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
 
-/// The API of one running engine. Cheap to clone; all clones are one.
+/// The API of one running engine. Clones are cheap and share it.
 #[derive(Clone)]
 pub struct Api {
     router: Router,
     access: Access,
 }
 
-/// What a gateway has besides its engine.
+/// The parts of a gateway besides its engine.
 #[derive(Clone)]
 pub struct Around {
-    /// What can be called.
+    /// The tools that can be called.
     pub tools: Arc<dyn Shelf>,
-    /// The servers that it stands in front of, each once.
+    /// The upstream servers, each once.
     pub servers: Vec<Configured>,
-    /// Where its clients come in.
+    /// The MCP listeners of its clients.
     pub listeners: Vec<Arc<Listener>>,
-    /// Texts of results that are longer than callers are to be given.
+    /// Stores result texts that exceed the limit of their tool.
     pub large_results: Arc<LargeResults>,
-    /// The event streams that are followed, over MCP and here.
+    /// The open event streams, over MCP and in this API.
     pub streams: EventStreams,
 }
 
 impl Default for Around {
-    /// Nothing.
+    /// Returns a gateway without tools, servers and listeners.
     fn default() -> Self {
         let large_results = LargeResults::new(KeptBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
         Self {
@@ -102,7 +101,7 @@ impl Default for Around {
     }
 }
 
-/// What every answer is made from.
+/// The state of all handlers.
 #[derive(Clone)]
 pub(crate) struct State(Arc<Inner>);
 
@@ -115,12 +114,12 @@ struct Inner {
 }
 
 impl Api {
-    /// The API of this engine for whoever has access, without tools to call.
+    /// Creates the API of this engine, without tools to call.
     pub fn new(steadfast: Steadfast, access: Access) -> Self {
         Self::within(steadfast, access, Around::default())
     }
 
-    /// The same with all that a gateway has.
+    /// Creates the API with all parts of a gateway.
     pub fn within(steadfast: Steadfast, access: Access, around: Around) -> Self {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
@@ -157,8 +156,9 @@ impl Api {
         Self { router, access: own_access }
     }
 
-    /// Returns true if a request asks for health, or for what an operator or a viewer sees and an operator changes. A gateway
-    /// answers it even where it has no room for calls. Calls and event streams are not among them: they keep their connection.
+    /// Returns true if a request asks for health, or if it reads or changes the state with the admin token or that of a
+    /// viewer. A gateway handles it even if it has no room for calls. Calls and event streams are excluded, because
+    /// they keep their connection.
     pub fn is_essential<B>(&self, request: &http::Request<B>) -> bool {
         const LASTING: [&str; 2] = ["/v1/calls", "/v1/turns"];
         let path = request.uri().path();
@@ -170,8 +170,8 @@ impl Api {
         !is_lasting && self.access.is_operating(request.uri(), request.headers())
     }
 
-    /// Answers a request. Where its extensions have the [`Link`] of its connection, answers count as delivered when that
-    /// says so; otherwise when their bodies were taken.
+    /// Handles a request. If its extensions contain the [`Link`] of its connection, responses count as delivered when
+    /// that confirms it; otherwise when their bodies were taken.
     pub async fn respond<B>(&self, request: http::Request<B>) -> Response
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -190,11 +190,11 @@ impl Api {
 struct EndpointGuard {
     state: State,
     who: Who,
-    /// Its method and path.
+    /// The method and the path.
     name: Arc<str>,
     /// True if the endpoint reads a request body.
     takes_body: bool,
-    /// The query parameters that it takes; nothing where they are not looked at.
+    /// The query parameters of the endpoint. `None` if they are not checked.
     query: Option<Arc<[String]>>,
 }
 
@@ -214,7 +214,7 @@ impl EndpointGuard {
         if self.takes_body && is_encoded(headers) { Err(Problem::encoded()) } else { Ok(()) }
     }
 
-    /// Refuses parameters that the endpoint does not take: one that is misspelled would be passed over otherwise.
+    /// Refuses unknown query parameters: a misspelled one would be ignored otherwise.
     fn check_query(&self, uri: &Uri) -> Result<(), Problem> {
         let Some(known) = &self.query else { return Ok(()) };
         let Ok(Query(given)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return Ok(()) };
@@ -231,7 +231,8 @@ impl EndpointGuard {
     }
 }
 
-/// Lets in who may come in, and notes who it is. Whoever sends something over a connection has what came over it before.
+/// Authorizes a request and records the requester. A request also confirms the delivery of earlier responses on its
+/// connection.
 async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next: Next) -> Response {
     if let Some(link) = request.extensions().get::<Link>() {
         link.heard_something();
@@ -256,7 +257,7 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
     }
 }
 
-/// Everything that can be asked for.
+/// Returns all endpoints.
 fn endpoints() -> Vec<Endpoint> {
     [
         calls::endpoints(),

@@ -1,4 +1,4 @@
-//! Texts of results that were too long for their callers, in pages. Whoever made the call reads them, and nobody else.
+//! The whole texts of large results, in pages. Only the caller that made the call can read them.
 
 use axum::extract::{Extension, State as Shared};
 use http::{Method, StatusCode};
@@ -17,14 +17,14 @@ use crate::endpoint::Endpoint;
 use crate::problem::Problem;
 use crate::{Answered, State};
 
-/// What callers ask for to read the whole of a result.
+/// The endpoints for large results.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::GET,
             "/v1/results/{id}",
             "result",
-            "Gives a page of the text of a result that was shortened",
+            "Returns a page of the text of a shortened result",
             Who::Caller,
             result,
         )
@@ -33,11 +33,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// Which page of a text is wanted.
+/// Query parameters of a page.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResultAsked {
-    /// Where it begins, in bytes: `next` of the page before, or 0.
+    /// The offset of the page, in bytes: `next` of the previous page. The default is 0.
     #[schemars(range(max = 1073741824))]
     offset: Option<usize>,
 }
@@ -46,22 +46,22 @@ pub(crate) struct ResultAsked {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ResultView {
-    /// The name of the result.
+    /// The id of the result.
     pub id: String,
-    /// The bytes of the whole text.
+    /// The size of the whole text, in bytes.
     pub bytes: usize,
-    /// Where this page begins, in bytes.
+    /// The offset of this page, in bytes.
     pub offset: usize,
-    /// What to ask for as `offset` next; nothing at the end.
+    /// The `offset` of the next page. Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<usize>,
-    /// When the text is dropped.
+    /// Time at which the text is dropped.
     pub expires_at_ms: Timestamp,
-    /// The text of this page, as the tool gave it.
+    /// The text of this page, as the tool returned it.
     pub text: String,
 }
 
-/// Who reads the result of a call with this target.
+/// Returns the reader of the result of a call with this target.
 pub(crate) fn reader(target: &Target) -> Reader {
     Reader { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() }
 }
@@ -75,7 +75,7 @@ async fn result(
 ) -> Answered {
     let may_read = |own: &Reader| match &*caller {
         Caller::Client(Principal { actor, tenant }) => own.actor == *actor && own.tenant == *tenant,
-        // Who they call for stands in their envelopes, so all of these calls are theirs.
+        // They choose the actor of each envelope, so they may read the results of all actors.
         Caller::Admin | Caller::Local => true,
         Caller::Viewer(_) | Caller::Stranger => false,
     };
@@ -87,7 +87,7 @@ async fn result(
         }
         Err(ReadError::NoPage(why)) => Err(Problem::bad_request(why.to_string())),
         Err(ReadError::NotKept) => {
-            let why = "it was never yours, or is kept no longer; make the call again to get it anew";
+            let why = "it belongs to another caller or has expired; make the call again";
             Err(Problem::no_such("result", &id).because(&why))
         }
     }

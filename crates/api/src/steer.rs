@@ -1,4 +1,4 @@
-//! What a person changes while it runs. Every change is in the audit, with who made it.
+//! Changes by operators. Each change is written to the audit log, with the operator who made it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::look::{self, NamedTool};
 use crate::problem::Problem;
 use crate::{Answered, State};
 
-/// What a person can change. All of it is in the audit, with who and from where.
+/// The endpoints for changes. Each change is written to the audit log, with the operator and the surface.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let signed = |endpoint: Endpoint| endpoint.heeds(OPERATOR, WHO).heeds(SURFACE, WHERE);
     rows().into_iter().map(signed).collect()
@@ -41,85 +41,85 @@ fn rows() -> Vec<Endpoint> {
             Method::POST,
             "/v1/breakers/{key}",
             "steerBreaker",
-            "Opens or resets one",
+            "Forces a circuit breaker open, or resets it",
             Who::Admin,
             breaker,
         )
         .asks::<Whose>()
         .takes::<Turn>()
-        .gives::<Steered>("how it stands now"),
+        .gives::<Steered>("the new state"),
         Endpoint::new(
             Method::POST,
             "/v1/trust/{key}/reset",
             "resetTrust",
-            "Forgives a tool",
+            "Restores trust in a tool",
             Who::Admin,
             trust,
         )
         .asks::<Whose>()
-        .gives::<TrustChanged>("it is trusted again")
+        .gives::<TrustChanged>("trust is restored")
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
             "/v1/trust/{key}/recover",
             "approveRecovery",
-            "Lets a tool earn its trust back",
+            "Lets a tool recover trust",
             Who::Admin,
             recover,
         )
         .asks::<Whose>()
-        .gives::<TrustChanged>("it runs without approval, and is trusted after enough successes")
+        .gives::<TrustChanged>("it runs without approval, and is trusted after enough successful calls")
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
             "/v1/approvals/{id}",
             "answerApproval",
-            "Answers one",
+            "Answers an approval request",
             Who::Admin,
             approve,
         )
         .asks::<Whose>()
         .takes::<Answer>()
-        .gives::<Answering>("it is answered")
+        .gives::<Answering>("the request is answered")
         .or_conflict()
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
             "/v1/guard/reset",
             "resetGuard",
-            "Sets a conversation free that the guard stops",
+            "Releases a session that the loop guard stops",
             Who::Admin,
             guard,
         )
         .asks::<Whose>()
         .takes::<Freeing>()
-        .gives::<Freed>("it is free")
+        .gives::<Freed>("the session is released")
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
             "/debug/tool-reliability",
             "debugToolReliability",
-            "The same by one name: holds a breaker open, resets one, forgets records",
+            "Opens or resets a circuit breaker, or deletes records, in one endpoint",
             Who::Admin,
             debug,
         )
         .asks::<Whose>()
         .takes::<Debug>()
-        .gives::<Debugged>("it is done")
+        .gives::<Debugged>("the action is done")
         .reads_the_store(),
-        Endpoint::new(Method::DELETE, "/v1/records", "flush", "Forgets records", Who::Admin, flush)
+        Endpoint::new(Method::DELETE, "/v1/records", "flush", "Deletes records", Who::Admin, flush)
             .asks::<Forgotten>()
-            .gives::<Removed>("they are forgotten")
+            .gives::<Removed>("the records are deleted")
             .reads_the_store(),
         Endpoint::new(
             Method::POST,
             "/v1/state/accept",
             "acceptLoss",
-            "Accepts that records are lost, so that calls with a key run again",
+            "Accepts a loss of records, so that calls with an idempotency key run again",
             Who::Admin,
             accept_loss,
         )
-        .gives::<AcceptedLoss>("the loss that is accepted, if there was one")
+        .gives::<AcceptedLoss>("the accepted loss, if there was one")
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
@@ -130,30 +130,30 @@ fn rows() -> Vec<Endpoint> {
             resolve,
         )
         .takes::<ResolveRequest>()
-        .gives::<ResolveResponse>("it counts as you say")
+        .gives::<ResolveResponse>("the outcome is resolved")
         .or_conflict()
         .reads_the_store(),
         Endpoint::new(
             Method::PUT,
             "/v1/switches",
             "switch",
-            "Turns switches, until we are started again",
+            "Sets switches until the gateway restarts",
             Who::Admin,
             switches,
         )
         .takes::<Switching>()
-        .gives::<Switches>("how they stand now"),
+        .gives::<Switches>("the new state"),
     ]
 }
 
-/// Who steers: whoever has the admin token, by the name that they give.
+/// The operator who makes a change: the holder of the admin token, with the name in the request.
 pub(crate) struct Admin(By);
 
 impl<S: Send + Sync> FromRequestParts<S> for Admin {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // Whoever asks within this process says itself who it is; no request from outside can bring that.
+        // A caller in this process sets its operator itself; no request from outside can set this extension.
         if let Some(by) = parts.extensions.get::<By>() {
             return Ok(Self(by.clone()));
         }
@@ -162,7 +162,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Admin {
     }
 }
 
-/// Which of our own surfaces asks, as it says itself. Nothing is decided by it.
+/// Returns the surface of Steadfast that the request names. No decision depends on it.
 fn surface(headers: &HeaderMap) -> Surface {
     match headers.get(SURFACE).map(HeaderValue::as_bytes) {
         Some(b"cli") => Surface::Cli,
@@ -171,61 +171,61 @@ fn surface(headers: &HeaderMap) -> Surface {
     }
 }
 
-/// The header in which a person says who they are.
+/// The header with the name of the operator.
 const OPERATOR: &str = "X-Operator";
-const WHO: &str = "your name, for the audit; `admin` without it";
-/// The header in which the command line and the page say what they are.
+const WHO: &str = "your name, for the audit log; the default is `admin`";
+/// The header in which the command line and the dashboard name themselves.
 const SURFACE: &str = "Steadfast-Surface";
-const WHERE: &str = "`cli` or `dashboard`, where it is one of ours that asks, for the audit";
+const WHERE: &str = "`cli` or `dashboard`, for the audit log";
 
 fn named(headers: &HeaderMap) -> Option<&str> {
     headers.get(OPERATOR)?.to_str().ok().filter(|name| !name.trim().is_empty())
 }
 
-/// Whose data it is about.
+/// The tenant of a request.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Whose {
-    /// That of this tenant; otherwise what belongs to none.
+    /// The tenant. By default, data of no tenant.
     #[schemars(with = "Option<TenantId>")]
     tenant: Option<String>,
 }
 
 impl Whose {
-    /// The tenant of this name.
+    /// Creates the parameter from a name.
     pub(crate) const fn of(tenant: Option<String>) -> Self {
         Self { tenant }
     }
 
-    /// The tenant, if one is named.
+    /// Parses the tenant.
     pub(crate) fn read(self) -> Result<Option<TenantId>, Problem> {
         let tenant = self.tenant.map(TenantId::new).transpose();
         tenant.map_err(|why| Problem::bad_request(format!("tenant: {why}")))
     }
 }
 
-/// A person's answer to a request.
+/// The decision about an approval request.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "decision", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
-    /// This call may run.
+    /// Approve this call.
     Once {},
-    /// Such calls may run in this conversation.
+    /// Approve equal calls in this session.
     Session {},
-    /// Such calls may run for so long.
+    /// Approve equal calls for this time.
     Time {
-        /// `30m`, `8h`.
+        /// The duration: `30m`, `8h`.
         #[serde(rename = "for")]
         #[schemars(with = "Span")]
         span: String,
     },
-    /// This call may run, and the tool that asks may earn its trust back from now on.
+    /// Approve this call, and let the tool recover trust from now on.
     Recover {},
-    /// It may not run.
+    /// Deny this call.
     Deny {},
 }
 
-/// A length of time as it is written: `30m`, `8h`.
+/// A duration as text: `30m`, `8h`.
 struct Span;
 
 impl JsonSchema for Span {
@@ -238,10 +238,10 @@ impl JsonSchema for Span {
     }
 }
 
-/// What came of an answer.
+/// The response to a decision.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Answering {
-    /// Whether such calls may run now.
+    /// True if such calls may run now.
     pub granted: bool,
 }
 
@@ -269,7 +269,7 @@ pub(crate) async fn approve(
         }
         Err(AnswerError::Store(error)) => Err(error.into()),
         Err(AnswerError::NotDecided(why)) if why.is_gone() => Err(Problem::not_found(format!(
-            "there is no pending approval `{}`: it was answered, it has expired, or it made room for newer ones",
+            "there is no pending approval `{}`: it was answered, has expired, or was dropped for newer ones",
             number.0
         ))),
         Err(AnswerError::NotDecided(why)) => {
@@ -278,18 +278,18 @@ pub(crate) async fn approve(
     }
 }
 
-/// What a breaker shall do.
+/// A change of a circuit breaker.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "to", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Turn {
-    /// Refuse every call, for so long or until it is reset.
+    /// Force it open, for this time or until it is reset.
     Open {
-        /// `30m`, `8h`.
+        /// The duration: `30m`, `8h`.
         #[serde(rename = "for")]
         #[schemars(with = "Option<Span>")]
         span: Option<String>,
     },
-    /// Let calls through, and forget what was counted.
+    /// Close it and reset its counts.
     Reset {},
 }
 
@@ -320,29 +320,29 @@ async fn turned(
     Ok(engine.steer_breaker(tenant, key, steer, by).await)
 }
 
-/// The most digits of a span, so that all of them fit in every unit.
+/// The maximum number of digits in a duration, so that it fits in every unit.
 const LONGEST_NUMBER: usize = 11;
 
-/// When a span ends that begins now.
+/// Returns the time at which a duration from now ends.
 fn end_of(span: &str, engine: &Engine) -> Result<Timestamp, Problem> {
-    let wrong = || Problem::misread(format!("for: `{span}` is no length of time, such as 30m or 8h"));
+    let wrong = || Problem::misread(format!("for: `{span}` is not a valid duration, such as 30m or 8h"));
     let is_short = span.bytes().take_while(u8::is_ascii_digit).count() <= LONGEST_NUMBER;
     let length = parse_span(span).filter(|_| is_short && !span.contains(' ')).ok_or_else(wrong)?;
     Ok(engine.now() + length)
 }
 
-/// A conversation that is set free.
+/// A session to release from the loop guard.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Freeing {
-    /// Which one; nothing for the calls that belong to none.
+    /// The session key. Without it, calls of no session.
     session: Option<SessionKey>,
 }
 
-/// What was stopped in a conversation and is not any more.
+/// The loops that are no longer stopped.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Freed {
-    /// Each as it stood.
+    /// The former state of each.
     pub freed: Vec<Stopped>,
 }
 
@@ -357,27 +357,27 @@ pub(crate) async fn guard(
     Ok(shown(StatusCode::OK, &Freed { freed }))
 }
 
-/// What is to be done about the reliability of tools.
+/// An action on the reliability of tools.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Debug {
-    /// Refuse every call of a tool, for so long or until it is reset.
+    /// Force the circuit breaker of a tool open, for this time or until it is reset.
     ForceOpen {
-        /// `namespace/tool`.
+        /// The tool: `namespace/tool`.
         #[schemars(with = "NamedTool")]
         tool: String,
-        /// `30m`, `8h`.
+        /// The duration: `30m`, `8h`.
         #[serde(rename = "for")]
         #[schemars(with = "Option<Span>")]
         span: Option<String>,
     },
-    /// Let the calls of a tool through again.
+    /// Reset the circuit breaker of a tool.
     Reset {
-        /// `namespace/tool`.
+        /// The tool: `namespace/tool`.
         #[schemars(with = "NamedTool")]
         tool: String,
     },
-    /// Forget records: of a key, which names one whosever it is, or the finished ones of a tool or conversation.
+    /// Delete records: one by its key, for any tenant, or the finished ones of a tool or session.
     #[schemars(extend("anyOf" = [
         { "required": ["key"], "properties": {
             "key": { "type": "string" }, "tool": { "type": "null" }, "session": { "type": "null" },
@@ -386,25 +386,25 @@ pub enum Debug {
         { "required": ["session"], "properties": { "session": { "type": "string" }, "key": { "type": "null" } } },
     ]))]
     Flush {
-        /// This one, whatever became of it.
+        /// The record with this key, in any state.
         #[schemars(with = "Option<Digest>")]
         key: Option<String>,
-        /// The finished ones of this tool: `namespace/tool`.
+        /// The finished records of this tool: `namespace/tool`.
         #[schemars(with = "Option<NamedTool>")]
         tool: Option<String>,
-        /// The finished ones of this conversation.
+        /// The finished records of this session.
         #[schemars(with = "Option<SessionKey>")]
         session: Option<String>,
     },
 }
 
-/// What was done.
+/// The result of the action.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Debugged {
-    /// How the breaker stands now.
+    /// The new state of the circuit breaker.
     Breaker(Box<Steered>),
-    /// How many records were forgotten.
+    /// The number of deleted records.
     Forgotten(u64),
 }
 
@@ -424,10 +424,10 @@ pub(crate) async fn debug(
         Debug::ForceOpen { tool, span } => breaker(&tool, whose, Turn::Open { span }).await?,
         Debug::Reset { tool } => breaker(&tool, whose, Turn::Reset {}).await?,
         Debug::Flush { key: None, tool: None, session: None } => {
-            return Err(Problem::bad_request("say which: key, tool or session"));
+            return Err(Problem::bad_request("specify key, tool or session"));
         }
         Debug::Flush { key, tool, session } => {
-            // A key names its record, whosever it is.
+            // A key identifies its record without a tenant.
             let tenant = if key.is_some() { None } else { whose.tenant };
             let which = Forgotten { key, tool, session, tenant };
             Debugged::Forgotten(engine.flush(&which.read()?, &by).await?)
@@ -436,7 +436,7 @@ pub(crate) async fn debug(
     Ok(shown(StatusCode::OK, &done))
 }
 
-/// What was changed in the trust of tools.
+/// The response to a change of trust.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TrustChanged {
     /// The tools that were changed. Empty for a domain and for `*`.
@@ -519,7 +519,7 @@ pub(crate) async fn recover(
     Ok(shown(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
 }
 
-/// Which records are forgotten: one by its key, or the finished ones that fit everything else that is named.
+/// The records to delete: one by its key, or the finished ones that match all other parameters.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = [
@@ -527,24 +527,24 @@ pub(crate) async fn recover(
     { "minProperties": 1, "properties": { "key": false } },
 ]))]
 pub struct Forgotten {
-    /// This one, whatever became of it.
+    /// The record with this key, in any state.
     #[schemars(with = "Option<Digest>")]
     key: Option<String>,
-    /// The finished ones of this tool: `namespace/tool`.
+    /// The finished records of this tool: `namespace/tool`.
     #[schemars(with = "Option<NamedTool>")]
     tool: Option<String>,
-    /// The finished ones of this conversation.
+    /// The finished records of this session.
     #[schemars(with = "Option<SessionKey>")]
     session: Option<String>,
-    /// The finished ones of this tenant.
+    /// The finished records of this tenant.
     #[schemars(with = "Option<TenantId>")]
     tenant: Option<String>,
 }
 
-/// How many records were forgotten.
+/// The response to a deletion of records.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Removed {
-    /// So many.
+    /// The number of deleted records.
     pub forgotten: u64,
 }
 
@@ -558,7 +558,7 @@ pub(crate) async fn flush(
 }
 
 impl Forgotten {
-    /// What is meant, or what is wrong with it.
+    /// Returns the selection, or the error.
     fn read(self) -> Result<Flush, Problem> {
         let bad = |why: String| Problem::misread(why);
         match self {
@@ -566,7 +566,7 @@ impl Forgotten {
                 Ok(Flush::Key(read_key(&key).map_err(bad)?))
             }
             Self { key: None, tool: None, session: None, tenant: None } => {
-                Err(bad("say which: key=, tool=, session= or tenant=".to_owned()))
+                Err(bad("specify key=, tool=, session= or tenant=".to_owned()))
             }
             Self { key: None, tool, session, tenant } => Ok(Flush::Finished(Selection {
                 tool: tool.as_deref().map(look::tool).transpose().map_err(bad)?,
@@ -577,15 +577,15 @@ impl Forgotten {
                 tenant: tenant.map(TenantId::new).transpose().map_err(|why| bad(format!("tenant: {why}")))?,
                 open: false,
             })),
-            Self { key: Some(_), .. } => Err(bad("key= stands alone".to_owned())),
+            Self { key: Some(_), .. } => Err(bad("key= cannot be combined with other parameters".to_owned())),
         }
     }
 }
 
-/// A loss of records that is accepted.
+/// The response to accepting a loss of records.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AcceptedLoss {
-    /// The loss; nothing where no record was lost.
+    /// The accepted loss. `null` if no record was lost.
     pub accepted: Option<RecordLoss>,
 }
 
@@ -594,18 +594,18 @@ pub(crate) async fn accept_loss(Shared(State(inner)): Shared<State>, Admin(by): 
     Ok(shown(StatusCode::OK, &AcceptedLoss { accepted }))
 }
 
-/// What is known of a call whose outcome is not.
+/// The resolution of an unknown outcome.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveRequest {
-    /// Whether it had its effect.
+    /// True if the call had its effect.
     ran: bool,
 }
 
-/// That an unknown outcome is resolved.
+/// The response to a resolution.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct ResolveResponse {
-    /// Always true: otherwise there is another answer.
+    /// Always true. A failed request returns an error instead.
     pub resolved: bool,
 }
 
@@ -625,7 +625,7 @@ pub(crate) async fn resolve(
     }
 }
 
-/// The call cannot count as not run yet.
+/// Builds the error for a call that cannot be resolved as not run yet.
 fn not_settled(left: Option<Duration>) -> Problem {
     let problem = |when: &str| {
         let message =
@@ -645,19 +645,19 @@ fn read_key(text: &str) -> Result<Key, String> {
     digest.map(Key).ok_or_else(|| "a key is 64 hexadecimal digits".to_owned())
 }
 
-/// Switches to turn; those that are not named stay.
+/// The switches to change. Absent ones keep their value.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the mechanisms, by name")]
 pub struct Switching {
-    /// Everything together.
+    /// All mechanisms.
     pub all: Option<Mode>,
     pub dedupe: Option<Mode>,
     pub retry: Option<Mode>,
     pub breaker: Option<Mode>,
     pub guard: Option<Mode>,
     pub trust: Option<Mode>,
-    /// Whether keys are computed for calls that bring none.
+    /// True to compute keys for calls without one.
     pub derive: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! Turns over plain HTTP: a plan comes in, its calls are made, and what could be done by the deadline goes out.
+//! Turns over plain HTTP: runs the calls of a plan and returns the results so far at the deadline.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,28 +29,23 @@ use crate::problem::Problem;
 use crate::results::reader;
 use crate::{Answered, Inner, State};
 
-/// What agents ask for to have several calls made.
+/// The endpoints for turns.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::POST,
             "/v1/turns",
             "runTurn",
-            "Makes several calls that depend on each other, and gives what could be done by the deadline",
+            "Runs several calls that depend on each other, and returns the results at the deadline",
             Who::Caller,
             run,
         )
         .asks::<CallAsked>()
-        .heeds(
-            "Accept",
-            "`text/event-stream` for events: `event` for each that happens, and at the end `result`",
-        )
+        .heeds("Accept", "`text/event-stream` for events: `event` for each event, and a final `result`")
         .takes::<TurnEnvelope>()
-        .gives::<Turned>("it is over: how, is in `status`, and for each call in `outcome`")
-        .gives_text("the turn as events", EVENTS)
-        .or_contradiction(
-            "the parts of the plan do not fit each other, or a strict request has unknown fields",
-        )
+        .gives::<Turned>("the turn has ended, with its `status` and the `outcome` of each call")
+        .gives_text("the events of the turn", EVENTS)
+        .or_contradiction("the plan is inconsistent, or a strict request has unknown fields")
         .or_conflict()
         .or_overloaded()
         .reads_the_store(),
@@ -58,23 +53,23 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::POST,
             "/v1/turns/{id}/cancel",
             "cancelTurn",
-            "Withdraws a turn that runs in this process, by its name or its trace",
+            "Cancels a turn that runs in this process, by its name or its trace id",
             Who::Caller,
             cancel,
         )
-        .gives::<TurnWithdrawn>("nothing more of it starts, and what runs is told to stop"),
+        .gives::<TurnWithdrawn>("no further call starts, and calls in flight are asked to stop"),
     ]
 }
 
-/// That a turn is withdrawn.
+/// The response to the cancellation of a turn.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct TurnWithdrawn {
-    /// How many of this name there were.
+    /// The number of turns with this name or trace that were cancelled.
     pub withdrawn: usize,
 }
 
-/// `POST /v1/turns`. Whoever goes away before the answer leaves what runs to the engine; nothing else of the turn begins
-/// until it is submitted again.
+/// `POST /v1/turns`. If the client disconnects, the engine decides about calls in flight. No other call of the turn
+/// starts until the turn is submitted again.
 async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
     let wants_events = accepts(request.headers(), EVENTS);
     let (plan, options) = read(request).await?;
@@ -85,7 +80,7 @@ async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered 
     Ok(answer(StatusCode::OK, &turned(&inner, plan, options).await?))
 }
 
-/// What came of a turn, as its caller is given it.
+/// Runs a turn and shortens large results.
 async fn turned(inner: &Inner, plan: Arc<Plan>, options: TurnOptions) -> Result<Turned, TurnRefused> {
     let (engine, reader) = (inner.steadfast.engine(), reader(&options.target));
     let mut turned = engine.turn(plan, inner.around.tools.clone(), options).await?;
@@ -94,7 +89,7 @@ async fn turned(inner: &Inner, plan: Arc<Plan>, options: TurnOptions) -> Result<
     Ok(turned)
 }
 
-/// The plan that a request brings, and for whom.
+/// Reads the plan of a request and its options.
 async fn read(request: Request) -> Result<(Plan, TurnOptions), Problem> {
     let (mut parts, content) = request.into_parts();
     let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
@@ -126,7 +121,7 @@ impl From<TurnRefused> for Problem {
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// `POST /v1/turns/{id}/cancel`. A client withdraws its own.
+/// `POST /v1/turns/{id}/cancel`. A client can cancel its own turns only.
 async fn cancel(
     Shared(State(inner)): Shared<State>,
     caller: axum::Extension<Caller>,
@@ -142,18 +137,18 @@ async fn cancel(
     }
 }
 
-/// A turn as events while it is under way. What refuses it is answered as without events.
+/// Runs a turn as an event stream. A refused turn gets an ordinary error response.
 async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) -> Answered {
     let (tell, mut told) = unbounded_channel();
     options.follower = Some(tell);
-    // In a task of its own: a client that reads slowly must not hold up its turn.
+    // In its own task: a client that reads slowly must not delay the turn.
     let mut turn = Task(tokio::spawn(async move { turned(&inner, plan, options).await }));
-    // One that is refused has no beginning.
+    // A refused turn has no first event.
     let Some(first) = told.recv().await else {
         return match (&mut turn.0).await {
             Ok(turned) => Ok(answer(StatusCode::OK, &turned?)),
             Err(_) => {
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the turn could not begin"))
+                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the turn could not start"))
             }
         };
     };
@@ -165,15 +160,15 @@ async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) ->
     Ok(whole(StatusCode::OK, EVENTS, Body::from_stream(events)))
 }
 
-/// A turn that is followed to its end.
+/// The event stream of a turn.
 struct Following {
     first: Option<Event>,
     told: UnboundedReceiver<Event>,
-    /// Nothing once the result was told.
+    /// `None` after the result was sent.
     turn: Option<Task>,
 }
 
-/// The turn. Whoever goes away drops it.
+/// The task of a turn. If the client disconnects it is aborted.
 struct Task(JoinHandle<Result<Turned, TurnRefused>>);
 
 impl Drop for Task {
@@ -193,7 +188,7 @@ impl Following {
             Some(told) = self.told.recv() => Some(event("event", &EventView::from(told))),
             turned = turn => {
                 self.turn = None;
-                // One that panicked has no result, and its stream just ends.
+                // A turn that panicked has no result, and its stream just ends.
                 turned.ok()?.ok().map(|turned| event("result", &turned))
             }
             () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),

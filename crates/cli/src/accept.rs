@@ -1,4 +1,4 @@
-//! `steadfast state accept`: an operator knows that records are lost, and lets calls run again.
+//! `steadfast state accept`: an operator accepts that records are lost, and lets calls run again.
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -8,14 +8,15 @@ use crate::output;
 use crate::reach::{self, Ask, Need, Ways};
 use crate::seen;
 
-/// What can be done about the state as a whole.
+/// Commands for the state as a whole.
 #[derive(Debug, Subcommand)]
 pub(crate) enum State {
-    /// Accepts that committed records are lost: calls with an idempotency key run again, also those that ran before.
+    /// Accepts that committed records are lost: calls with an idempotency key run again, including calls that already
+    /// ran.
     Accept(Ways),
 }
 
-/// `steadfast state accept`.
+/// Runs `steadfast state accept`.
 pub(crate) fn run(State::Accept(ways): &State) -> Result<(), Failure> {
     let answer = reach::with(ways, Need::WhatIsThere, async |reach| {
         Ok(reach.ask(Ask::post("/v1/state/accept", None)).await?)

@@ -1,6 +1,7 @@
-//! `steadfast approvals`, `approve` and `deny`: a person's answer to calls that need one.
+//! `steadfast approvals`, `approve` and `deny`: decisions of an operator about calls that wait for approval.
 //!
-//! It does not matter whether a gateway runs. One that does hears of it at once, and a call that waits goes on.
+//! The commands work with and without a running gateway. A running gateway sees the decision at once and continues the
+//! call that waits.
 
 use std::time::Duration;
 
@@ -22,11 +23,11 @@ pub(crate) struct List {
     whose: Whose,
 }
 
-/// Whose data it is about.
+/// Tenant that a command is about.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Whose {
-    /// The tenant. Without it lists show those of every tenant and `--all` means every tenant, while a single change is
-    /// about what belongs to no tenant.
+    /// The tenant. Without it, lists show those of every tenant, `--all` means every tenant, and a single change is
+    /// about data that belongs to no tenant.
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
 }
@@ -37,18 +38,18 @@ pub(crate) struct Approve {
     ways: Ways,
     #[command(flatten)]
     whose: Whose,
-    /// The request, as `steadfast approvals` numbers it.
+    /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
-    /// One call with exactly these arguments; so it is without any of the others.
+    /// Approve one call with exactly these arguments. This is the default.
     #[arg(long, conflicts_with_all = ["session", "span", "recover"])]
     once: bool,
-    /// All such calls of the same conversation, for a day at the longest.
+    /// Approve all such calls of the same session, for at most a day.
     #[arg(long, conflicts_with_all = ["span", "recover"])]
     session: bool,
-    /// All such calls for so long: `30m`, `8h`.
+    /// Approve all such calls for this long: `30m`, `8h`.
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "recover")]
     span: Option<String>,
-    /// One call, and the tool that asks earns its trust back from now on.
+    /// Approve one call, and start the recovery of trust in its tool.
     #[arg(long)]
     recover: bool,
 }
@@ -59,11 +60,11 @@ pub(crate) struct Deny {
     ways: Ways,
     #[command(flatten)]
     whose: Whose,
-    /// The request, as `steadfast approvals` numbers it.
+    /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
 }
 
-/// `steadfast approvals`.
+/// Runs `steadfast approvals`.
 pub(crate) fn list(options: &List) -> Result<(), Failure> {
     let waiting = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
         waiting(reach, options.whose.tenant.as_deref()).await
@@ -82,18 +83,18 @@ pub(crate) fn list(options: &List) -> Result<(), Failure> {
             true => ", with `--tenant NAME` where the list names a tenant",
             false => "",
         };
-        output::remark(&format!("answer with `steadfast approve ID` or `steadfast deny ID`{whose}"));
+        output::remark(&format!("decide with `steadfast approve ID` or `steadfast deny ID`{whose}"));
     }
     Ok(())
 }
 
-/// The requests of this tenant, or of all.
+/// Returns the requests of this tenant, or of all.
 async fn waiting(reach: &Reach, tenant: Option<&str>) -> Result<Value, Failure> {
     let tenants = reach.tenants(tenant).await?;
     Ok(reach.ask_each(Ask::get("/v1/approvals"), &tenants).await?)
 }
 
-/// `steadfast approve`.
+/// Runs `steadfast approve`.
 pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
     let decision = match &options.span {
         Some(span) => {
@@ -111,10 +112,10 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
         Some(span) => format!("approved: calls of {such} for {span}"),
         None if options.session && request.get("session").is_none_or(Value::is_null) => {
             format!(
-                "approved: one call of {tool}; it belongs to no conversation that more could be allowed for"
+                "approved: one call of {tool}; it has no session for which more calls could be approved"
             )
         }
-        None if options.session => format!("approved: calls of {such} in the same conversation"),
+        None if options.session => format!("approved: calls of {such} in the same session"),
         None if options.recover => format!("approved: one call of {tool}; it is recovering"),
         None => format!("approved: one call of {tool} with exactly these arguments"),
     };
@@ -122,7 +123,7 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `steadfast deny`.
+/// Runs `steadfast deny`.
 pub(crate) fn deny(options: &Deny) -> Result<(), Failure> {
     let request = answer(&options.ways, &options.whose, options.id, json!({ "decision": "deny" }))?;
     let tool = request.get("tool").map(seen::tool).unwrap_or_default();
@@ -138,12 +139,12 @@ fn tell(as_json: bool, id: u64, answer: &str, said: &str) {
     }
 }
 
-/// Answers a request; gives what it was about.
+/// Decides a request. Returns the request.
 fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value, Failure> {
     let tenant = whose.tenant.as_deref();
     let gone = || {
         Failure::World(format!(
-            "there is no request {id} any more: it was answered, or it has expired. `steadfast approvals` shows what waits"
+            "there is no request {id} any more: it was decided, or it has expired. Run `steadfast approvals` to list pending requests"
         ))
     };
     reach::with(ways, Need::WhatIsThere, async |reach| {
@@ -167,15 +168,15 @@ fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value,
     })
 }
 
-/// How long something shall last that a person says.
+/// Parses a duration from the command line.
 pub(crate) fn length(text: &str, what: &str) -> Result<Duration, Failure> {
     let span = parse_span(text).filter(|span| !span.is_zero() && *span <= LONGEST);
     span.ok_or_else(|| {
         Failure::Usage(format!(
-            "`--for {text}` is no time that a {what} can last: write 30m, 8h, 2d; at most 365d"
+            "`--for {text}` is not a valid duration of a {what}: write 30m, 8h, 2d; at most 365d"
         ))
     })
 }
 
-/// The longest that is said at once.
+/// Maximum duration.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);

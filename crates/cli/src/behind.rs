@@ -1,4 +1,4 @@
-//! A server that is wanted behind us: as the command line gives it, or as the configuration does.
+//! The server behind the gateway, from the command line or the configuration.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,11 +17,11 @@ use steadfast_process::{Environment, Launch, Leash, Patience, Supervisor};
 
 use crate::failure::Failure;
 
-/// The most servers of one kind where each session has its own and nobody said how many there may be.
+/// Default for the maximum number of processes of a server with one process for each session.
 const MOST_SESSIONS: usize = 64;
 
-/// A server that is started by this command. Everything that we were given is meant for it, but for what is meant for us: that
-/// may be the token by which clients come in, or the secret of the store.
+/// Returns a server that this command starts. It gets the whole environment except the variables of Steadfast itself:
+/// these may hold the token of the clients, or the secret of the store.
 pub(crate) fn of_command(
     command: &[OsString],
     name: Option<Namespace>,
@@ -29,13 +29,13 @@ pub(crate) fn of_command(
 ) -> Result<Configured, Failure> {
     let environment = Environment::inherited_and(without_tokens(env::vars_os(), config), &BTreeMap::new());
     let launch = Launch { environment, ..launch_of_command(command)? };
-    // Without a name it has one that says what it runs.
+    // A server without a name gets one made from its command.
     let identity = name.is_some().then(|| identity_of_command(&launch));
     let name = name.unwrap_or_else(|| namespace_of(&launch));
     Ok(alone(name, child(launch, leash()?, RestartPolicy::default())).identified(identity))
 }
 
-/// What tells a server from others of its name: what it runs.
+/// Returns the identity that distinguishes a server from others with its name: its command.
 fn identity_of_command(launch: &Launch) -> ServerIdentity {
     let words = || std::iter::once(&launch.program).chain(&launch.args);
     let (mut all, mut program) = (Vec::new(), Vec::new());
@@ -60,10 +60,10 @@ fn identity(all: &[u8], program: &[u8], runs: &str) -> ServerIdentity {
     ServerIdentity { digest, program, runs: redact::excerpt(runs, LONGEST_COMMAND), place }
 }
 
-/// What is shown of a command.
+/// Maximum length of the shown part of a command.
 const LONGEST_COMMAND: usize = 200;
 
-/// How the server of this command is started.
+/// Returns how to start the server of this command.
 pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, Failure> {
     let (program, args) = command
         .split_first()
@@ -77,16 +77,17 @@ pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, Failure>
     })
 }
 
-/// The address of a server as the command line gives it.
+/// The address of a server from the command line.
 pub(crate) struct ServerAddress {
     pub(crate) url: String,
-    /// The flag that gives it.
+    /// Flag that gave it.
     pub(crate) flag: String,
-    /// The flag with its value, as far as that may be shown.
+    /// Flag with its value, without secrets.
     pub(crate) shown: String,
 }
 
-/// A server that runs already. Headers are written as `NAME: VALUE`, and those of variables as `NAME=VARIABLE`.
+/// Returns a server that already runs. Headers are written as `NAME: VALUE`, or as `NAME=VARIABLE` for the value of a
+/// variable.
 pub(crate) fn of_url(
     address: &ServerAddress,
     headers: &[String],
@@ -107,7 +108,8 @@ pub(crate) fn of_url(
     Ok(alone(name, start).identified(identity))
 }
 
-/// A server of the configuration. What stands in our environment is not meant for it, but for what every program needs.
+/// Returns a server of the configuration. It gets only the variables that every program needs, not the rest of the
+/// environment.
 pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
     let wrong = |why: String| Failure::Configuration(format!("error: [servers.{}]: {why}", server.name));
     let (sharing, identity, start): (_, _, Start) = match &server.reach {
@@ -131,14 +133,14 @@ pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
                 .map_err(|error| wrong(error.to_string()))?;
             let sent = sent(headers).map_err(wrong)?;
             let start: Start = Arc::new(move || Backend::Remote(remote.clone(), sent.clone()));
-            // A session of its own costs such a server little, and is what it knows.
+            // A session costs such a server little, and it expects one for each client.
             (Sharing::PerSession { most: 1024 }, identity_of_url(url.expose()), start)
         }
     };
     Ok(Configured::new(server.name.clone(), sharing, start).identified(Some(identity)))
 }
 
-/// How a server of the configuration is started, if it is one that is.
+/// Returns how to start a server of the configuration, if it is started as a process.
 pub(crate) fn launch_of_config(server: &Server) -> Option<Launch> {
     let Reached::Command { command, env: given, cwd, .. } = &server.reach else { return None };
     let (program, args) = command.split_first()?;
@@ -152,7 +154,7 @@ pub(crate) fn launch_of_config(server: &Server) -> Option<Launch> {
     })
 }
 
-/// The headers that a server of the configuration is sent, or what is wrong with them.
+/// Returns the headers for a server of the configuration, or the reason why they are invalid.
 pub(crate) fn sent(headers: &BTreeMap<String, Redacted<String>>) -> Result<HeaderMap, String> {
     let mut sent = HeaderMap::new();
     for (name, value) in headers {
@@ -162,14 +164,14 @@ pub(crate) fn sent(headers: &BTreeMap<String, Redacted<String>>) -> Result<Heade
     Ok(sent)
 }
 
-/// The variables that are not settings and secrets of our own.
+/// Returns the variables that are not settings or secrets of Steadfast.
 fn not_ours(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> impl Iterator<Item = (OsString, OsString)> {
     variables.filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"STEADFAST_"))
 }
 
-/// The same without the tokens of clients, which the configuration takes from variables of any name.
+/// Returns the variables without the tokens of clients, which the configuration takes from variables of any name.
 fn without_tokens(
     variables: impl Iterator<Item = (OsString, OsString)>,
     config: &Config,
@@ -185,12 +187,12 @@ fn without_tokens(
     not_ours(variables).filter(move |(_, value)| !is_token(value))
 }
 
-/// A server of which each session has its own.
+/// Returns a server with one connection of its own for each session.
 fn alone(name: Namespace, start: Start) -> Configured {
     Configured::new(name, Sharing::PerSession { most: MOST_SESSIONS }, start)
 }
 
-/// A server that runs as a child of ours.
+/// Returns a server that runs as a child process.
 pub(crate) fn child(launch: Launch, leash: Leash, policy: RestartPolicy) -> Start {
     let seed = u64::from(std::process::id());
     Arc::new(move || {
@@ -201,13 +203,14 @@ pub(crate) fn child(launch: Launch, leash: Leash, policy: RestartPolicy) -> Star
 
 pub(crate) fn leash() -> Result<Leash, Failure> {
     Leash::of_this_program()
-        .map_err(|error| Failure::World(format!("this program cannot find itself: {error}")))
+        .map_err(|error| Failure::World(format!("this program cannot determine its own path: {error}")))
 }
 
 pub(crate) fn given(headers: &[String]) -> Result<HeaderMap, Failure> {
     let mut all = HeaderMap::new();
     for text in headers {
-        // The value may be a secret, and without a colon it may be all there is: what is wrong is said without it.
+        // The value may be a secret, and text without a colon may be nothing but the secret, so the message does not
+        // contain it.
         let Some((name, value)) = text.split_once(':') else {
             return Err(Failure::Usage("`--header`: write NAME: VALUE, with a colon between".to_owned()));
         };
@@ -219,7 +222,7 @@ pub(crate) fn given(headers: &[String]) -> Result<HeaderMap, Failure> {
     Ok(all)
 }
 
-/// A header whose value is that of a variable.
+/// Parses a header whose value is taken from a variable.
 fn of_variable(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
     let wrong = |why: String| Failure::Usage(format!("`--header-env {text}`: {why}"));
     let Some((name, variable)) = text.split_once('=') else {
@@ -236,7 +239,7 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), &'static
     Ok((name, value))
 }
 
-/// The text with the variables that it names; or the one that is not there.
+/// Returns the text with its variables replaced, or the name of a variable that is not set.
 fn filled(text: &str) -> Result<String, String> {
     let mut parts = text.split("${");
     let mut filled = parts.next().unwrap_or_default().to_owned();

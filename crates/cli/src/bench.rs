@@ -1,8 +1,8 @@
-//! `steadfast bench`: what it costs to stand in front of your own server.
+//! `steadfast bench`: measures the overhead of the gateway in front of a server.
 //!
-//! The server is started twice, once alone and once behind `steadfast wrap`, and both are asked in turn, so that whatever else the
-//! machine does meets both. The gateway keeps its state in a file, as it does in life, but in a folder of its own that is gone
-//! afterwards: nothing of this is in your history.
+//! The server is started twice, once alone and once behind `steadfast wrap`. Both get requests in turn, so that other
+//! load on the machine affects both. The gateway stores its state in a file, as in production, but in a temporary
+//! folder: nothing of the benchmark is in your history.
 
 use std::env;
 use std::ffi::OsString;
@@ -32,22 +32,22 @@ pub(crate) struct Options {
     /// A server of the configuration, by its name.
     #[arg(value_name = "SERVER", conflicts_with_all = ["url", "command"], required_unless_present_any = ["url", "command"])]
     server: Option<String>,
-    /// Where the server is, if it speaks streamable HTTP.
+    /// URL of the server, if it speaks streamable HTTP.
     #[arg(long, value_name = "URL", conflicts_with = "command")]
     url: Option<String>,
-    /// A header that every message to the URL carries, as `NAME: VALUE`; `${VARIABLE}` is taken from the environment.
+    /// A header for every message to the URL, as `NAME: VALUE`; `${VARIABLE}` is taken from the environment.
     #[arg(long = "header", value_name = "HEADER", requires = "url")]
     headers: Vec<String>,
-    /// Also calls this tool, twice as often as there are rounds. Whatever it does is done so often: only tools that read.
+    /// Also call this tool, twice per round. Its effects happen each time, so use only tools that read.
     #[arg(long, value_name = "NAME")]
     tool: Option<String>,
     /// The arguments of the calls.
     #[arg(long, value_name = "JSON", requires = "tool", default_value = "{}")]
     arguments: String,
-    /// How often each is asked.
+    /// Number of requests of each kind.
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     /// The command of the server, and its arguments.
@@ -55,13 +55,13 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-/// The exit code where somebody did not want to wait.
+/// Exit code after an interrupt.
 const INTERRUPTED: u8 = 130;
 
-/// How long an answer may take.
+/// Timeout of a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One kind of question, and how long each answer took.
+/// One kind of request, with the time of each response.
 struct Asked {
     name: &'static str,
     params: Value,
@@ -69,14 +69,14 @@ struct Asked {
     guarded: Vec<Duration>,
 }
 
-/// `steadfast bench`.
+/// Runs `steadfast bench`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let room = Room::make()?;
     let (bare, guarded) = both(options, &room)?;
     let mut asked = vec![asked("ping", json!({})), asked("tools/list", json!({}))];
     if let Some(tool) = &options.tool {
         let arguments: Value = serde_json::from_str(&options.arguments)
-            .map_err(|error| Failure::Usage(format!("--arguments is no JSON: {error}")))?;
+            .map_err(|error| Failure::Usage(format!("--arguments is not valid JSON: {error}")))?;
         asked.push(self::asked("tools/call", json!({ "name": tool, "arguments": arguments })));
     }
     let rounds = usize::try_from(options.rounds).unwrap_or(usize::MAX);
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let stop = stop::asked();
         tokio::select! {
             measured = measure(options, &bare, &guarded, rounds, &mut asked) => measured,
-            // Nothing is left behind then either.
+            // Nothing is left behind in that case either.
             () = stop.cancelled() => Err(Failure::Told(INTERRUPTED)),
         }
     })?;
@@ -114,12 +114,12 @@ async fn measure(
     };
     let mut bare =
         output::during("starting the server", Peer::meet(bare, PATIENCE)).await.map_err(wrong("alone"))?;
-    let met = output::during("starting it behind us", Peer::meet(guarded, PATIENCE)).await;
+    let met = output::during("starting it behind the gateway", Peer::meet(guarded, PATIENCE)).await;
     let mut guarded = match met {
         Ok(guarded) => guarded,
         Err(why) => {
             bare.leave().await;
-            return Err(wrong("behind us")(why));
+            return Err(wrong("behind the gateway")(why));
         }
     };
     let name = if bare.name.is_empty() { "the server".to_owned() } else { bare.name.clone() };
@@ -129,7 +129,7 @@ async fn measure(
     done.map(|()| name)
 }
 
-/// Where a server is that has a URL; of that, nothing that may be secret.
+/// Describes the location of a server with a URL, without secrets.
 fn place(reached: &Where) -> String {
     match reached {
         Where::Started(..) => String::new(),
@@ -167,7 +167,7 @@ async fn rounds_of(
         progress.at(round, "rounds");
         for one in asked.iter_mut() {
             let (mut alone, mut behind) = (Duration::ZERO, Duration::ZERO);
-            // Whoever comes first finds the machine as the other left it, so they take turns at that too.
+            // The first request finds the machine as the other server left it, so they alternate.
             for turn in [round % 2, (round + 1) % 2] {
                 let (peer, taken) =
                     if turn == 0 { (&mut *bare, &mut alone) } else { (&mut *guarded, &mut behind) };
@@ -188,10 +188,10 @@ async fn rounds_of(
     Ok(())
 }
 
-/// The server alone, and behind us.
+/// Returns the server alone, and behind the gateway.
 fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
     let own = env::current_exe()
-        .map_err(|error| Failure::World(format!("this program cannot find itself: {error}")))?;
+        .map_err(|error| Failure::World(format!("this program cannot determine its own path: {error}")))?;
     let mut wrap: Vec<OsString> = vec!["wrap".into()];
     for file in options.chosen.files() {
         wrap.extend(["--config".into(), file.into()]);
@@ -253,7 +253,8 @@ fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
     Ok((bare, Where::Started(Box::new(guarded), behind::leash()?)))
 }
 
-/// What `wrap` is told of a server at a URL. The values of headers may be secret: they go through the environment.
+/// Adds the arguments of `wrap` for a server with a URL. The values of headers may be secret, so they are passed in
+/// the environment.
 fn url_behind(wrap: &mut Vec<OsString>, url: &str, headers: &HeaderMap) -> Vec<(String, String)> {
     wrap.extend(["--url".into(), url.into()]);
     let mut variables = Vec::new();
@@ -276,15 +277,15 @@ fn plain(variables: Vec<(String, String)>) -> Launch {
     }
 }
 
-/// A folder for the state, gone with this.
+/// A folder for the state, removed on drop.
 struct Room(PathBuf);
 
 impl Room {
     fn make() -> Result<Self, Failure> {
-        // Others write there too: the folder must be ours, so it is new, and nobody can have guessed it.
+        // The temporary folder is shared with other users, so the name must be new and impossible to guess.
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes)
-            .map_err(|error| Failure::World(format!("this machine draws no random numbers: {error}")))?;
+            .map_err(|error| Failure::World(format!("no random numbers are available: {error}")))?;
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let folder = env::temp_dir().join(format!("steadfast-bench-{name}"));
         let made = private_folder().recursive(false).create(&folder);
@@ -301,7 +302,7 @@ impl Drop for Room {
 
 const PERCENTILES: [(&str, usize); 3] = [("p50", 50), ("p95", 95), ("p99", 99)];
 
-/// The time within which so many of a hundred answers came.
+/// Returns the time within which this percentage of the responses arrived.
 fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
     let place = (sorted.len() * of_hundred).div_ceil(100).saturating_sub(1);
     sorted.get(place).or(sorted.last()).copied().unwrap_or_default()
@@ -309,7 +310,7 @@ fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
 
 fn drawn(name: &str, rounds: usize, asked: &[Asked]) -> String {
     let paint = Paint::of_stdout();
-    let mut table = Table::new(&["ASKED", "", "ALONE", "BEHIND US", "DIFFERENCE"]);
+    let mut table = Table::new(&["REQUEST", "", "ALONE", "GATEWAY", "DIFFERENCE"]);
     for one in asked {
         for (row, (percent, of_hundred)) in PERCENTILES.into_iter().enumerate() {
             let (bare, guarded) = (percentile(&one.bare, of_hundred), percentile(&one.guarded, of_hundred));
@@ -322,7 +323,7 @@ fn drawn(name: &str, rounds: usize, asked: &[Asked]) -> String {
             ]);
         }
     }
-    format!("{}: {rounds} rounds, each asked in turn\n\n{}", output::clean(name), table.draw(paint, 0))
+    format!("{}: {rounds} rounds, alternating between both\n\n{}", output::clean(name), table.draw(paint, 0))
 }
 
 fn shown(time: Duration) -> String {

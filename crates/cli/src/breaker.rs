@@ -1,4 +1,4 @@
-//! `steadfast breaker`: which tools are left alone, and the hand that opens or resets a breaker.
+//! `steadfast breaker`: lists circuit breakers, and opens or resets them.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -22,11 +22,11 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Deed {
-    /// Shows how breakers stand; so it is without any of the three.
+    /// List circuit breakers. This is the default.
     List(List),
-    /// Leaves a tool alone: its calls are refused until the time is over, or until it is reset.
+    /// Open a breaker: calls of the tool are refused until the time is over or the breaker is reset.
     Open(Open),
-    /// Lets calls through again, and forgets what was counted.
+    /// Reset a breaker: calls pass again, and its counts are cleared.
     Reset(Reset),
 }
 
@@ -46,7 +46,7 @@ struct Open {
     whose: Whose,
     #[command(flatten)]
     which: Which,
-    /// For so long: `30m`, `8h`. Then one call is let through to find out.
+    /// Time for which the breaker stays open: `30m`, `8h`. Then one call passes as a probe.
     #[arg(long = "for", value_name = "DURATION")]
     span: Option<String>,
 }
@@ -63,15 +63,16 @@ struct Reset {
 
 #[derive(Args, Debug)]
 struct Which {
-    /// The breaker: SERVER/TOOL, or a key as the list has it.
+    /// The breaker: SERVER/TOOL, or a key from the list.
     #[arg(value_name = "KEY", required_unless_present = "all")]
     key: Option<String>,
-    /// All of them, also those of tools that were not called yet; without `--tenant` those of every tenant that is known.
+    /// All breakers, including those of tools that were not called yet. Without `--tenant`, those of every known
+    /// tenant.
     #[arg(long, conflicts_with = "key")]
     all: bool,
 }
 
-/// `steadfast breaker`.
+/// Runs `steadfast breaker`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     match &options.deed {
         None => list(&options.list),
@@ -86,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             };
             let said = match &open.span {
                 Some(span) => {
-                    format!("open for {span}: calls are refused, and then one is let through to find out")
+                    format!("open for {span}: calls are refused, and then one call passes as a probe")
                 }
                 None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
             };
@@ -123,18 +124,18 @@ fn list(options: &List) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A breaker that was turned, or was not.
+/// Result of changing one breaker.
 struct Steered {
     key: String,
     tenant: Option<String>,
-    /// The breaker's state after the change, or why it could not be changed.
+    /// The breaker's state after the change, or the reason why it could not be changed.
     became: Result<Value, Refused>,
 }
 
-/// Turns breakers; gives what became of each. One that cannot be turned does not keep the others from it.
+/// Changes breakers and returns the result of each. A failure does not stop the others.
 fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<Steered>, Failure> {
     let tenant = whose.tenant.as_deref();
-    // For what names none, nothing is made.
+    // No state is created for an invalid key.
     let need = match which.key.as_deref().and_then(key) {
         Some(_) => Need::WhatComes,
         None => Need::WhatIsThere,
@@ -160,7 +161,7 @@ fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<
     })
 }
 
-/// Every breaker that a tenant has, and those of all tools that are known.
+/// Returns the keys of all breakers of a tenant, and those of all known tools.
 async fn all(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure> {
     let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
     let tools = seen::known_tools(reach, tenant).await?;
@@ -172,7 +173,7 @@ async fn all(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure
     Ok(keys)
 }
 
-/// The key that this is, or that of the tool that it names.
+/// Returns this key, or the key of the tool that it names.
 fn key(written: &str) -> Option<String> {
     let as_tool = || {
         let (namespace, tool) = written.split_once('/')?;
@@ -182,8 +183,8 @@ fn key(written: &str) -> Option<String> {
     written.parse().ok().or_else(as_tool).map(|key: BreakerKey| key.to_string())
 }
 
-/// The breaker that is meant. What nobody knows may be a tool that was not called yet; what looks like one that is known is
-/// more likely a slip.
+/// Returns the breaker that was named. An unknown name may be a tool that was not called yet. A name similar to a
+/// known one is more likely a typo.
 async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<String, Failure> {
     let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
     let keys: Vec<_> = seen::list(&breakers, "/breakers").iter().map(|one| seen::text(one, "/key")).collect();
@@ -204,13 +205,13 @@ async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<Str
             Err(Failure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
         }
         (Some(key), Some(meant)) if !is_whole => Err(Failure::Usage(format!(
-            "nothing is known of `{written}`: did you mean `{meant}`? If it is right, write `{key}`"
+            "`{written}` is unknown: did you mean `{meant}`? If it is correct, write `{key}`"
         ))),
         (None, None) => Err(Failure::Usage(format!(
-            "`{written}` names no breaker: write SERVER/TOOL, or a key as `steadfast breaker` lists it"
+            "`{written}` is not the name of a breaker: write SERVER/TOOL, or a key as `steadfast breaker` lists it"
         ))),
         (Some(key), _) => {
-            output::remark(&format!("note: nothing is known of {written} yet"));
+            output::remark(&format!("note: {written} is not known yet"));
             Ok(key)
         }
     }
@@ -248,7 +249,7 @@ fn tell<'s>(
             output::say_words(&format!("{}{} is {}", one.key, one.whose(), said(became)));
         }
         if turned().any(|(_, became)| seen::text(became, "/reach") == "only_here") {
-            output::remark("note: the store did not take it; others hear of it when it is back");
+            output::remark("note: the change could not be stored; other processes see it when the store is available again");
         }
     }
     if failed.is_empty() {
@@ -269,7 +270,7 @@ impl Steered {
         self.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default()
     }
 
-    /// As it stands now, with its tenant.
+    /// Returns its current state, with its tenant.
     fn json(&self, became: &Value) -> Value {
         let mut became = became.clone();
         if let (Some(became), Some(tenant)) = (became.as_object_mut(), &self.tenant) {

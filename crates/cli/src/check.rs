@@ -1,4 +1,4 @@
-//! `steadfast check`: is the configuration right, and can its store be used?
+//! `steadfast check`: checks the configuration, and optionally its store.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -19,41 +19,40 @@ use crate::state::runtime;
 pub(crate) struct Options {
     #[command(flatten)]
     chosen: Chosen,
-    /// Servers to add to those of the configuration, as `steadfast serve` takes them. May be given more than once.
+    /// Servers to add to those of the configuration, as in `steadfast serve`. May be given more than once.
     #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
     mcp_config: Vec<OsString>,
-    /// Where clients would be taken. Stronger than the configuration.
+    /// Address for clients. Overrides the configuration.
     #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
     listen: Option<SocketAddr>,
-    /// Also opens the store that is configured, and says whether it can be used. Makes the state file if there is
-    /// none.
+    /// Also open the configured store and check it. Creates the state file if there is none.
     #[arg(long)]
     open: bool,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What was found.
+/// Results of the check.
 #[derive(Default)]
 struct Found {
     files: Vec<String>,
     notes: Vec<String>,
-    /// The store in words, where it is known which.
+    /// Description of the store, if it is known.
     store: Option<String>,
-    /// The file that trust is kept in, where it is not kept in the store.
+    /// File that trust is kept in, if it is not kept in the store.
     trust_file: Option<String>,
-    /// Who comes in with a token, in words.
+    /// Descriptions of the tokens.
     tokens: Vec<String>,
-    /// Whether it could be opened, where that was asked for.
+    /// True if the store could be opened. `None` if that was not requested.
     usable: Option<bool>,
-    /// What is wrong in the files, the environment and the flags.
+    /// Errors in the files, the environment and the flags.
     mistakes: Option<ConfigErrors>,
-    /// What keeps a gateway from starting although the configuration reads well.
+    /// Problems that keep a gateway from starting with a valid configuration.
     problems: Vec<Failure>,
 }
 
-/// `steadfast check`.
+/// Runs `steadfast check`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let runtime = options.open.then(runtime).transpose()?;
     let found = look(options, runtime.as_ref());
@@ -74,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     )
 }
 
-/// Looks at the configuration, and with a runtime at the store too.
+/// Checks the configuration, and the store too if there is a runtime.
 fn look(options: &Options, open: Option<&Runtime>) -> Found {
     let sources = options.chosen.sources_and(&options.mcp_config);
     let there = |file: &&ConfigFile| file.path.exists();
@@ -90,7 +89,7 @@ fn look(options: &Options, open: Option<&Runtime>) -> Found {
     found.notes = config.notes().to_vec();
     found.notes.extend(preflight::notes(&config, frontend(&config)));
     found.tokens = config.tokens().values().map(described).collect();
-    // What is wrong with it is among the problems.
+    // Errors of the store are among the problems.
     let Ok(plan) = Plan::of(&config) else { return found };
     found.store = Some(plan.store());
     if let Some(file) = plan.trust_file() {
@@ -126,7 +125,7 @@ impl Found {
         summary
     }
 
-    /// Everything that is wrong, as one.
+    /// Joins all errors into one failure.
     fn trouble(self) -> Option<Failure> {
         preflight::failure(self.mistakes, self.problems)
     }
@@ -149,7 +148,7 @@ impl Found {
     }
 }
 
-/// Who has a token, and what it is good for.
+/// Describes a token and its permissions.
 pub(crate) fn described(token: &Token) -> String {
     match &token.role {
         Role::Client { tenant: None } => token.name.to_string(),

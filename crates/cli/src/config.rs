@@ -1,4 +1,4 @@
-//! `steadfast config`: looking into the configuration.
+//! `steadfast config`: inspects the configuration.
 
 use clap::{Args, Subcommand};
 use http::StatusCode;
@@ -16,7 +16,7 @@ use crate::seen;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Says for a tool which rule decided each of its settings.
+    /// Explain for a tool which rule decided each of its settings.
     Explain(Options),
 }
 
@@ -28,20 +28,20 @@ pub(crate) struct Options {
     /// The arguments of a call: they may name a host that a rule is about.
     #[arg(long, value_name = "JSON")]
     arguments: Option<String>,
-    /// Only this setting, or those that begin so: `retry.attempts`, `breaker`.
+    /// Only this setting, or those with this prefix: `retry.attempts`, `breaker`.
     #[arg(long, value_name = "NAME")]
     setting: Option<String>,
     #[command(flatten)]
     ways: Ways,
 }
 
-/// The annotations that a tool is judged by.
+/// Annotations that are used to resolve the policy of a tool.
 enum KnownAnnotations {
-    /// Those that its server sent last.
+    /// The last annotations from its server.
     Seen { annotations: Annotations, are_trusted: bool, at: Timestamp },
-    /// Its server never listed it, as far as is known here.
+    /// The server has not listed the tool, as far as is known.
     NeverSeen,
-    /// Nobody could be asked.
+    /// No gateway or store could be asked.
     NotAsked(String),
 }
 
@@ -57,13 +57,13 @@ impl KnownAnnotations {
     fn in_words(&self) -> String {
         match self {
             Self::Seen { annotations, are_trusted, at } => {
-                let distrust = "\nnot believed where they say that the tool is safe to repeat: `trust_annotations` is false";
+                let distrust = "\nnot trusted for whether the tool is safe to repeat: `trust_annotations` is false";
                 let distrust = if *are_trusted { "" } else { distrust };
                 format!("annotations last seen at {at}: {}{distrust}", hints(*annotations))
             }
-            Self::NeverSeen => "annotations never seen; its class is decided by its name alone".to_owned(),
+            Self::NeverSeen => "annotations not received; the name alone decides its class".to_owned(),
             Self::NotAsked(why) => {
-                format!("annotations not known; its class is decided by its name alone: {why}")
+                format!("annotations not known; the name alone decides its class: {why}")
             }
         }
     }
@@ -91,8 +91,9 @@ fn hints(annotations: Annotations) -> String {
     if said.is_empty() { "none".to_owned() } else { said.join(", ") }
 }
 
-/// The annotations that were seen last: by a gateway that runs, or in the store. Whether they are believed is said by the
-/// configuration where it knows the server, else by whoever saw them: `wrap --url` knows a server that no file does.
+/// Returns the last known annotations, from a running gateway or the store. The configuration decides whether they are
+/// trusted if it knows the server. Otherwise the gateway decides, because `wrap --url` uses servers that are not in
+/// any file.
 fn last_seen(ways: &Ways, config: &steadfast::Config, tool: &ToolRef) -> KnownAnnotations {
     let path = format!("/v1/tools/{}/annotations", reach::encoded(&tool.to_string()));
     let asked = reach::with(ways, Need::WhatIsThere, async |reach| {
@@ -126,11 +127,11 @@ fn last_seen(ways: &Ways, config: &steadfast::Config, tool: &ToolRef) -> KnownAn
     KnownAnnotations::Seen { annotations, are_trusted, at }
 }
 
-/// `steadfast config explain`.
+/// Runs `steadfast config explain`.
 pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
     let config = options.ways.chosen.load()?;
     let tool = tool(&options.tool, &config)?;
-    // A server is a domain too, and needs no arguments to be known.
+    // A server is a dependency too, and is known without arguments.
     let domain = domain(&tool, options.arguments.as_deref().unwrap_or("{}"))?;
     let seen = last_seen(&options.ways, &config, &tool);
     let mut explanation = config.explain(&tool, seen.annotations(), Some(&domain));
@@ -152,7 +153,7 @@ pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Leaves what is asked for.
+/// Keeps only the requested settings.
 fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), Failure> {
     let fits = |one: &Explained| {
         let rest = one.setting.strip_prefix(wanted);
@@ -177,13 +178,13 @@ fn tool(text: &str, config: &steadfast::Config) -> Result<ToolRef, Failure> {
         Some(ToolRef { namespace: Namespace::new(server).ok()?, tool: ToolName::new(name).ok()? })
     });
     parts.ok_or_else(|| {
-        Failure::Usage(format!("`{text}` is no tool: write server/tool, for example bank/pay"))
+        Failure::Usage(format!("`{text}` is not a valid tool: write server/tool, for example bank/pay"))
     })
 }
 
 fn domain(tool: &ToolRef, arguments: &str) -> Result<Domain, Failure> {
     let document = Document::parse(arguments.as_bytes(), Limits::ENVELOPE)
-        .map_err(|error| Failure::Usage(format!("--arguments is no JSON: {error}")))?;
+        .map_err(|error| Failure::Usage(format!("--arguments is not valid JSON: {error}")))?;
     Ok(signature::domain(tool, &Aims::of(document.root())))
 }
 

@@ -1,7 +1,7 @@
-//! `steadfast doctor`: everything that one trips over, looked at before one does.
+//! `steadfast doctor`: checks for common setup problems.
 //!
-//! Each check says how it is in one line, and where it is not well what to do about it. Nothing is changed: no state file is
-//! made, and servers are started only to be greeted.
+//! Each check reports its result in one line, with advice if there is a problem. Nothing is changed: no state file is
+//! created, and servers are started only to be initialized.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -32,29 +32,29 @@ use crate::state::runtime;
 pub(crate) struct Options {
     #[command(flatten)]
     chosen: Chosen,
-    /// Starts and asks no server.
+    /// Do not start or contact servers.
     #[arg(long)]
     no_servers: bool,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// How something is.
+/// Severity of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Ok,
-    /// It works, and somebody should know.
+    /// It works, with a warning.
     Warn,
     Bad,
 }
 
-/// What one check found.
+/// Result of one check.
 struct Check {
     name: String,
     level: Level,
     what: String,
-    /// What to do; nothing where all is well.
+    /// Advice, if there is a problem.
     todo: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl Findings {
     }
 }
 
-/// `steadfast doctor`.
+/// Runs `steadfast doctor`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let found = runtime()?.block_on(examine(options));
     let worst = found.0.iter().map(|check| check.level).max().unwrap_or(Level::Ok);
@@ -114,7 +114,7 @@ fn tell(found: &Findings, worst: Level) {
     output::say(&match worst {
         Level::Ok => format!("\n{}", paint.paint(Look::Good, "everything is as it should be")),
         Level::Warn | Level::Bad => {
-            format!("\n{} to put right, {} to know", count(Level::Bad), count(Level::Warn))
+            format!("\n{} to correct, {} to note", count(Level::Bad), count(Level::Warn))
         }
     });
 }
@@ -160,12 +160,12 @@ fn version(found: &mut Findings) {
             Some(other) => found.warn(
                 "program",
                 format!("steadfast {own} is {}, but the name leads to {}", us.path, other.display()),
-                "clients that start `steadfast` get the other one: put this one's folder first in PATH",
+                "clients that start `steadfast` get the other one: put the folder of this program first in PATH",
             ),
             None => found.ok("program", format!("steadfast {own} at {}; its folder is not in PATH", us.path)),
         },
         Err(_) => {
-            found.warn("program", format!("steadfast {own} cannot find itself"), "start it by its whole path")
+            found.warn("program", format!("steadfast {own} cannot determine its own path"), "start it by its whole path")
         }
     }
 }
@@ -175,7 +175,7 @@ fn first_in_path() -> Option<PathBuf> {
     std::env::split_paths(&search).map(|folder| folder.join("steadfast")).find(|path| path.is_file())
 }
 
-/// A clock before this was not set yet: 2025.
+/// A clock before this date (2025) is not set.
 const EARLIEST: u64 = 1_735_689_600;
 
 fn clock(found: &mut Findings) {
@@ -183,7 +183,7 @@ fn clock(found: &mut Findings) {
     if now < EARLIEST {
         found.bad(
             "clock",
-            "this machine's clock stands before 2025",
+            "the clock of this machine is set before 2025",
             "set it: records would be forgotten too late",
         );
     } else {
@@ -201,7 +201,7 @@ fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
             let count = errors.problems().len();
             found.bad(
                 "configuration",
-                format!("{count} mistakes, the first: {first}"),
+                format!("{count} errors, the first: {first}"),
                 "`steadfast check` shows each with its line",
             );
             return None;
@@ -225,7 +225,7 @@ fn state_folder(config: &Config, found: &mut Findings) {
     let Some(file) = &config.global().store.path else {
         return found.warn(
             "state folder",
-            "it is not known where state could be kept",
+            "there is no folder for the state",
             "set HOME or `store.path`",
         );
     };
@@ -244,7 +244,7 @@ fn state_folder(config: &Config, found: &mut Findings) {
     } else if is_open_to_others(file) {
         found.warn(
             "state folder",
-            format!("{} can be read by others on this machine", file.display()),
+            format!("{} can be read by other users of this machine", file.display()),
             format!("chmod 600 {}", file.display()),
         );
     } else {
@@ -266,7 +266,7 @@ fn state_folder(config: &Config, found: &mut Findings) {
     }
 }
 
-/// The file that trust is kept in, where it is not kept in the store.
+/// Checks the trust file, if trust is not kept in the store.
 fn trust_file(config: &Config, found: &mut Findings) {
     let Ok(plan) = Plan::of(config) else { return };
     let Some(file) = plan.trust_file() else { return };
@@ -285,7 +285,7 @@ fn trust_file(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Bytes that are too few for a store, and few.
+/// Free space in bytes: too little for a store, and low.
 const LITTLE: u64 = 64 << 20;
 const SCARCE: u64 = 1 << 30;
 
@@ -326,7 +326,7 @@ async fn store(config: &Config, found: &mut Findings) {
             return found.warn(
                 "store",
                 words,
-                "calls are forgotten when the process ends: set `store.kind` to \"sqlite\" to remember them",
+                "calls are forgotten when the process ends: set `store.kind` to \"sqlite\" to keep them",
             );
         }
         (StoreKind::Sqlite, Some(path)) if !path.exists() && SqliteStore::held_records(path) => {
@@ -353,7 +353,7 @@ async fn store(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Records that are lost; servers that run now, are called the same, and are not the same.
+/// Checks for lost records, and for running servers that have the same name but are different.
 async fn look_into(config: &Config, found: &mut Findings) {
     let Ok(plan) = Plan::of(config) else { return };
     let Ok(store) = plan.open().await else { return };
@@ -386,7 +386,7 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
                     gateway.version,
                     env!("CARGO_PKG_VERSION")
                 ),
-                "start it again to have both the same",
+                "restart the gateway, so that both have the same version",
             );
         }
     }
@@ -394,13 +394,13 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
         found.ok("gateway", "none listens here now");
     }
     for why in gateways::distrusted(&folder) {
-        found.bad("gateway", why, "until then the other commands do not find it");
+        found.bad("gateway", why, "until then the other commands cannot find it");
     }
     if left > 0 {
         found.warn(
             "gateway",
-            format!("{left} ended without saying so"),
-            format!("look into their logs; what they left is in {}", folder.display()),
+            format!("{left} ended unexpectedly"),
+            format!("check their logs; their files are in {}", folder.display()),
         );
     }
 }
@@ -413,15 +413,15 @@ fn who_may_come_in(config: &Config, found: &mut Findings) {
         Some(place) => match own::read(&place) {
             Ok(_) => found.ok("admin token", place.display().to_string()),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                found.ok("admin token", "made when a gateway first listens")
+                found.ok("admin token", "created when a gateway first listens")
             }
             Err(error) => {
-                found.bad("admin token", error.to_string(), "until then nobody can steer a gateway")
+                found.bad("admin token", error.to_string(), "until then the admin API is disabled")
             }
         },
         None => found.warn(
             "admin token",
-            "there is no place to keep one",
+            "there is no folder to store it in",
             format!("set {}", admin_token::VARIABLE),
         ),
     }
@@ -434,26 +434,26 @@ fn who_may_come_in(config: &Config, found: &mut Findings) {
         found.bad(
             "listener",
             format!("{listen} can be reached from other machines, and no token is set"),
-            "give clients tokens in [tokens.NAME], or listen on 127.0.0.1; `steadfast serve` will not start so",
+            "give clients tokens in [tokens.NAME], or listen on 127.0.0.1; `steadfast serve` does not start like this",
         );
     } else if is_ours {
-        found.ok("listener", format!("{listen}, in use by a gateway of ours"));
+        found.ok("listener", format!("{listen}, in use by a Steadfast gateway"));
     } else {
         match TcpListener::bind(listen) {
             Ok(_) => found.ok("listener", format!("{listen} is free")),
             Err(error) => found.warn(
                 "listener",
                 format!("{listen} cannot be used: {error}"),
-                "`steadfast serve --listen 127.0.0.1:0` takes a free one; `listen` sets another",
+                "`steadfast serve --listen 127.0.0.1:0` uses a free port; `listen` sets another address",
             ),
         }
     }
 }
 
-/// Fewer characters of a token can be guessed.
+/// Minimum length of a token. A shorter one can be guessed.
 const SHORT: usize = 16;
 
-/// Says who comes in with a token. Gives whether any client does.
+/// Reports the tokens. Returns true if any client has one.
 fn tokens(config: &Config, found: &mut Findings) -> bool {
     let of_config = config.tokens().values();
     let has_client = of_config.clone().any(|token| token.role != Role::Viewer);
@@ -462,13 +462,13 @@ fn tokens(config: &Config, found: &mut Findings) -> bool {
         found.warn(
             "tokens",
             format!("{} has {} characters, which can be guessed", access::VARIABLE, token.len()),
-            "take a longer one, as `openssl rand -hex 32` makes it",
+            "use a longer one, for example from `openssl rand -hex 32`",
         );
     }
     let names: Vec<_> =
         of_config.map(check::described).chain(given.iter().map(|_| access::VARIABLE.into())).collect();
     match (names.is_empty(), has_client || given.is_some()) {
-        (true, _) => found.ok("tokens", "none: on this machine everybody may call and look"),
+        (true, _) => found.ok("tokens", "none: every process on this machine can call tools and see the views"),
         (false, false) => {
             found.ok("tokens", format!("{}; clients of this machine need none", names.join(", ")))
         }
@@ -477,7 +477,7 @@ fn tokens(config: &Config, found: &mut Findings) -> bool {
     has_client || given.is_some()
 }
 
-/// How long a server may take to greet: some are fetched first.
+/// Timeout for the initialization of a server. Some servers are downloaded first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn greet(server: &Server, found: &mut Findings) {
@@ -488,7 +488,7 @@ async fn greet(server: &Server, found: &mut Findings) {
             .and_then(|launch| {
                 Ok(Where::Started(
                     Box::new(launch),
-                    behind::leash().map_err(|_| "this program cannot find itself".to_owned())?,
+                    behind::leash().map_err(|_| "this program cannot determine its own path".to_owned())?,
                 ))
             }),
         Reached::Url { url, headers } => {
@@ -510,7 +510,7 @@ async fn greet(server: &Server, found: &mut Findings) {
             found.ok(&name, format!("{called} answers after {} ms, {tools} tools", greeted.as_millis()));
         }
         Err(why) => {
-            found.bad(&name, why, "try its command or URL alone; `[servers]` of the configuration has it")
+            found.bad(&name, why, "run its command or open its URL manually; see `[servers]` in the configuration")
         }
     }
 }
@@ -525,12 +525,12 @@ fn clients(found: &mut Findings) {
         match survey.servers {
             Err(why) => found.warn(name, format!("{}: {why}", survey.path.display()), "correct it there"),
             Ok((0, ours)) => {
-                found.ok(name, format!("{}: {ours} servers, all through us", survey.path.display()))
+                found.ok(name, format!("{}: {ours} servers, all behind Steadfast", survey.path.display()))
             }
             Ok((direct, ours)) => found.ok(
                 name,
                 format!(
-                    "{}: {ours} servers through us, {direct} not (`steadfast import` shows them)",
+                    "{}: {ours} servers behind Steadfast, {direct} not (`steadfast import` shows them)",
                     survey.path.display()
                 ),
             ),

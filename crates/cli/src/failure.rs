@@ -1,4 +1,4 @@
-//! How things go wrong. Everything that a command cannot do ends here, and nowhere else.
+//! Failures of the commands, with their messages and exit codes.
 
 use std::process::ExitCode;
 
@@ -6,26 +6,26 @@ use steadfast::{ConfigErrors, OpenError};
 
 use crate::output;
 
-/// Why a command did not do what it was asked for.
+/// Reason for which a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The configuration is not right: that can be said in one go, and is repeated until it is.
+    /// The configuration is invalid. Repeating the command gives the same error.
     Configuration(String),
-    /// What was given on the command line is not.
+    /// The command line is invalid.
     Usage(String),
-    /// Something that the configuration speaks of cannot be used.
+    /// Something that the configuration names cannot be used.
     World(String),
-    /// It was told already, in the form that was asked for.
+    /// The failure was already printed in the requested format. Carries the exit code.
     Told(u8),
 }
 
 impl Failure {
-    /// The same without words, where it was told in the form that was asked for.
+    /// Returns the failure without its message, for when it was already printed in the requested format.
     pub(crate) fn told(self) -> Self {
         Self::Told(self.exit_code())
     }
 
-    /// All of them as one; nothing where there are none.
+    /// Joins failures into one. Returns `None` if there are none.
     pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
         let code = failures.iter().map(Self::exit_code).max()?;
         let text = failures.iter().map(Self::text).collect::<Vec<_>>().join("\n");
@@ -36,7 +36,7 @@ impl Failure {
         })
     }
 
-    /// The words that are said of it.
+    /// Returns the message.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Configuration(text) => text.clone(),
@@ -45,12 +45,12 @@ impl Failure {
         }
     }
 
-    /// The words without what stands before an error.
+    /// Returns the message without its prefix.
     pub(crate) fn reason(&self) -> String {
         self.text().trim_start_matches("error: ").to_owned()
     }
 
-    /// Says it, and what the process ends with.
+    /// Prints the message and returns the exit code.
     pub(crate) fn tell(self) -> ExitCode {
         match &self {
             Self::Configuration(_) | Self::Usage(_) | Self::World(_) => output::remark(&self.text()),

@@ -1,4 +1,4 @@
-//! `steadfast failures [TOOL]`: how calls of tools failed.
+//! `steadfast failures [TOOL]`: lists failed calls of tools.
 
 use clap::Args;
 use serde_json::Value;
@@ -12,9 +12,9 @@ use crate::{now, seen};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Only those of this tool: `server/tool`.
+    /// Only failures of this tool: `server/tool`.
     tool: Option<String>,
-    /// How many to show, the newest first.
+    /// Number of failures to show, newest first.
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     limit: u16,
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     whose: Whose,
 }
 
-/// `steadfast failures`.
+/// Runs `steadfast failures`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let ask = Ask::get("/v1/failures").with("tool", options.tool.as_deref());
     let ask = ask.with("tenant", options.whose.tenant.as_deref());
@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The call's arguments in short, and the context that the host reported.
+/// Returns a summary of the call's arguments, and the context that the host reported.
 fn facts(failure: &Value) -> String {
     let fields =
         ["/argumentSummary", "/context"].into_iter().filter_map(|place| failure.pointer(place)?.as_object());
@@ -74,7 +74,7 @@ fn facts(failure: &Value) -> String {
     fields.flatten().map(written).collect::<Vec<_>>().join(" ")
 }
 
-/// What was said, as far as it fits into a line.
+/// Returns the part of the message that fits into a line.
 fn first_line(failure: &Value) -> String {
     const LONGEST: usize = 100;
     let message = seen::text(failure, "/message");

@@ -1,4 +1,4 @@
-//! `steadfast flush`: calls are forgotten, so that they run when they come again.
+//! `steadfast flush`: deletes stored calls, so that they run again when repeated.
 
 use clap::{ArgGroup, Args};
 
@@ -13,13 +13,13 @@ use crate::seen;
 pub(crate) struct Options {
     #[command(flatten)]
     ways: Ways,
-    /// This call, whatever became of it: the digits of its key, or as many as are needed.
+    /// This call, whatever its outcome: the digits of its key, or a unique prefix.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["tool", "session", "tenant"])]
     key: Option<String>,
     /// The finished calls of this tool: SERVER/TOOL.
     #[arg(long, value_name = "SERVER/TOOL")]
     tool: Option<String>,
-    /// The finished calls of this conversation.
+    /// The finished calls of this session.
     #[arg(long, value_name = "ID")]
     session: Option<String>,
     /// The finished calls of this tenant.
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     tenant: Option<String>,
 }
 
-/// `steadfast flush`.
+/// Runs `steadfast flush`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let Options { ways, key, tool, session, tenant } = options;
     let (removed, meant) = reach::with(ways, Need::WhatIsThere, async |reach| {
@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
                 let record = find(reach, digits, Only::All).await?;
                 let none = || {
                     Failure::World(format!(
-                        "there is no call `{digits}`: `--tool`, `--session` and `--tenant` forget many at once"
+                        "there is no call `{digits}`: `--tool`, `--session` and `--tenant` delete many at once"
                     ))
                 };
                 Some(seen::text(&record.ok_or_else(none)?, "/key"))

@@ -1,8 +1,7 @@
 //! `steadfast`: the command line.
 //!
-//! One file or folder per command; what they share is `sources` (where the configuration comes from), `reach` (whom to ask: a
-//! gateway that runs, or the store), `seen` (what was answered, as tables), `output` (how things are said) and `failure` (how
-//! things go wrong, and the exit code that tells it).
+//! One file or folder per command. Shared modules hold the sources of the configuration, the connection to a running
+//! gateway or the store, responses as tables, printing, and errors with their exit codes.
 
 mod accept;
 mod access;
@@ -59,7 +58,7 @@ use steadfast_core::millis;
 
 use crate::failure::Failure;
 
-/// Makes every tool call of an agent safe to make.
+/// A reliability layer that makes every tool call of an agent safe to make.
 #[derive(Debug, Parser)]
 #[command(name = "steadfast", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
@@ -67,86 +66,86 @@ struct Cli {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 good, 1 it failed, 2 the command line or the configuration is not right; status and \
-                          doctor: 3 somebody should look, 4 something is wrong; rehearse: 3 answers would change.";
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line or the configuration is not valid; status and doctor: 3 an operator should look, 4 something is wrong; rehearse: 3 results would change.";
 
-/// What time it is.
+/// Returns the current time.
 fn now() -> Timestamp {
     Timestamp::from_millis(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Shows what Steadfast does, in half a minute: a server that misbehaves, without the gateway and with it.
+    /// Demonstrate Steadfast in half a minute: a server that misbehaves, without and with the gateway.
     Demo(demo::Options),
     /// The server of the demo.
     #[command(name = demo::bank::COMMAND, hide = true)]
     DemoBank(demo::bank::Options),
-    /// Stands in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
+    /// Run a gateway in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
     Wrap(wrap::Options),
-    /// Stands in front of the MCP servers of the configuration, at one address.
+    /// Run a gateway in front of the MCP servers of the configuration, at one address.
     Serve(serve::Options),
-    /// Puts the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind us, or back.
+    /// Put the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind Steadfast, or
+    /// undo it.
     Import(import::Options),
-    /// Reports everything that keeps a gateway from starting with this configuration; changes nothing.
+    /// Check the configuration for everything that keeps a gateway from starting. Changes nothing.
     Check(check::Options),
-    /// Says whether anything is wrong, and what needs an answer.
+    /// Show the health of the gateways, and what needs an operator.
     ///
-    /// The exit code is 3 if somebody should look and 4 if calls fail, at any of the gateways that run here. With --json one
-    /// gateway is what it says at /v1/status; several are {"verdict", "gateways": [{"gateway", "status"}]}, the worst verdict
-    /// and what each says.
+    /// The exit code is 3 if an operator should look and 4 if calls fail, at any gateway on this machine. With --json
+    /// the output for one gateway is its response to /v1/status. For several gateways it is {"verdict", "gateways":
+    /// [{"gateway", "status"}]}, with the worst verdict and the response of each.
     Status(status::Options),
-    /// Shows the calls that wait for a person's approval.
+    /// List the calls that wait for approval.
     Approvals(approvals::List),
-    /// Lets a call run that waits for approval, or the next such call.
+    /// Approve a call that waits for approval, or the next such call.
     Approve(approvals::Approve),
-    /// Refuses a call that waits for approval.
+    /// Deny a call that waits for approval.
     Deny(approvals::Deny),
-    /// Shows which tools are left alone because they fail, and opens or resets their breakers.
+    /// List circuit breakers, and open or reset them.
     Breaker(breaker::Options),
-    /// Forgives a tool what counts against it, so that it is trusted again.
+    /// Restore trust in a tool.
     Reset(trust::Options),
-    /// Lets a tool that has lost trust run again without approval; after enough successes it is trusted.
+    /// Start the recovery of trust in a tool: it runs without approval, and is trusted after enough successes.
     Recover(trust::Options),
-    /// Shows how calls of tools failed, the newest first.
+    /// List the failed calls of tools, newest first.
     Failures(failures::Options),
-    /// Shows the calls whose outcome is unknown.
+    /// List the calls with an unknown outcome.
     Unknown(unknown::Options),
-    /// Says of a call whose outcome is unknown whether it ran.
+    /// Resolve a call with an unknown outcome: report whether it ran.
     Resolve(resolve::Options),
-    /// Forgets calls, so that they run when they come again.
+    /// Delete stored calls, so that they run again when repeated.
     Flush(flush::Options),
-    /// Looks after the state as a whole.
+    /// Manage the state as a whole.
     #[command(subcommand)]
     State(accept::State),
-    /// Shows what happens, as it happens.
+    /// Follow events as they happen.
     Tail(tail::Options),
-    /// Shows what happened in a turn: which call ran when, what it waited for, what went wrong, and how it ended.
+    /// Show the trace of a turn: when each call ran, what it waited for, what failed, and how it ended.
     Trace(trace::Options),
-    /// Tells the story of a call or a turn: what happened, which rule decided, and where that rule comes from.
+    /// Explain a call or a turn: its events, the rule that decided each, and the origin of that rule.
     Explain(explain::Options),
-    /// Replays recorded calls under another configuration, and shows which answers would be others.
+    /// Replay recorded calls under another configuration, and show which results would change.
     Rehearse(rehearse::Options),
-    /// Looks at everything that one trips over: configuration, state, servers, clients.
+    /// Check for common setup problems: configuration, state, servers, clients.
     Doctor(doctor::Options),
-    /// Measures your own server, alone and behind us.
+    /// Benchmark a server, alone and behind the gateway.
     Bench(bench::Options),
-    /// Looks into the configuration.
+    /// Inspect the configuration.
     #[command(subcommand)]
     Config(config::Config),
-    /// Writes what a shell needs to complete our command lines.
+    /// Write shell completions.
     Completions(completions::Options),
 }
 
-/// Does what the command line says. To be called before anything else.
+/// Runs the command line. Must be called before anything else in the process.
 pub fn main() -> ExitCode {
-    // Beside every server there is this program once more, which ends the server if we cannot.
+    // Each child process is accompanied by another instance of this program, which ends it if the gateway cannot.
     if let Some(code) = steadfast_process::leash_main(std::env::args_os()) {
         return code;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // What was typed stands in it, and others may have chosen that.
+        // The message contains the command line, which may come from outside.
         Err(mistake) if mistake.use_stderr() => {
             output::remark(&mistake.to_string());
             return ExitCode::from(2);

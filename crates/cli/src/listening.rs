@@ -1,4 +1,4 @@
-//! Taking clients over HTTP: one address, a door for each path, and the API beside them.
+//! Listens for clients over HTTP: one address, an MCP endpoint for each path, and the HTTP API.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -37,17 +37,17 @@ use crate::plain_tools::PlainTools;
 use crate::preflight;
 use crate::server_tools::ServerTools;
 
-/// The names that clients know us by.
+/// Host names under which clients reach the gateway.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Hosts {
-    /// A name or address by which clients elsewhere ask for us, without a port. May be given more than once. Those of the
-    /// loopback interface and the address itself are known; everything else is refused, so that no web page can reach us
-    /// under a name of its own.
+    /// A host name or address under which remote clients reach the gateway, without a port. May be given more than
+    /// once. Loopback names and the listening address itself are always accepted. Everything else is refused, so that
+    /// no web page can reach the gateway under a host name of its own.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
 }
 
-/// An address at which clients are taken.
+/// A gateway that listens at an address.
 pub(crate) struct Listened {
     engine: Engine,
     address: SocketAddr,
@@ -59,11 +59,11 @@ pub(crate) struct Listened {
     announced: Option<Announcement>,
 }
 
-/// How long the last answers may take on their way.
+/// Time for the last responses to be sent.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Listened {
-    /// Takes clients at this address, at each path for the servers behind it.
+    /// Listens at this address, with an endpoint for the servers of each path.
     pub(crate) async fn open(
         steadfast: &Steadfast,
         address: SocketAddr,
@@ -79,7 +79,7 @@ impl Listened {
         let streams_of_one = size(steadfast.config().global().gateway.streams_per_principal);
         let streams = EventStreams::new(streams_of_one, limits.connections);
         let pool = Arc::new(Pool::default());
-        // Behind several doors a server is still one.
+        // A server with several endpoints counts once.
         let all = doors.iter().flat_map(|(_, servers)| servers);
         let servers: BTreeMap<_, _> = all.map(|server| (server.name.clone(), server.clone())).collect();
         let admin = admin_token::find_or_make(&steadfast.config());
@@ -137,12 +137,12 @@ impl Listened {
         Ok(Self { engine, address, listeners, direct, tidying, serving, stop, announced })
     }
 
-    /// Where clients find the door at this path.
+    /// Returns the URL of the endpoint at this path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// Says where the dashboard is, and where the token is that it asks for.
+    /// Logs the URL of the dashboard, and the location of the token for it.
     pub(crate) fn tell_operator(&self, config: &Config) {
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -154,9 +154,9 @@ impl Listened {
         output::remark(&format!("admin token: {}", admin_token::described(config)));
     }
 
-    /// Ends every session, after what is under way has had so long.
+    /// Ends every session, after calls in flight had this long to finish.
     pub(crate) async fn close(self, drain: Duration) {
-        // The port is given up at once, and whoever has it next must not be taken for us.
+        // The port is free from now on, and its next owner must not be mistaken for this gateway.
         drop(self.announced);
         self.stop.cancel();
         for tidying in &self.tidying {
@@ -178,7 +178,7 @@ struct Routes {
     endpoints: Vec<(String, Endpoint<Listener>)>,
     api: Api,
     began: Instant,
-    /// The minute in which a refusal was logged last.
+    /// Minute of the last logged refusal.
     logged: AtomicU64,
 }
 
@@ -187,8 +187,8 @@ impl Routes {
         Self { endpoints, api, began: Instant::now(), logged: AtomicU64::new(0) }
     }
 
-    /// Logs that a request was refused because every connection has a request in flight. Such requests come in numbers, so it logs
-    /// at most once a minute.
+    /// Logs that a request was refused because every connection has a request in flight. Such requests come in
+    /// numbers, so this logs at most once a minute.
     fn log_overloaded(&self) {
         let minute = self.began.elapsed().as_secs() / 60 + 1;
         if self.logged.swap(minute, Ordering::Relaxed) != minute {
@@ -216,7 +216,7 @@ impl HttpService for GatewayService {
             match routes.endpoint(request.uri().path()) {
                 Some(endpoint) => endpoint.respond(request, peer).await.map(Either::Left),
                 None => {
-                    // By it answers are known to have arrived.
+                    // Delivery of responses is tracked by this connection.
                     request.extensions_mut().insert(peer.link);
                     routes.api.respond(request).await.map(Either::Right)
                 }
@@ -259,13 +259,13 @@ fn limits_of(config: &Config) -> ServeLimits {
     ServeLimits { connections, ..limits }
 }
 
-/// File descriptors for everything else: servers, the store, logs.
+/// File descriptors reserved for servers, the store and logs.
 const OTHERS: usize = 256;
-/// The fewest connections that are worth listening for.
+/// Minimum number of connections.
 const LEAST: usize = 16;
 
-/// Raises the soft limit of open files to this number, as far as the hard limit allows. Returns the new limit, or nothing if the limit
-/// was high enough. The soft limit is often 1,024.
+/// Raises the soft limit of open files to this number, as far as the hard limit allows. Returns the new limit, or
+/// `None` if the limit was high enough. The soft limit is often 1,024.
 #[cfg(unix)]
 fn file_descriptors(wanted: usize) -> Option<usize> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -290,14 +290,14 @@ fn size(number: NonZero<u32>) -> usize {
     usize::try_from(number.get()).unwrap_or(usize::MAX)
 }
 
-/// Reads an address of the command line, as the setting `listen` takes it.
+/// Parses an address of the command line, in the format of the setting `listen`.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let why =
-        "write an IP address or `localhost`, and a port: 127.0.0.1:8931; names of hosts are not looked up";
+        "write an IP address or `localhost`, and a port: 127.0.0.1:8931; host names are not resolved";
     listen_address(text).ok_or_else(|| why.to_owned())
 }
 
-/// The names that we answer to, as clients write them.
+/// Returns the accepted host names, as clients write them.
 fn names(hosts: &Hosts, address: SocketAddr) -> Names {
     let written = |host: &String| match host.parse() {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
@@ -307,11 +307,11 @@ fn names(hosts: &Hosts, address: SocketAddr) -> Names {
     Names { hosts: hosts.hosts.iter().chain(&own).map(written).collect(), ..Names::default() }
 }
 
-/// Lets the other commands know, where it is known where state is kept.
+/// Announces the gateway to the other commands, if the state folder is known.
 fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
     let plan = Plan::of(config).ok()?;
     let settings = &config.global().store;
-    // The memory of one process is not that of another, and one server has room for many.
+    // The memory of one process is not shared, and one redis server can hold several stores.
     let own = match settings.kind {
         StoreKind::Memory => format!(" (pid {})", process::id()),
         StoreKind::Redis => format!(", keys {}", settings.prefix),
@@ -320,21 +320,21 @@ fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
     gateways::announce(&gateways::folder(config)?, address, &format!("{}{own}", plan.store()))
 }
 
-/// As whom clients use the tools of our own, if they see them. A token lets a client in, and with it the model that uses it:
-/// nobody is an operator by it.
+/// Returns the permissions of clients for the gateway's own tools, if they are enabled. A token admits a client and
+/// the model that uses it. It does not make them an operator.
 pub(crate) fn own_tools(config: &Config) -> OwnTools {
     let gateway = &config.global().gateway;
     OwnTools { reliability: gateway.reliability_tools, turns: gateway.run_turn }
 }
 
-/// How much text of large results is kept.
+/// Returns the bounds for stored text of large results.
 pub(crate) fn kept_bounds(config: &Config) -> KeptBounds {
     let results = &config.global().results;
     let entries = usize::try_from(results.entries.get()).unwrap_or(usize::MAX);
     KeptBounds { keep: results.keep, entries, bytes: results.bytes }
 }
 
-/// The large results of a client on our own streams: files beside the state, where it is known where that is.
+/// Returns the store of large results for a stdio client: files beside the state, if the state folder is known.
 pub(crate) fn results_of_one(config: &Config) -> Arc<LargeResults> {
     let state = config.global().store.path.as_ref().and_then(|path| path.parent());
     match state {
@@ -343,11 +343,11 @@ pub(crate) fn results_of_one(config: &Config) -> Arc<LargeResults> {
     }
 }
 
-/// The folder of files with large results, in that of the state.
+/// Name of the folder with large results, in the state folder.
 const RESULTS: &str = "results";
 
-/// What carries the messages of many clients. Clients and servers are on this machine more often than not and need its other
-/// cores; and a thread that has to wake another costs a call more than what it would do meanwhile.
+/// Returns the runtime for many clients. Clients and servers usually run on this machine and need its other cores.
+/// Waking another thread costs a call more than the thread would save.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     built(runtime::Builder::new_multi_thread().worker_threads((cores / 2).clamp(1, MOST_WORKERS)))
@@ -355,7 +355,7 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
 
 const MOST_WORKERS: usize = 4;
 
-/// What carries the messages of one client: between its line and that of its server no thread has to wake another.
+/// Returns the runtime for one client. No thread has to wake another between its stream and that of its server.
 pub(crate) fn runtime_of_one() -> Result<Runtime, Failure> {
     built(&mut runtime::Builder::new_current_thread())
 }
@@ -364,7 +364,7 @@ fn built(builder: &mut runtime::Builder) -> Result<Runtime, Failure> {
     builder
         .enable_all()
         .build()
-        .map_err(|error| Failure::World(format!("no threads can be started: {error}")))
+        .map_err(|error| Failure::World(format!("the runtime cannot be started: {error}")))
 }
 
 #[cfg(all(test, unix))]
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_may_ask_for_the_address_by_which_they_reach_us() {
+    fn clients_may_use_the_address_by_which_they_reach_the_gateway() {
         let hosts = Hosts { hosts: vec!["gateway.example".to_owned(), "2001:db8::7".to_owned()] };
         for (address, host, is_ours) in [
             ("[2001:db8::5]:8080", "[2001:db8::5]:8080", true),

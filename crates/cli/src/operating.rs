@@ -1,4 +1,4 @@
-//! What the pages for operators tell people to do can be done: the endpoints, commands, metrics and files are there.
+//! Checks the operator documentation: the endpoints, commands, metrics and files that it names exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,11 +20,11 @@ const PAGES: [(&str, &str); 3] = [
     ("upgrading.md", include_str!("../../../docs/operating/upgrading.md")),
 ];
 
-/// What each section about an alert has, in this order.
+/// Parts of each section about an alert, in this order.
 const PARTS: [&str; 5] = ["**Means.**", "**Look.**", "**Do.**", "**Roll back.**", "**Afterwards.**"];
 
 #[test]
-fn every_alert_has_its_section_and_says_where_it_is() {
+fn every_alert_has_a_section_and_links_to_it() {
     let alerts: BTreeSet<&str> =
         ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() >= 14, "{alerts:?}");
@@ -44,13 +44,13 @@ fn every_alert_has_its_section_and_says_where_it_is() {
 }
 
 #[test]
-fn the_reference_says_how_many_tools_have_metrics_of_their_own() {
+fn the_reference_has_the_default_number_of_tools_with_metrics() {
     let config = steadfast::Config::load(&Sources::default()).unwrap();
     let most = config.global().metrics.tools;
     assert!(METRICS.contains(&format!("beyond `metrics.tools` of them ({most} unless it is set)")), "{most}");
 }
 
-/// What stands between backticks, in a line or as a block.
+/// Returns the text between backticks, in a line or as a block.
 fn code(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (number, part) in page.split("```").enumerate() {
@@ -64,7 +64,7 @@ fn code(page: &str) -> Vec<String> {
     found
 }
 
-/// The method and path of a request that a page names: `GET /v1/status`, or a line with curl.
+/// Returns method and path of a request in a page: `GET /v1/status`, or a line with curl.
 fn request(code: &str) -> Option<(String, String)> {
     if code.starts_with("curl ") {
         let method = code.split("-X ").nth(1).map_or("GET", |rest| rest.split(' ').next().unwrap());
@@ -104,12 +104,12 @@ async fn every_request_of_the_pages_can_be_made() {
 }
 
 #[test]
-fn every_command_of_the_pages_can_be_given() {
+fn every_command_of_the_pages_is_valid() {
     let mut given = 0;
     for (name, page) in PAGES {
         let code = code(page);
         for command in code.iter().filter(|code| code.starts_with("steadfast ")) {
-            // Requests have numbers.
+            // Requests have numeric ids.
             let command = command.replace(" ID", " 1");
             let parsed = Cli::try_parse_from(command.split(' '));
             assert!(parsed.is_ok(), "{name}: {command}: {}", parsed.unwrap_err());

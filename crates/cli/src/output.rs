@@ -1,37 +1,37 @@
-//! How things are said: data to the standard output, talk to the standard error stream; with colour on a terminal,
-//! plain where it goes elsewhere.
+//! Output of the commands: data on standard output, messages on standard error. Coloured on a terminal, plain
+//! otherwise.
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// Data: what the command was asked for. That nobody reads it any more is no failure.
+/// Prints the data that a command was called for. A closed output is not an error.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }
 
-/// The same in words of ours without colours, in which names that others chose may stand.
+/// Prints text without colours. The text may contain names from outside.
 pub(crate) fn say_words(text: &str) {
     say(&text.lines().map(clean).collect::<Vec<_>>().join("\n"));
 }
 
-/// The same as JSON.
+/// Prints JSON.
 pub(crate) fn say_json(value: &serde_json::Value) {
     say(&escaped(&format!("{value:#}")));
 }
 
-/// One of many, as JSON on a line of its own. Whether somebody still reads.
+/// Prints one of several values as a line of JSON. Returns false if the output is closed.
 pub(crate) fn say_json_line(value: &serde_json::Value) -> bool {
     say_line(&escaped(&value.to_string()))
 }
 
-/// JSON without anything that would turn a terminal on which somebody reads it. JSON itself escapes the older half of that.
+/// Escapes the characters in JSON that would affect a terminal. JSON itself escapes only the ASCII ones.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
         match letter {
             '\n' => text.push(letter),
-            // All of these are of the first 65,536, and stand in strings only.
+            // All of these are in the basic multilingual plane, and occur only in strings.
             _ if is_harmful(letter) => text.push_str(&format!("\\u{:04x}", u32::from(letter))),
             _ => text.push(letter),
         }
@@ -39,18 +39,18 @@ fn escaped(json: &str) -> String {
     text
 }
 
-/// A line of something that goes on. Whether somebody still reads.
+/// Prints a line of a continuing output. Returns false if the output is closed.
 pub(crate) fn say_line(text: &str) -> bool {
     let mut out = io::stdout();
     writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
 }
 
-/// Talk: what a person should know. Names that others chose may stand in it.
+/// Prints a message to standard error. It may contain names from outside.
 pub(crate) fn remark(text: &str) {
     let _ = writeln!(io::stderr(), "{}", marked(text, Paint::of(&io::stderr())));
 }
 
-/// The text with its marks in colour, where somebody sees it.
+/// Returns the text with its marks in colour, if the output is a terminal.
 fn marked(text: &str, paint: Paint) -> String {
     let line = |line: &str| -> String {
         let line = short(line, LONGEST);
@@ -66,10 +66,10 @@ fn marked(text: &str, paint: Paint) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The most letters of a line of talk. What was given to us may be longer than anybody reads.
+/// Maximum length of a line of a message, in characters. Input may be longer than is readable.
 const LONGEST: usize = 2_000;
 
-/// How a piece of text looks.
+/// Style of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Plain,
@@ -80,12 +80,12 @@ pub(crate) enum Look {
     Bad,
 }
 
-/// Whether there are colours.
+/// Setting that enables colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Paint(pub(crate) bool);
 
 impl Paint {
-    /// As it fits the standard output.
+    /// Returns the setting that fits the standard output.
     pub(crate) fn of_stdout() -> Self {
         Self::of(&io::stdout())
     }
@@ -108,12 +108,12 @@ impl Paint {
     }
 }
 
-/// Whether a person sees the stream, on a terminal that can go back in its line.
+/// Returns true if the stream is a terminal that can rewrite its line.
 pub(crate) fn is_lively(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Columns and lines of the terminal that the standard output is, if it is one.
+/// Returns columns and lines of the terminal, if the standard output is one.
 pub(crate) fn size() -> Option<(usize, usize)> {
     #[cfg(unix)]
     {
@@ -124,18 +124,18 @@ pub(crate) fn size() -> Option<(usize, usize)> {
     None
 }
 
-/// Text that others chose, without anything that would break a line, colour it, or turn its direction.
+/// Returns text from outside without characters that would break a line, colour it, or turn its direction.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|letter| if is_harmful(letter) { ' ' } else { letter }).collect()
 }
 
-/// Whether it does something to a terminal instead of being seen on it.
+/// Returns true if the character affects a terminal instead of being visible on it.
 fn is_harmful(letter: char) -> bool {
     let hidden = matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
     letter.is_control() || hidden
 }
 
-/// As much as fits so many columns.
+/// Returns the beginning of a text that fits into so many columns.
 pub(crate) fn short(text: &str, widest: usize) -> String {
     let line = clean(text);
     match line.char_indices().nth(widest) {
@@ -147,7 +147,7 @@ pub(crate) fn short(text: &str, widest: usize) -> String {
     }
 }
 
-/// How long that is, as short as a table wants it.
+/// Formats a duration in the short form for tables.
 pub(crate) fn span(span: Duration) -> String {
     match span.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
@@ -157,17 +157,17 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
-/// Rows under a head. A cell is cut where it is wider than anybody reads, and where the terminal ends; columns for which there
-/// is no room are left out.
+/// A table of rows under a head. A cell is cut at its maximum width and at the end of the terminal. Columns that do
+/// not fit are left out.
 pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<(Look, String)>>,
 }
 
-/// The widest that a cell of free text gets.
+/// Maximum width of a cell with free text.
 const WIDEST: usize = 60;
 const GAP: usize = 2;
-/// The narrowest in which a cell says anything.
+/// Minimum useful width of a cell.
 const NARROWEST: usize = 4;
 
 impl Table {
@@ -179,7 +179,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(|(look, text)| (look, short(&text, WIDEST))).collect());
     }
 
-    /// The same without this column, if no row has anything in it.
+    /// Removes this column if no row has a value in it.
     pub(crate) fn unless_empty(mut self, head: &str) -> Self {
         let Some(column) = self.head.iter().position(|one| *one == head) else { return self };
         if self.rows.iter().all(|row| row.get(column).is_none_or(|(_, text)| text.is_empty())) {
@@ -195,7 +195,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines, each begun with so many spaces.
+    /// Returns the lines, each indented by so many spaces.
     pub(crate) fn draw(&self, paint: Paint, indent: usize) -> String {
         self.within(size().map_or(usize::MAX, |(columns, _)| columns), paint, indent)
     }
@@ -211,7 +211,7 @@ impl Table {
         let line = |cells: &mut dyn Iterator<Item = (Look, &str)>| {
             let (mut line, mut used) = (" ".repeat(indent), indent);
             for ((look, text), width) in cells.zip(&widths) {
-                // The first one is always there.
+                // The first column is always shown.
                 if used > indent && used + NARROWEST > room {
                     break;
                 }
@@ -231,7 +231,7 @@ impl Table {
     }
 }
 
-/// Waits for something; if that takes long, a person at a terminal sees what is waited for.
+/// Waits for a future. If that takes long, a terminal shows a message about what it is waiting for.
 pub(crate) async fn during<T>(what: &str, doing: impl Future<Output = T>) -> T {
     let mut doing = pin!(doing);
     let (began, mut line) = (Instant::now(), Transient::new());
@@ -249,12 +249,12 @@ pub(crate) async fn during<T>(what: &str, doing: impl Future<Output = T>) -> T {
     doing.await
 }
 
-/// When something has taken long.
+/// Delay before that message is shown.
 const LONG: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
-/// How far something is that is known to have an end. Shows nothing in its first second.
+/// Progress of work with a known size. Shows nothing in the first second.
 pub(crate) struct Progress {
     line: Transient,
     began: Instant,
@@ -281,7 +281,7 @@ impl Progress {
 
 const BAR: usize = 30;
 
-/// A line on the terminal that is gone when it is not needed any more.
+/// A line on the terminal that is erased when it is dropped.
 struct Transient {
     is_seen: bool,
     shown: bool,
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sf_5_what_others_named_cannot_colour_or_turn_a_line() {
+    fn sf_5_external_names_cannot_colour_or_reverse_a_line() {
         assert_eq!(clean("a\x1b[31mb\nc\u{202e}d"), "a [31mb c d");
         assert_eq!(marked("error: `\x1b[2J`\r\n  --> a\u{202e}b", Paint(false)), "error: ` [2J`\n  --> a b");
         let odd = serde_json::json!({ "a\u{9b}b": "c\u{202e}d\x1be" });

@@ -1,10 +1,10 @@
-//! Files by which others are trusted: believed only where nobody but us can have written or read them.
+//! Private files that establish trust: accepted only if no other user can have written or read them.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
-/// What is in a file of ours. One that is not is refused, with what to do about it.
+/// Reads a private file. Refuses a file that is not private, with advice on how to fix it.
 pub(crate) fn read(file: &Path) -> io::Result<String> {
     let why = |error: io::Error| {
         let kind = error.kind();
@@ -26,16 +26,16 @@ fn open(file: &Path) -> io::Result<File> {
     use rustix::io::Errno;
 
     let refused = |why: String| Err(io::Error::new(ErrorKind::PermissionDenied, why));
-    // Of a pipe nobody waits for the other end.
+    // `NONBLOCK`, so that opening a pipe does not wait for its other end.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(file, flags, Mode::empty()) {
-        // Some systems have a name of their own for it.
+        // Some systems have a separate error code for it.
         Err(Errno::LOOP | Errno::MLINK) => return refused(format!("it is a link; {ANEW}")),
         opened => File::from(opened?),
     };
     let found = opened.metadata()?;
     if !found.is_file() {
-        return refused(format!("it is no file; {ANEW}"));
+        return refused(format!("it is not a file; {ANEW}"));
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
         return refused(format!("it belongs to another user (uid {}); {ANEW}", found.uid()));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sf_7_a_file_is_believed_where_it_is_ours_alone() {
+    fn sf_7_a_file_is_accepted_only_if_it_is_private() {
         let folder = std::env::temp_dir().join(format!("steadfast-own-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
@@ -84,7 +84,7 @@ mod tests {
         symlink(&file, &link).unwrap();
         assert!(read(&link).unwrap_err().to_string().contains("link"));
         assert!(read(&folder).unwrap_err().to_string().contains("no file"));
-        // Only some may give files away.
+        // Only privileged users may change the owner of a file.
         if chown(&file, Some(65_534), None).is_ok() {
             assert!(read(&file).unwrap_err().to_string().contains("another user"));
         }

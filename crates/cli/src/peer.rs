@@ -1,5 +1,5 @@
-//! A client that speaks plain MCP with a server, to find out whether it answers and how quickly: on the streams of a process
-//! that it starts itself, or over HTTP.
+//! A minimal MCP client that checks whether and how fast a server answers, over the streams of a process that it
+//! starts or over HTTP.
 
 #![expect(clippy::indexing_slicing, reason = "a member of a JSON value that is not there reads as null")]
 
@@ -15,11 +15,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
-/// One that answered our greeting.
+/// A server that completed the initialization.
 pub(crate) struct Peer {
     way: Way,
     next: u64,
-    /// What it calls itself.
+    /// Name that the server reports.
     pub(crate) name: String,
 }
 
@@ -28,21 +28,21 @@ enum Way {
     Http { server: Server, context: Context },
 }
 
-/// How it is reached.
+/// Target of the connection.
 pub(crate) enum Where {
-    /// By starting it.
+    /// A process to start.
     Started(Box<Launch>, Leash),
-    /// At a URL, with these headers.
+    /// A URL, with these headers.
     Url(String, HeaderMap),
 }
 
 const VERSION: &str = "2025-11-25";
-/// How long a server may take to end.
+/// Shutdown timeouts of a server process.
 const SHORT: Patience =
     Patience { stdin: Duration::from_secs(1), term: Duration::from_secs(1), kill: Duration::from_secs(2) };
 
 impl Peer {
-    /// Connects and exchanges greetings; says why not.
+    /// Connects and initializes the session. Returns the reason if that fails.
     pub(crate) async fn meet(reached: &Where, patience: Duration) -> Result<Self, String> {
         let way = match reached {
             Where::Started(launch, leash) => {
@@ -78,7 +78,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Asks, and gives the result; or why there is none.
+    /// Sends a request and returns the result, or the reason why there is none.
     pub(crate) async fn request(
         &mut self,
         method: &str,
@@ -122,7 +122,7 @@ impl Peer {
         }
     }
 
-    /// Goes away.
+    /// Closes the connection.
     pub(crate) async fn leave(self) {
         match self.way {
             Way::Lines { child, stdin, .. } => {

@@ -1,4 +1,4 @@
-//! The tools of the configuration that are no servers, for calls over plain HTTP.
+//! The tools of the configuration that are not servers, for calls over plain HTTP.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,20 +12,20 @@ use steadfast_tools::Toolbox;
 
 use crate::failure::Failure;
 
-/// The tools of the configuration as it is now: one that is read again counts from the next call on.
+/// The tools of the current configuration. A changed configuration applies from the next call on.
 pub(crate) struct PlainTools {
     steadfast: Steadfast,
     made: Mutex<Made>,
 }
 
-/// Tools, and the configuration that they were made from.
+/// Tools, with the configuration that they were made from.
 struct Made {
     config: Arc<Config>,
     tools: Arc<Toolbox>,
 }
 
 impl PlainTools {
-    /// Those of the configuration that is in use.
+    /// Returns the tools of the configuration that is in use.
     pub(crate) fn of(steadfast: &Steadfast) -> Result<Self, Failure> {
         let config = steadfast.config();
         let tools =
@@ -48,7 +48,7 @@ impl PlainTools {
                     ),
                 }
             }
-            // Looked at once, whatever came of it.
+            // Checked once, whatever the result.
             made.config = current;
         }
         made.tools.clone()

@@ -1,6 +1,7 @@
-//! Everything that keeps a gateway from starting, found before anything is opened or made.
+//! Checks for all errors that keep a gateway from starting, before anything is opened or created.
 //!
-//! `serve` and `wrap` begin with it, and `check` reports it, so that what one refuses the other refuses in the same words.
+//! `serve` and `wrap` start with these checks, and `check` reports them, so all report the same errors in the same
+//! words.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,49 +15,50 @@ use crate::access::Access;
 use crate::behind;
 use crate::failure::Failure;
 
-/// Where clients are taken.
+/// Endpoint on which the gateway accepts clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frontend {
-    /// One client, on our own streams.
+    /// One client, on standard input and output.
     Stdio,
-    /// Many, at this address.
+    /// Many clients, at this address.
     Http(SocketAddr),
 }
 
-/// What a gateway stands in front of.
+/// Upstreams that the gateway runs in front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upstreams {
-    /// The servers and tools of the configuration, of which there must be some.
+    /// The servers and tools of the configuration. There must be at least one.
     Needed,
-    /// The same, where `wrap` may bring one that is not in the configuration.
+    /// The servers and tools of the configuration, which may be empty, because `wrap` may bring a server of its own.
     Configured,
-    /// One server of the command line.
+    /// One server from the command line.
     CommandLine,
 }
 
-/// A configuration, and everything that is wrong with it.
+/// A configuration with all its errors.
 pub(crate) struct Examination {
-    /// As far as it could be read.
+    /// The part of the configuration that could be read.
     pub(crate) config: Config,
-    /// What is wrong in the files, the environment and the flags.
+    /// Errors in the files, the environment and the flags.
     pub(crate) mistakes: Option<ConfigErrors>,
-    /// What keeps a gateway from starting although it reads well.
+    /// Problems that keep a gateway from starting with a valid configuration.
     pub(crate) problems: Vec<Failure>,
 }
 
 impl Examination {
-    /// The configuration, if a gateway can start with it.
+    /// Returns the configuration, if a gateway can start with it.
     pub(crate) fn admit(self) -> Result<Config, Failure> {
         failure(self.mistakes, self.problems).map_or(Ok(self.config), Err)
     }
 }
 
-/// Everything that is wrong, as one.
+/// Joins all errors into one failure.
 pub(crate) fn failure(mistakes: Option<ConfigErrors>, problems: Vec<Failure>) -> Option<Failure> {
     Failure::all(mistakes.map(Failure::from).into_iter().chain(problems).collect())
 }
 
-/// Reads a configuration, and looks for everything that keeps a gateway from starting. A store elsewhere is not asked.
+/// Reads a configuration and checks for everything that keeps a gateway from starting. A remote store is not
+/// contacted.
 pub(crate) fn examine(
     sources: &Sources,
     frontend: impl Fn(&Config) -> Frontend,
@@ -78,7 +80,7 @@ fn problems(
     let is_read = |section| mistakes.is_none_or(|mistakes| !mistakes.concern(section));
     let mut problems = problems_of_values(config, frontend, upstreams);
     if is_read(Section::Store) {
-        // Clients are not left without their tools because a state file is damaged.
+        // A damaged state file is set aside, so that clients keep their tools.
         problems.extend(Plan::store_problem(config, OnDamage::SetAside).map(Failure::from));
     }
     if let Frontend::Http(address) = frontend
@@ -87,12 +89,12 @@ fn problems(
         if is_read(Section::Tokens) {
             problems.extend(Access::to(address, config).err());
         }
-        // The port may be in use by a gateway that runs; whether the address is one of this machine shows without it.
+        // A running gateway may use the port. Binding another port shows whether the address belongs to this machine.
         if let Err(error) = TcpListener::bind((address.ip(), 0)) {
             problems.push(cannot_listen(address, &error));
         }
     }
-    // Where something could not be read, that may be the server.
+    // If something could not be read, that may be the server.
     if upstreams == Upstreams::Needed && mistakes.is_none() && has_no_upstream(config, frontend) {
         problems.push(Failure::Configuration(NO_UPSTREAM.to_owned()));
     }
@@ -105,13 +107,13 @@ pub(crate) fn has_no_upstream(config: &Config, frontend: Frontend) -> bool {
     config.servers().is_empty() && (frontend == Frontend::Stdio || !has_plain_tools)
 }
 
-const NO_UPSTREAM: &str = "error: there is no server to stand in front of\n\
+const NO_UPSTREAM: &str = "error: the configuration has no server\n\
     write one into steadfast.toml:\n\n    \
     [servers.files]\n    command = [\"npx\", \"-y\", \"@modelcontextprotocol/server-filesystem\", \".\"]\n\n\
     or give the file of a client: steadfast serve --mcp-config .mcp.json\n\n\
     without --stdio, tools of [http_tools.NAME] and [command_tools.NAME] do as well";
 
-/// Those of them that lie in a value which was written. They are there whatever else could not be read.
+/// Returns the problems of values that are written. They are found even if other parts could not be read.
 fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<Failure> {
     let mut problems: Vec<Failure> = Plan::problems(config).into_iter().map(Failure::from).collect();
     if upstreams != Upstreams::CommandLine {
@@ -124,18 +126,18 @@ fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams)
     problems
 }
 
-/// Nothing can listen there.
+/// Returns the failure for an address that cannot be listened on.
 pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     Failure::World(format!("cannot listen on {address}: {error}"))
 }
 
-/// Returns warnings about settings that do not keep a gateway from starting but are probably mistakes: programs that are not found,
-/// two servers that run the same command, and no server at all.
+/// Returns warnings about settings that do not keep a gateway from starting but are probably errors: programs that
+/// are not found, two servers that run the same command, and a configuration without servers.
 pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
     let mut notes: Vec<String> = config.servers().values().filter_map(not_found).collect();
     if has_no_upstream(config, frontend) {
         notes.push(
-            "there is no server and no tool: `steadfast serve` does not start with this; `steadfast wrap` does, it brings its own"
+            "there is no server and no tool: `steadfast serve` cannot start; `steadfast wrap` can, because it brings its own server"
                 .to_owned(),
         );
     }
@@ -156,7 +158,7 @@ pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
     notes
 }
 
-/// Says that the program of a server is not there.
+/// Returns a warning if the program of a server is not found.
 fn not_found(server: &Server) -> Option<String> {
     let Reached::Command { command, cwd, env, .. } = &server.reach else { return None };
     let program = command.first()?;

@@ -1,7 +1,7 @@
-//! Whom the commands ask that look after things: a gateway that runs, or the store itself where none does.
+//! Connects the operator commands to a running gateway, or to the store if no gateway runs.
 //!
-//! Both are asked the same in the same words, those of the HTTP API. Without a gateway the API is opened here, on the store, for
-//! the time of one command. So there is one way to ask, and `--json` says what everybody else is told.
+//! Both accept the same requests, those of the HTTP API. Without a gateway, the API is opened in this process on the
+//! store for the time of one command. So there is one request path, and `--json` prints the same as the API returns.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,39 +25,38 @@ use crate::output;
 use crate::sources::Chosen;
 use crate::state::{by_operator, runtime};
 
-/// Whom to ask, and how to say what was answered.
+/// Connection and output options of the operator commands.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Ways {
     #[command(flatten)]
     pub(crate) chosen: Chosen,
-    /// The gateway to ask, where several run or it runs elsewhere: ADDRESS:PORT or a URL; `none` goes straight to the
-    /// store.
+    /// The gateway to use, if several run or it is remote: ADDRESS:PORT or a URL. `none` uses the store directly.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gateway: Option<String>,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What is wanted of whoever is asked.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// To see or change what is there: where there is nothing yet, nothing is made.
+    /// Read or change existing state. State that does not exist is not created.
     WhatIsThere,
-    /// To say something that holds for what is still to come.
+    /// Set something that applies to future calls. State is created if necessary.
     WhatComes,
 }
 
-/// Whom the commands ask.
+/// A connection to a gateway or to the store.
 pub(crate) struct Reach {
     way: Way,
-    /// Others that run on the same state, or say so.
+    /// Other gateways that run on the same state, or announce it.
     pub(crate) others: Vec<Arc<Gateway>>,
-    /// Others that run here and do not even greet.
+    /// Other gateways on this machine that do not respond.
     pub(crate) silent: Vec<Gateway>,
-    /// The store, in words.
+    /// Description of the store.
     pub(crate) store: String,
-    /// There is no state yet, and none was made.
+    /// True if there is no state yet and none was created.
     pub(crate) is_untouched: bool,
 }
 
@@ -66,23 +65,23 @@ enum Way {
     Store(Box<Held>),
 }
 
-/// A gateway that runs.
+/// A running gateway.
 pub(crate) struct Gateway {
-    /// What its file says of it. One that was named need not have any.
+    /// Contents of its announcement file. A gateway that was named on the command line may have none.
     pub(crate) announced: Option<Announced>,
     pub(crate) name: String,
     origin: Origin,
     token: Option<Redacted<String>>,
 }
 
-/// The store, opened by ourselves.
+/// A store that this process opened.
 struct Held {
     steadfast: Steadfast,
     api: Api,
     token: String,
 }
 
-/// A question, in the words of the HTTP API.
+/// A request to the HTTP API.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     method: Method,
@@ -103,7 +102,7 @@ impl Ask {
         Self { method: Method::POST, target: path.to_owned(), body }
     }
 
-    /// With this in its query, if it is given.
+    /// Adds a query parameter, if it has a value.
     pub(crate) fn with(mut self, name: &str, value: Option<&str>) -> Self {
         if let Some(value) = value {
             let sign = if self.target.contains('?') { '&' } else { '?' };
@@ -114,19 +113,19 @@ impl Ask {
     }
 }
 
-/// As one part of a path or query.
+/// Percent-encodes text as one part of a path or query.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let letter = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(letter).collect()
 }
 
-/// Why something was not answered.
+/// Reason for which a request failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Refused {
-    /// It was, with this.
+    /// An error response.
     Answer { status: StatusCode, message: String },
-    /// Nobody answered.
+    /// No response.
     Silence(String),
 }
 
@@ -148,7 +147,7 @@ impl From<Refused> for Failure {
             Refused::Answer { status: StatusCode::BAD_REQUEST, message } => Self::Usage(message),
             Refused::Answer { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, message } => {
                 Self::World(format!(
-                    "{message}\nset {} to the token of that gateway, or go straight to the store with `--gateway none`",
+                    "{message}\nset {} to the token of that gateway, or use the store directly with `--gateway none`",
                     admin_token::VARIABLE
                 ))
             }
@@ -157,7 +156,7 @@ impl From<Refused> for Failure {
     }
 }
 
-/// Does something with whoever can be asked.
+/// Runs an action with a connection.
 pub(crate) fn with<T>(
     ways: &Ways,
     need: Need,
@@ -171,14 +170,14 @@ pub(crate) fn with<T>(
     })
 }
 
-/// Whether a gateway would be asked now that was not there before.
+/// Returns true if a gateway can be reached now that was not there before.
 pub(crate) fn somebody_listens(ways: &Ways) -> bool {
     let folder = ways.chosen.load().ok().as_ref().and_then(gateways::folder);
     ways.gateway.is_none() && folder.is_some_and(|folder| !gateways::running(&folder).is_empty())
 }
 
 impl Reach {
-    /// The gateway that was named, the youngest of those that run, or the store.
+    /// Connects to the gateway that was named, to the youngest that runs, or to the store.
     pub(crate) async fn find(ways: &Ways, need: Need) -> Result<Self, Failure> {
         let config = ways.chosen.load()?;
         let folder = gateways::folder(&config);
@@ -218,7 +217,7 @@ impl Reach {
                 true => answering.push(Arc::new(gateway)),
                 false => {
                     output::remark(&format!(
-                        "note: a gateway should run at {} and does not answer",
+                        "note: the gateway at {} does not answer",
                         gateway.name
                     ));
                     silent.push(gateway);
@@ -227,7 +226,7 @@ impl Reach {
         }
         let mut answering = answering.into_iter();
         let Some(first) = answering.next() else {
-            // Nothing is made for what will not be done.
+            // No state is created for an action that will not be done.
             let need = if silent.is_empty() { need } else { Need::WhatIsThere };
             return Ok(Self { silent, ..Self::hold(ways, config, need).await? });
         };
@@ -246,12 +245,12 @@ impl Reach {
         Ok(Self { way: Way::Gateway(first), others, silent, store, is_untouched: false })
     }
 
-    /// The store itself.
+    /// Opens the store.
     async fn hold(ways: &Ways, config: &Config, need: Need) -> Result<Self, Failure> {
         let plan = Plan::of(config)?;
         if !plan.is_shared() {
             return Err(Failure::Usage(
-                "no gateway answers here, and the configuration keeps state in the memory of the gateway, where nobody else can see it: start it with --listen, or set `store.kind` to \"sqlite\" or \"redis\""
+                "no gateway responds here, and the configuration keeps state in the memory of the gateway, where other processes cannot read it: start it with --listen, or set `store.kind` to \"sqlite\" or \"redis\""
                     .to_owned(),
             ));
         }
@@ -266,7 +265,7 @@ impl Reach {
         let steadfast = output::during("opening the store", opening.open()).await?;
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)
-            .map_err(|error| Failure::World(format!("this machine draws no random numbers: {error}")))?;
+            .map_err(|error| Failure::World(format!("no random numbers are available: {error}")))?;
         let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let access = Access { admin: AdminToken::new(&token), ..Access::default() };
         let api = Api::new(steadfast.clone(), access);
@@ -275,7 +274,7 @@ impl Reach {
         Ok(Self { way: Way::Store(held), others, silent, store: plan.store(), is_untouched })
     }
 
-    /// The gateway that is asked, if one is.
+    /// Returns the connected gateway, if there is one.
     pub(crate) fn gateway(&self) -> Option<&Arc<Gateway>> {
         match &self.way {
             Way::Gateway(gateway) => Some(gateway),
@@ -283,17 +282,16 @@ impl Reach {
         }
     }
 
-    /// Whether it is the store that is asked, and there is one.
+    /// Returns true if the connection is to a store that exists.
     pub(crate) fn is_store(&self) -> bool {
         self.gateway().is_none() && !self.is_untouched
     }
 
-    /// Asks, and gives the answer.
+    /// Sends a request and returns the response.
     pub(crate) async fn ask(&self, ask: Ask) -> Result<Value, Refused> {
         if let Some(passed_over) = self.passed_over().filter(|_| ask.method != Method::GET) {
             return Err(Refused::Silence(format!(
-                "nothing was changed: a gateway runs at {} and does not answer; try again, name the one to ask with \
-                 `--gateway ADDRESS`, or go straight to the store with `--gateway none`",
+                "nothing was changed: a gateway runs at {} and does not answer; try again, select a gateway with `--gateway ADDRESS`, or use the store directly with `--gateway none`",
                 passed_over.name
             )));
         }
@@ -303,7 +301,7 @@ impl Reach {
         }
     }
 
-    /// The calls that ended and came since then, in the order in which they came.
+    /// Returns the calls that ended and arrived since then, in order of arrival.
     pub(crate) async fn recording(&self, since: Timestamp) -> Result<Recording, Failure> {
         match &self.way {
             Way::Store(held) => {
@@ -328,7 +326,7 @@ impl Reach {
         }
     }
 
-    /// Asks for a whole list, page after page. What is given is one answer with everything in it.
+    /// Requests a whole list, page by page. Returns it as one response.
     pub(crate) async fn ask_all(&self, ask: Ask) -> Result<Value, Refused> {
         let ask = ask.with("limit", Some(PAGE));
         let mut whole = self.ask(ask.clone()).await?;
@@ -339,7 +337,7 @@ impl Reach {
         Ok(whole)
     }
 
-    /// The tenants that a list is asked for: this one, or each that is known after the calls of no tenant.
+    /// Returns the tenants to list: this one, or no tenant and then every known tenant.
     pub(crate) async fn tenants(&self, only: Option<&str>) -> Result<Tenants, Refused> {
         match only {
             Some(tenant) => Ok(vec![Some(tenant.to_owned())]),
@@ -347,7 +345,7 @@ impl Reach {
         }
     }
 
-    /// Asks for a list that the API gives for one tenant at a time. What is given is one answer, in which each row names its
+    /// Requests a list that the API returns for one tenant at a time. Returns one response in which each row names its
     /// tenant.
     pub(crate) async fn ask_each(&self, ask: Ask, tenants: &Tenants) -> Result<Value, Refused> {
         let mut whole = None;
@@ -364,13 +362,13 @@ impl Reach {
         Ok(whole.unwrap_or_default())
     }
 
-    /// One that may be the one that was meant, and does not answer.
+    /// Returns a gateway that may be the intended one but does not respond.
     fn passed_over(&self) -> Option<&Gateway> {
         let is_another = |gateway: &&Gateway| self.gateway().is_none() || gateway.store() != self.store;
         self.silent.iter().find(is_another)
     }
 
-    /// Writes what is left to write.
+    /// Closes the connection, after pending writes.
     pub(crate) async fn close(self) {
         if let Way::Store(held) = self.way {
             held.steadfast.shutdown(Duration::ZERO).await;
@@ -378,23 +376,23 @@ impl Reach {
     }
 }
 
-/// The most rows that are given at once.
+/// Maximum number of rows in one response.
 pub(crate) const PAGE: &str = "1000";
 
-/// Tenants, by name; nothing stands for the calls of no tenant.
+/// Tenants by name. `None` stands for the calls of no tenant.
 pub(crate) type Tenants = Vec<Option<String>>;
 
-/// Each of them is asked for by itself.
+/// Maximum number of tenants. Each needs a request of its own.
 const MOST_TENANTS: usize = 1000;
 
-/// The tenants that a status names, after the calls of no tenant.
+/// Returns the tenants in a status response, after the calls of no tenant.
 pub(crate) fn tenants_of(status: &Value) -> Tenants {
     let named = status.get("tenants").and_then(Value::as_array).into_iter().flatten();
     let named = named.filter_map(Value::as_str).take(MOST_TENANTS).map(|name| Some(name.to_owned()));
     std::iter::once(None).chain(named).collect()
 }
 
-/// Writes the tenant into each row of an answer.
+/// Writes the tenant into each row of a response.
 fn name_tenant(answer: &mut Value, tenant: &str) {
     let lists = answer.as_object_mut().into_iter().flat_map(|answer| answer.values_mut());
     for row in lists.filter_map(Value::as_array_mut).flatten().filter_map(Value::as_object_mut) {
@@ -402,10 +400,10 @@ fn name_tenant(answer: &mut Value, tenant: &str) {
     }
 }
 
-/// Adds the rows of the next page to those before, and where it goes on.
+/// Appends the rows and the cursor of the next page.
 pub(crate) fn add_page(whole: &mut Value, page: Value) {
     let (Some(whole), Value::Object(page)) = (whole.as_object_mut(), page) else { return };
-    // A page that does not say so is the last one.
+    // A page without a cursor is the last one.
     whole.insert("next".to_owned(), Value::Null);
     for (name, value) in page {
         match (whole.get_mut(&name), value) {
@@ -417,8 +415,8 @@ pub(crate) fn add_page(whole: &mut Value, page: Value) {
     }
 }
 
-/// How long a gateway may take to say that it is there, and to answer. One that is there says so at once, but for a machine
-/// that has much to do; and nothing may be changed beside a gateway that was only slow.
+/// Timeout for the greeting and the responses of a gateway. A gateway responds at once unless the machine is busy.
+/// State must not be changed beside a gateway that was only slow.
 const GREETING: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -429,12 +427,12 @@ impl Gateway {
         Ok(Self { announced: Some(announced), name, origin, token })
     }
 
-    /// The one that was named. The token that lies here is for those that are known to run here: anybody may have the port
-    /// of another, or pass on what comes to it.
+    /// Returns the gateway with this name. The local admin token is used only for gateways that are known to run here:
+    /// any process may own the port of another, or forward what it receives.
     fn named(named: &str, config: &Config, running: Vec<Announced>) -> Result<Self, Failure> {
         let url = if named.contains("://") { named.to_owned() } else { format!("http://{named}") };
         let uri: Uri = url.parse().map_err(|_| {
-            Failure::Usage(format!("`--gateway {named}` is no address: write 127.0.0.1:8080, a URL, or none"))
+            Failure::Usage(format!("`--gateway {named}` is not a valid address: write 127.0.0.1:8080, a URL, or none"))
         })?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         let announced = running.into_iter().find(|announced| {
@@ -445,7 +443,7 @@ impl Gateway {
             uri.scheme_str() == Some("http") && is_named
         });
         match announced {
-            // At the address that it says itself: a name may lead to another.
+            // Uses the address from its own announcement, because a name may lead to another process.
             Some(announced) => Self::announced(announced, admin_token::find(config)),
             None => Ok(Self {
                 announced: None,
@@ -460,7 +458,7 @@ impl Gateway {
         self.announced.as_ref().map_or("", |announced| &announced.store)
     }
 
-    /// Whether it is there. Says nothing that only it may hear.
+    /// Returns true if the gateway responds. Sends no secret.
     async fn greet(&self) -> bool {
         if self.announced.as_ref().is_some_and(Announced::is_stopped) {
             return false;
@@ -479,7 +477,7 @@ impl Gateway {
         let mut asked = self.asked(ask)?;
         let looks = asked.method == Method::GET;
         match self.exchange(asked.clone()).await {
-            // One that was given another token may still let everybody on its machine look, but nobody with a wrong one.
+            // A gateway with another token may still allow reads from its own machine, but not with a wrong token.
             Err(refused) if looks && self.token.is_some() && refused.is(StatusCode::UNAUTHORIZED) => {
                 asked.headers.remove(AUTHORIZATION);
                 self.exchange(asked).await
@@ -501,7 +499,7 @@ impl Gateway {
         }
     }
 
-    /// Events as they happen, from behind the one of this id on.
+    /// Returns events as they happen, starting after the event with this id.
     pub(crate) async fn events(&self, ask: Ask, after: Option<&str>) -> Result<EventFlow, Refused> {
         let mut asked = self.asked(ask)?;
         asked.headers.insert(http::header::ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -512,7 +510,7 @@ impl Gateway {
             Err(failure) => Err(Refused::Silence(failure.fault().message)),
             Ok(Err(replied)) => Err(match read(replied.status, &replied.body) {
                 Err(refused) => refused,
-                Ok(_) => Refused::Silence("the answer is no stream of events".to_owned()),
+                Ok(_) => Refused::Silence("the response is not an event stream".to_owned()),
             }),
             Ok(Ok(flow)) => Ok(flow),
         }
@@ -536,7 +534,7 @@ impl Gateway {
 
 fn origin(url: &str) -> Result<Origin, Failure> {
     Origin::new(url, Settings::default())
-        .map_err(|error| Failure::Usage(format!("`--gateway {url}` is no address: {error}")))
+        .map_err(|error| Failure::Usage(format!("`--gateway {url}` is not a valid address: {error}")))
 }
 
 impl Held {
@@ -551,31 +549,31 @@ impl Held {
         let response = self.api.respond(request).await;
         let status = response.status();
         let body = response.into_body().collect().await;
-        let body = body.map_err(|error| Refused::Silence(format!("the answer broke off: {error}")))?;
+        let body = body.map_err(|error| Refused::Silence(format!("the response ended early: {error}")))?;
         read(status, &body.to_bytes())
     }
 }
 
 fn bearer(token: &str) -> Result<HeaderValue, Refused> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-        .map_err(|_| Refused::Silence("the admin token cannot be sent: it is no plain text".to_owned()))?;
+        .map_err(|_| Refused::Silence("the admin token cannot be sent: it is not plain text".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 fn unaskable(target: &str) -> Refused {
-    Refused::Silence(format!("`{target}` cannot be asked for"))
+    Refused::Silence(format!("`{target}` is not a valid request target"))
 }
 
 fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refused> {
     let value = serde_json::from_slice::<Value>(body);
     match (status.is_success(), value) {
         (true, Ok(value)) => Ok(value),
-        (true, Err(error)) => Err(Refused::Silence(format!("the answer cannot be read: {error}"))),
+        (true, Err(error)) => Err(Refused::Silence(format!("the response cannot be read: {error}"))),
         (false, value) => {
             let said = value.ok();
             let said = || Some(said.as_ref()?.pointer("/error/message")?.as_str()?.to_owned());
-            let message = said().unwrap_or_else(|| format!("the answer has the status {status}"));
+            let message = said().unwrap_or_else(|| format!("the response has the status {status}"));
             Err(Refused::Answer { status, message })
         }
     }
@@ -588,7 +586,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sf_7_the_token_of_this_machine_is_given_to_nobody_elsewhere() {
+    fn sf_7_the_local_admin_token_is_not_sent_elsewhere() {
         let folder = std::env::temp_dir().join(format!("steadfast-reach-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -653,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_stays_in_its_place() {
+    fn request_parameters_are_encoded() {
         let ask = Ask::get("/v1/records").with("tool", Some("a/b&c=d ü")).with("session", None);
         assert_eq!(ask.target, "/v1/records?tool=a%2Fb%26c%3Dd%20%C3%BC");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Recorded calls and the configurations that they are replayed under, for the commands that do.
+//! Recorded calls, and the configurations that they are replayed under.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,20 +15,20 @@ use crate::failure::Failure;
 use crate::reach::{Need, Reach, Ways};
 use crate::sources::Chosen;
 
-/// Where the recording is, and what was in force.
+/// Location of the recording, and the configuration in use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Where {
-    /// The gateway whose recording it is, where it keeps it in its memory: ADDRESS:PORT or a URL.
+    /// The gateway to use, if it keeps its recording in memory: ADDRESS:PORT or a URL.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gateway: Option<String>,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl Where {
-    /// Whoever has the recording. A store that is shared is read itself, whether or not a gateway runs on it: there may be
-    /// more in it than a gateway tells at once.
+    /// Connects to the owner of the recording. A shared store is read directly, even if a gateway runs on it, because
+    /// it may have more calls than a gateway returns at once.
     pub(crate) async fn find(&self, files: &[PathBuf], config: &Config) -> Result<Reach, Failure> {
         let gateway = match &self.gateway {
             None if Plan::of(config)?.is_shared() => Some("none".to_owned()),
@@ -39,24 +39,24 @@ impl Where {
     }
 }
 
-/// The policy that a recorded call has under a configuration.
+/// Returns the policy of a recorded call under a configuration.
 pub(crate) fn policy(config: &Config, call: &Recorded) -> Arc<Policy> {
     let Recorded { request, annotations, .. } = call;
     config.resolve_at(&request.tool, *annotations, request.domain.as_ref()).policy
 }
 
-/// Why a recorded call has the settings that it has under a configuration.
+/// Returns the settings of a recorded call under a configuration, with their origins.
 pub(crate) fn settings(config: &Config, call: &Recorded) -> Vec<Explained> {
     config.explain(&call.request.tool, call.annotations, call.request.domain.as_ref()).settings
 }
 
-/// A setting that is another one.
+/// A setting that differs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Changed {
     pub(crate) setting: &'static str,
     pub(crate) from: String,
     pub(crate) to: String,
-    /// Who decided that it is now.
+    /// Origin of the new value.
     pub(crate) by: String,
 }
 
@@ -71,13 +71,13 @@ impl Changed {
         json!({ "setting": setting, "from": from, "to": to, "decidedBy": by })
     }
 
-    /// Whether it decides by what is not recorded.
+    /// Returns true if it depends on data that is not recorded.
     pub(crate) fn needs_what_is_not_recorded(&self) -> bool {
         NEEDS_PARAMETERS.iter().any(|known| self.setting.starts_with(known))
     }
 }
 
-/// How many other settings there are that may make the difference, beside those that were named.
+/// Describes the number of other settings that may make the difference.
 pub(crate) fn and_more(more: usize, are_named: bool) -> Option<String> {
     let settings = if more == 1 { "setting was" } else { "settings were" };
     match (more, are_named) {
@@ -87,7 +87,7 @@ pub(crate) fn and_more(more: usize, are_named: bool) -> Option<String> {
     }
 }
 
-/// Settings that decide by parameters, answers or words of tools.
+/// Settings that depend on parameters, results or messages of tools.
 const NEEDS_PARAMETERS: [&str; 9] = [
     "classify.",
     "danger.",
@@ -100,10 +100,10 @@ const NEEDS_PARAMETERS: [&str; 9] = [
     "guard.repeated_success",
 ];
 
-/// All that the settings of a call depend on: its tool, where that is, and what its server says of it.
+/// Everything that the settings of a call depend on: its tool, its dependency, and the annotations of its server.
 type KindOfCall = (ToolRef, Option<Domain>, [Option<bool>; 3]);
 
-/// What differs between two configurations, for each kind of call.
+/// Differences between two configurations, for each kind of call.
 pub(crate) struct Changes<'c> {
     from: &'c Config,
     to: &'c Config,

@@ -1,4 +1,4 @@
-//! `steadfast rehearse`: which answers would be others under another configuration.
+//! `steadfast rehearse`: shows which results would change under another configuration.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,40 +17,42 @@ use crate::state::runtime;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The configuration to rehearse, in place of steadfast.toml of this folder. Of several files, later ones are stronger.
+    /// The configuration to rehearse, in place of steadfast.toml of this folder. Of several files, later ones are
+    /// stronger.
     #[arg(long = "config", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The configuration that is in force, where it is not steadfast.toml of this folder.
+    /// The configuration in use, if it is not steadfast.toml of this folder.
     #[arg(long = "current", value_name = "FILE")]
     current: Vec<PathBuf>,
-    /// Replays the calls that came since then: `2h`, `24h`. As far back as the history goes, if it does not say.
+    /// Replay the calls since then: `2h`, `24h`. Default: the whole history.
     #[arg(long, value_name = "DURATION")]
     since: Option<String>,
-    /// How many calls of each kind are shown.
+    /// Number of calls of each kind to show.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 5)]
     examples: usize,
     #[command(flatten)]
     place: Where,
 }
 
-/// What may have made a difference.
+/// Settings that may have made a difference.
 struct Because {
-    /// The settings that were changed and are about it; all of them where none is.
+    /// Changed settings that are related to the difference, or all of them if none is.
     likely: Vec<Changed>,
-    /// Those that are not. One thing leads to another: a longer wait between attempts lets a breaker open later.
+    /// Changed settings that are not. An effect may be indirect: a longer wait between attempts makes a breaker open
+    /// later.
     others: Vec<Changed>,
 }
 
-/// What the process ends with where answers would be others.
+/// Exit code if results would change.
 const DIFFERENT: u8 = 3;
 
-/// `steadfast rehearse`.
+/// Runs `steadfast rehearse`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let since = match &options.since {
         None => Timestamp::ZERO,
         Some(text) => {
             let span = parse_span(text).ok_or_else(|| {
-                Failure::Usage(format!("`--since {text}` is no span of time: write 30m, 24h or 7d"))
+                Failure::Usage(format!("`--since {text}` is not a valid duration: write 30m, 24h or 7d"))
             })?;
             crate::now().before(span)
         }
@@ -72,15 +74,15 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if rehearsed.differences.is_empty() { Ok(()) } else { Err(Failure::Told(DIFFERENT)) }
 }
 
-/// What came of it.
+/// Result of a rehearsal.
 struct Rehearsed<'r> {
     recording: &'r Recording,
     differences: Vec<Difference>,
-    /// What was changed for the calls of each difference.
+    /// Changed settings for the calls of each difference.
     because: Vec<Because>,
     not_explained: usize,
     too_little_known: usize,
-    /// Settings that were changed and decide by what is not recorded.
+    /// Changed settings that depend on data that is not recorded.
     not_rehearsed: BTreeSet<Changed>,
 }
 
@@ -132,7 +134,7 @@ impl<'r> Rehearsed<'r> {
         self.recording.facts.get(difference.call)
     }
 
-    /// The differences of this kind, each with what was changed.
+    /// Returns the differences of this kind, each with the changed settings.
     fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&Difference, &Because)> {
         self.differences.iter().zip(&self.because).filter(move |(difference, _)| difference.kind == kind)
     }
@@ -142,15 +144,15 @@ impl<'r> Rehearsed<'r> {
         let Some(first) = self.recording.facts.first() else {
             let since =
                 options.since.as_ref().map(|since| format!(" in the last {since}")).unwrap_or_default();
-            let mut lines = vec![format!("no call is recorded there{since}: nothing to rehearse")];
+            let mut lines = vec![format!("no call is recorded{since}: nothing to rehearse")];
             lines.extend(self.what_was_left_out().into_iter().map(|line| format!("  {line}")));
             return lines.join("\n");
         };
         let mut lines = vec![match self.differences.len() {
-            0 if calls == 1 => paint.paint(Look::Good, "1 call, and its answer would not change"),
-            0 => paint.paint(Look::Good, &format!("{calls} calls, and no answer would change")),
-            1 => paint.paint(Look::Warn, &format!("1 of {calls} answers would change")),
-            many => paint.paint(Look::Warn, &format!("{many} of {calls} answers would change")),
+            0 if calls == 1 => paint.paint(Look::Good, "1 call, and its result would not change"),
+            0 => paint.paint(Look::Good, &format!("{calls} calls, and no result would change")),
+            1 => paint.paint(Look::Warn, &format!("1 of {calls} results would change")),
+            many => paint.paint(Look::Warn, &format!("{many} of {calls} results would change")),
         }];
         lines.push(format!("  the first call came at {}", first.arrived));
         lines.extend(self.what_was_left_out().into_iter().map(|line| format!("  {line}")));
@@ -161,7 +163,7 @@ impl<'r> Rehearsed<'r> {
             }
             let in_doubt = of_kind.iter().filter(|(difference, _)| difference.in_doubt).count();
             let doubt = if in_doubt > 0 {
-                format!(" ({in_doubt} of them after something whose outcome nobody knows)")
+                format!(" ({in_doubt} of them after a step with an unknown outcome)")
             } else {
                 String::new()
             };
@@ -183,7 +185,7 @@ impl<'r> Rehearsed<'r> {
         lines.join("\n")
     }
 
-    /// Two lines, so that what was and what would be stand beside each other also where there is little room.
+    /// Two lines, so that old and new result are aligned even on a narrow terminal.
     fn example(&self, difference: &Difference, paint: Paint, lines: &mut Vec<String>) {
         let (Some(facts), Some(call)) = (self.facts(difference), self.recording.calls.get(difference.call))
         else {
@@ -191,7 +193,7 @@ impl<'r> Rehearsed<'r> {
         };
         let would = match &difference.would {
             Some(would) => format!("would be {}", output::clean(&ending(would))),
-            None => "what would come of it is not known".to_owned(),
+            None => "the result is not known".to_owned(),
         };
         lines.push(format!(
             "    {}  {}  {}",
@@ -207,25 +209,23 @@ impl<'r> Rehearsed<'r> {
         let mut lines = Vec::new();
         if self.not_explained > 0 {
             lines.push(format!(
-                "{} taken as recorded: the configuration that is in force does not lead to what was answered (it was another \
-                 one then, a person, another process or a call that still runs had a hand in it, or it began before the \
-                 history)",
+                "{} taken as recorded: the current configuration does not lead to the recorded result (the configuration was different, an operator, another process or a call that still runs influenced it, or it began before the history)",
                 were(self.not_explained)
             ));
         }
         if self.too_little_known > 0 {
             lines.push(format!(
-                "{} taken as recorded: by an older version, or with too much that happened",
+                "{} taken as recorded: recorded by an older version, or with too many events",
                 were(self.too_little_known)
             ));
         }
         if self.recording.unreadable > 0 {
             lines
-                .push(format!("{} left out: a newer version recorded that", were(self.recording.unreadable)));
+                .push(format!("{} left out: recorded by a newer version", were(self.recording.unreadable)));
         }
         for changed in &self.not_rehearsed {
             lines.push(format!(
-                "not rehearsed, because parameters and answers are not recorded: {}",
+                "not rehearsed, because parameters and results are not recorded: {}",
                 output::clean(&changed.in_words())
             ));
         }
@@ -274,7 +274,7 @@ fn were(calls: usize) -> String {
     if calls == 1 { "1 call was".to_owned() } else { format!("{calls} calls were") }
 }
 
-/// An answer in a few words.
+/// Describes a result in a few words.
 pub(crate) fn ending(ending: &Ending) -> String {
     let mut text = match (ending.code, &ending.rule) {
         (None, _) if ending.input_required => "a question".to_owned(),
@@ -283,7 +283,7 @@ pub(crate) fn ending(ending: &Ending) -> String {
         (Some(code), _) => code.to_string(),
     };
     if ending.replayed {
-        text.push_str(", given again");
+        text.push_str(", replayed");
     } else if ending.attempts != 1 {
         text.push_str(&format!(", {} attempts", ending.attempts));
     }
@@ -294,18 +294,18 @@ fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::RefusedByBreaker => "refused by the breaker",
         Kind::RefusedByGuard => "refused by the guard",
-        Kind::ApprovalAsked => "a person asked first",
-        Kind::Replayed => "answered from an earlier call",
-        Kind::RetriedMore => "tried more often; what comes of it is not known",
-        Kind::RetriedLess => "tried less often",
-        Kind::RunAlthoughRefused => "run, and not refused any more",
-        Kind::RunInsteadOfReplay => "run, and not answered from an earlier call any more",
-        Kind::GivenMoreTime => "given more time; what comes of it is not known",
-        Kind::AnsweredDifferently => "told something else",
+        Kind::ApprovalAsked => "approval required first",
+        Kind::Replayed => "replayed from an earlier call",
+        Kind::RetriedMore => "retried more often; the result is not known",
+        Kind::RetriedLess => "retried less often",
+        Kind::RunAlthoughRefused => "run, and no longer refused",
+        Kind::RunInsteadOfReplay => "run, and no longer replayed from an earlier call",
+        Kind::GivenMoreTime => "more time; the result is not known",
+        Kind::AnsweredDifferently => "a different message",
     }
 }
 
-/// Whether this setting is about what makes the difference.
+/// Returns true if this setting is related to the difference.
 fn is_about(difference: &Difference, was: &Ending, changed: &Changed) -> bool {
     let prefixes: &[&str] = match difference.kind {
         Kind::RefusedByBreaker => &["breaker."],

@@ -1,4 +1,4 @@
-//! `steadfast resolve`: an operator has found out whether a call ran.
+//! `steadfast resolve`: an operator reports the real outcome of a call.
 
 use clap::Args;
 use http::StatusCode;
@@ -13,7 +13,7 @@ use crate::seen;
 pub(crate) struct Options {
     #[command(flatten)]
     ways: Ways,
-    /// The call, as the answer names it that says that its outcome is unknown: twelve digits, or as many as are needed.
+    /// The call, as named in the response that reports the unknown outcome: twelve digits, or a unique prefix.
     #[arg(value_name = "KEY")]
     key: String,
     #[command(flatten)]
@@ -23,22 +23,22 @@ pub(crate) struct Options {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct Outcome {
-    /// It ran: it is never run again under its key, and its result is lost.
+    /// It ran. It is never run again under its key, and its result is lost.
     #[arg(long)]
     ran: bool,
-    /// It did not run: the next such call does.
+    /// It did not run. The next such call runs.
     #[arg(long)]
     did_not_run: bool,
 }
 
-/// `steadfast resolve`.
+/// Runs `steadfast resolve`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let record = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
         let record = find(reach, &options.key, Only::Open).await?.ok_or_else(|| not_unknown(&options.key))?;
         let tool = record.get("tool").map(seen::tool).unwrap_or_default();
         if seen::text(&record, "/state") != "unknown" {
             return Err(Failure::World(format!(
-                "the call of {tool} is still under way: wait until it has ended"
+                "the call of {tool} is still in flight: wait until it has ended"
             )));
         }
         let path = format!("/v1/records/{}/resolve", seen::text(&record, "/key"));
@@ -70,27 +70,27 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The digits by which answers name a call, and those of a whole key.
+/// Length of the short key in responses, and of a whole key, in digits.
 pub(crate) const NAME: usize = 12;
 const WHOLE: usize = 64;
 
-/// Among which records one is looked for.
+/// Set of records that are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Only {
-    /// Those that run, or whose outcome is unknown.
+    /// Records that are in flight or have an unknown outcome.
     Open,
     All,
 }
 
-/// The record whose key begins with these digits, if there is one and only one.
+/// Returns the record whose key begins with these digits, if exactly one does.
 pub(crate) async fn find(reach: &Reach, digits: &str, only: Only) -> Result<Option<Value>, Failure> {
     let given = digits.to_ascii_lowercase();
     if given.is_empty() || given.len() > WHOLE || !given.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(Failure::Usage(format!(
-            "`{digits}` is no name of a call: copy the twelve digits of the answer that says `outcome_unknown`"
+            "`{digits}` is not a valid call: copy the twelve digits of the response with `outcome_unknown`"
         )));
     }
-    // Records come in the order of their keys: those that begin so are next to each other.
+    // Records come in the order of their keys, so those with the same prefix are adjacent.
     let mut ask = Ask::get("/v1/records").with("limit", Some("2"));
     if only == Only::Open {
         ask = ask.with("open", Some("true"));
@@ -103,13 +103,13 @@ pub(crate) async fn find(reach: &Reach, digits: &str, only: Only) -> Result<Opti
         seen::list(&page, "/records").iter().filter(|one| seen::text(one, "/key").starts_with(&given));
     match (found.next(), found.next()) {
         (Some(_), Some(_)) => {
-            Err(Failure::Usage(format!("more than one call begins with `{digits}`: give more of its digits")))
+            Err(Failure::Usage(format!("more than one call begins with `{digits}`: enter more digits")))
         }
         (one, _) => Ok(one.cloned()),
     }
 }
 
-/// The key right before all that begin with these digits; nothing if there is none.
+/// Returns the last key before all keys that begin with these digits, or `None` if there is none.
 fn before(digits: &str) -> Option<String> {
     let mut key: Vec<u8> = format!("{digits:0<WHOLE$}").into_bytes();
     for digit in key.iter_mut().rev() {
@@ -141,7 +141,7 @@ pub(crate) fn observed(record: &Value) -> Option<&'static str> {
 
 fn not_unknown(key: &str) -> Failure {
     Failure::World(format!(
-        "there is no call `{key}` whose outcome is unknown: it was resolved, it was answered late, or it is in another store (`steadfast check` says which one is used here)"
+        "there is no call `{key}` with an unknown outcome: it was resolved, its response arrived late, or it is in another store (`steadfast check` shows the store in use)"
     ))
 }
 

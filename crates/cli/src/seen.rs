@@ -1,4 +1,4 @@
-//! What the API tells, as lines for people: read where it is needed, so that a newer gateway may tell more.
+//! Formats API responses as text. Fields are read by name, so that a newer gateway may send more.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::failure::Failure;
 use crate::output::{self, Look, Table};
 use crate::reach::{Ask, Reach};
 
-/// The text at this place, without anything that would break a line; nothing if there is none.
+/// Returns the text at this path without control characters, or an empty text if there is none.
 pub(crate) fn text(value: &Value, place: &str) -> String {
     value.pointer(place).and_then(Value::as_str).map(output::clean).unwrap_or_default()
 }
 
-/// The number at this place.
+/// Returns the number at this path.
 pub(crate) fn number(value: &Value, place: &str) -> u64 {
     value.pointer(place).and_then(Value::as_u64).unwrap_or_default()
 }
 
-/// The list at this place.
+/// Returns the list at this path.
 pub(crate) fn list<'v>(value: &'v Value, place: &str) -> &'v [Value] {
     value.pointer(place).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A tool as people write it.
+/// Formats the name of a tool.
 pub(crate) fn tool(value: &Value) -> String {
     let part = |place: &str| text(value, place);
     match (part("/namespace"), part("/tool")) {
@@ -34,14 +34,14 @@ pub(crate) fn tool(value: &Value) -> String {
     }
 }
 
-/// How long ago that was; nothing if it never was.
+/// Formats the time since then. Returns an empty text if there is no time.
 pub(crate) fn ago(value: &Value, place: &str, now: u64) -> String {
     let at = value.pointer(place).and_then(Value::as_u64);
     at.map(|at| format!("{} ago", output::span(Duration::from_millis(now.saturating_sub(at)))))
         .unwrap_or_default()
 }
 
-/// How long it is until then.
+/// Formats the time until then.
 pub(crate) fn until(value: &Value, place: &str, now: u64) -> Option<String> {
     let at = value.pointer(place)?.as_u64()?;
     Some(match at.checked_sub(now) {
@@ -54,20 +54,20 @@ fn plain(text: impl Into<String>) -> (Look, String) {
     (Look::Plain, text.into())
 }
 
-/// The tenant of a row, or an empty cell if it has none.
+/// Returns a cell with the tenant of a row. It is empty if the row has none.
 pub(crate) fn tenant(row: &Value) -> (Look, String) {
     plain(text(row, "/tenant"))
 }
 
-/// The option that names the tenant of a row, if it belongs to one.
+/// Returns the option that names the tenant of a row, if it belongs to one.
 pub(crate) fn tenant_flag(row: &Value) -> Option<String> {
     TenantId::new(row.get("tenant")?.as_str()?).ok().map(|tenant| tenant.flag())
 }
 
-/// The column of [`tenant`]. It is left out where no row belongs to one.
+/// Head of the column of [`tenant`]. It is left out if no row belongs to a tenant.
 pub(crate) const TENANT: &str = "TENANT";
 
-/// Requests that wait for a person.
+/// Returns a table of requests that wait for approval.
 pub(crate) fn approvals(seen: &Value, now: u64) -> Table {
     let mut table = Table::new(&["ID", TENANT, "TOOL", "ASKED", "CALLS", "WHY", "ARGUMENTS"]);
     for one in list(seen, "/approvals") {
@@ -87,7 +87,7 @@ pub(crate) fn approvals(seen: &Value, now: u64) -> Table {
     table.unless_empty(TENANT)
 }
 
-/// Breakers, those first that let nothing through.
+/// Returns a table of breakers, with open ones first.
 pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -> Table {
     let mut table = Table::new(&["KEY", TENANT, "STATE", "SINCE", "FAILED", "WHY", "NEXT PROBE"]);
     let mut chosen: Vec<_> = list(seen, "/breakers").iter().filter(|breaker| which(breaker)).collect();
@@ -99,7 +99,7 @@ pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -
             "HALF_OPEN" => Look::Warn,
             _ => Look::Bad,
         };
-        let watched = if text(breaker, "/mode") == "enforce" { "" } else { " (not obeyed)" };
+        let watched = if text(breaker, "/mode") == "enforce" { "" } else { " (ignored by the mode)" };
         let (failed, good) = (number(breaker, "/failures"), number(breaker, "/successes"));
         table.row([
             (Look::Bold, text(breaker, "/key")),
@@ -114,7 +114,7 @@ pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -
     table.unless_empty(TENANT)
 }
 
-/// Whether calls are refused, or only let through one by one.
+/// Returns true if calls are refused, or pass only as probes.
 pub(crate) fn is_open(breaker: &Value) -> bool {
     text(breaker, "/state") != "CLOSED"
 }
@@ -143,7 +143,7 @@ fn why_open(breaker: &Value, now: u64) -> String {
     }
 }
 
-/// Whoever is not simply trusted.
+/// Returns a table of everything that is not simply trusted.
 pub(crate) fn trust(seen: &Value, now: u64) -> Table {
     let mut table = Table::new(&["WHO", TENANT, "STATE", "SINCE", "WHY", "ENDS"]);
     for one in list(seen, "/trust") {
@@ -168,7 +168,7 @@ pub(crate) fn trust(seen: &Value, now: u64) -> Table {
     table.unless_empty(TENANT)
 }
 
-/// How the tool becomes trusted again.
+/// Describes how the tool becomes trusted again.
 fn way_back(one: &Value, state: &str, now: u64) -> String {
     let (successes, needed) = (number(one, "/successesSinceRecovery"), number(one, "/successesNeeded"));
     match state {
@@ -179,7 +179,7 @@ fn way_back(one: &Value, state: &str, now: u64) -> String {
     }
 }
 
-/// The hosts and servers to which calls failed.
+/// Returns a table of hosts and servers to which calls failed.
 pub(crate) fn domains(status: &Value, now: u64) -> Table {
     let mut table = Table::new(&["DOMAIN", TENANT, "FAILED", "LAST FAILURE", "TRUST"]);
     for one in list(status, "/domains") {
@@ -196,7 +196,7 @@ pub(crate) fn domains(status: &Value, now: u64) -> Table {
     table.unless_empty(TENANT)
 }
 
-/// Whom the guard stops.
+/// Returns a table of sessions that the loop guard stopped.
 pub(crate) fn stopped(seen: &Value, now: u64) -> Table {
     let mut table = Table::new(&["CONVERSATION", TENANT, "TOOL", "WHY", "SINCE", "ENDS"]);
     for one in list(seen, "/stopped") {
@@ -219,7 +219,7 @@ pub(crate) fn stopped(seen: &Value, now: u64) -> Table {
     table.unless_empty(TENANT)
 }
 
-/// The tools that anything is known of.
+/// Returns all known tools.
 pub(crate) async fn known_tools(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure> {
     let tools = reach.ask_all(Ask::get("/v1/tools").with("tenant", tenant)).await?;
     let trust = reach.ask_all(Ask::get("/v1/trust").with("tenant", tenant)).await?;
@@ -234,7 +234,7 @@ pub(crate) async fn known_tools(reach: &Reach, tenant: Option<&str>) -> Result<V
     Ok(known)
 }
 
-/// The name that was probably meant, by its whole or by what stands behind the server.
+/// Returns the name that was probably meant, by its whole or by the part after the server.
 pub(crate) fn meant<'n>(written: &str, known: &'n [String]) -> Option<&'n str> {
     if known.iter().any(|name| name == written) {
         return None;

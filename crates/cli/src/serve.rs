@@ -1,4 +1,4 @@
-//! `steadfast serve`: many servers behind one address.
+//! `steadfast serve`: a gateway in front of many servers at one address.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -23,33 +23,33 @@ use crate::watched::watched;
 pub(crate) struct Options {
     #[command(flatten)]
     chosen: Chosen,
-    /// A file with `mcpServers`, as clients keep them, or such JSON itself; its servers are added to those of the
+    /// A file with `mcpServers` in the format of clients, or such JSON itself. Its servers are added to those of the
     /// configuration. May be given more than once.
     #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
     mcp_config: Vec<OsString>,
-    /// Where calls are remembered: memory, sqlite or redis. Stronger than the configuration.
+    /// Store for the calls: memory, sqlite or redis. Overrides the configuration.
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
-    /// Takes one client on our own streams instead of many over HTTP.
+    /// Accept one client on standard input and output instead of many over HTTP.
     #[arg(long, conflicts_with = "listen")]
     stdio: bool,
-    /// Where clients are taken. Stronger than the configuration.
+    /// Address for clients. Overrides the configuration.
     #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
     hosts: Hosts,
 }
 
-/// How long calls that are under way may take when we are asked to end.
+/// Time for calls in flight to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Where all servers are, and under it each alone.
+/// Path of the endpoint for all servers. The endpoint of each single server is below it.
 const ALL: &str = "/mcp";
 
-/// `steadfast serve`.
+/// Runs `steadfast serve`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let runtime = if options.stdio { runtime_of_one()? } else { runtime()? };
     let done = runtime.block_on(carry(options));
-    // Reading our own input cannot be taken back, and would be waited for.
+    // A pending read of standard input cannot be cancelled, and would block the shutdown.
     runtime.shutdown_background();
     done
 }
@@ -94,7 +94,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The servers under the names that their tools have, counted from their start on.
+/// Returns the servers under the names that their tools have, with their processes counted from their start on.
 async fn claimed(servers: Vec<Configured>, steadfast: &Steadfast) -> Vec<Configured> {
     let mut claimed = Vec::new();
     for server in servers {
@@ -103,7 +103,7 @@ async fn claimed(servers: Vec<Configured>, steadfast: &Steadfast) -> Vec<Configu
     claimed
 }
 
-/// All servers behind one door. The tools of several say whose they are.
+/// Returns all servers for one endpoint. If there are several, their tools have the server's name as a prefix.
 fn together(servers: &[Configured]) -> Vec<Configured> {
     let several = servers.len() > 1;
     let named = |server: &Configured| {
@@ -114,7 +114,8 @@ fn together(servers: &[Configured]) -> Vec<Configured> {
     servers.iter().map(named).collect()
 }
 
-/// A door for all, and one for each alone under its own names; none where there is no server.
+/// Returns an endpoint for all servers, and one for each server with its own tool names. Returns none if there is no
+/// server.
 fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
     if servers.is_empty() {
         return Vec::new();
@@ -132,7 +133,7 @@ fn tell(listened: &Listened, servers: &[Configured]) {
         [] => output::remark(&format!("no server; tools are called at {}", listened.url("/v1/calls"))),
         [one] => output::remark(&format!("{one} is at {all}")),
         _ => {
-            output::remark(&format!("{} servers are at {all}, and each alone:", names.len()));
+            output::remark(&format!("{} servers are at {all}, and each separately:", names.len()));
             let width = names.iter().map(|name| name.len()).max().unwrap_or_default();
             for name in names {
                 output::remark(&format!("  {name:width$}  {}", listened.url(&format!("{ALL}/{name}"))));

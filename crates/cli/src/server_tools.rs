@@ -9,7 +9,7 @@ use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
 use steadfast_gateway::Direct;
 
-/// The tools of the servers that a gateway stands in front of.
+/// The tools of the servers behind a gateway.
 pub(crate) struct ServerTools(pub(crate) Arc<Direct>);
 
 impl Shelf for ServerTools {

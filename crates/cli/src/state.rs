@@ -1,17 +1,17 @@
-//! What the commands work in that look after the state.
+//! Shared setup of the commands for operators.
 
 use steadfast::{By, Surface};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::Failure;
 
-/// A place for one command to work in.
+/// Returns a runtime for one command.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     let built = Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| Failure::World(format!("this machine gives no room to work in: {error}")))
+    built.map_err(|error| Failure::World(format!("the runtime cannot be started: {error}")))
 }
 
-/// Whoever runs this command, for the audit: the user as the machine names them.
+/// Returns the operator for the audit log: the user name on this machine.
 pub(crate) fn by_operator() -> By {
     let name = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     By::new(name.as_deref().filter(|name| !name.is_empty()).unwrap_or("somebody"), Surface::Cli)

@@ -1,8 +1,9 @@
-//! `steadfast status`: is anything wrong, and what needs an answer?
+//! `steadfast status`: the health of the gateways, and what needs an operator.
 //!
-//! Everything shown here is what `GET /v1/status` and its neighbours say, so the page and this cannot disagree. Several gateways
-//! that share a store know the same of it; what is only of one process (calls that run, conversations that are stopped) is
-//! asked of each. As JSON one gateway is what it says itself; of several each is, under the worst of their verdicts.
+//! Everything shown here comes from `GET /v1/status` and related endpoints, so the dashboard shows the same. Gateways
+//! that share a store have the same shared state. The state of a single process (calls in flight, sessions that are
+//! stopped) is requested from each. With one gateway, the JSON is its response. With several, it has all responses and
+//! the worst verdict.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -21,34 +22,34 @@ use crate::{now, stop};
 pub(crate) struct Options {
     #[command(flatten)]
     ways: Ways,
-    /// Shows it again every second, until Ctrl-C; where the output is no terminal, whenever something changed.
+    /// Refresh every second, until Ctrl-C. If the output is not a terminal, print again whenever something changed.
     #[arg(long)]
     watch: bool,
 }
 
-/// What was seen in one look.
+/// Status of all gateways at one moment.
 struct Seen {
-    /// What the gateway says that was asked, or the store.
+    /// Status of the connected gateway, or of the store.
     status: Value,
-    /// Its name; none for the store.
+    /// Name of the gateway. `None` for the store.
     name: Option<String>,
-    /// The same of the other gateways, with their names.
+    /// Names and status of the other gateways.
     others: Vec<(String, Value)>,
     approvals: Value,
     breakers: Value,
     trust: Value,
     guard: Value,
-    /// Who was asked, in words.
+    /// Descriptions of all gateways and stores that were asked.
     asked: Vec<String>,
     store: String,
     is_untouched: bool,
 }
 
-/// The exit codes of what was seen.
+/// Exit codes.
 const ATTENTION: u8 = 3;
 const TROUBLE: u8 = 4;
 
-/// `steadfast status`.
+/// Runs `steadfast status`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     runtime()?.block_on(async {
         if options.watch {
@@ -71,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// How often it is looked.
+/// Refresh interval.
 const EVERY: Duration = Duration::from_secs(1);
 
 async fn watch(options: &Options) -> Result<(), Failure> {
@@ -81,7 +82,7 @@ async fn watch(options: &Options) -> Result<(), Failure> {
     let mut last = String::new();
     let mut reach: Option<Reach> = None;
     let ended = loop {
-        // Gateways come and go while somebody watches.
+        // Gateways start and stop during the watch.
         let found = match reach.take() {
             Some(held) if held.is_store() && !reach::somebody_listens(&options.ways) => Ok(held),
             old => {
@@ -103,7 +104,7 @@ async fn watch(options: &Options) -> Result<(), Failure> {
             (Ok(seen), Some(screen)) => screen.show(&seen.draw(Paint::of_stdout())),
             (Ok(mut seen), None) => {
                 let (drawn, json) = (seen.draw(Paint::of_stdout()), seen.json());
-                // The time alone is no change.
+                // A new time alone is not a change.
                 for status in
                     std::iter::once(&mut seen.status).chain(seen.others.iter_mut().map(|(_, status)| status))
                 {
@@ -144,7 +145,7 @@ async fn watch(options: &Options) -> Result<(), Failure> {
     ended
 }
 
-/// The whole terminal, given back as it was.
+/// The alternate screen of the terminal. The old contents are restored on drop.
 struct Screen;
 
 impl Screen {
@@ -183,7 +184,7 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
         let status = other.ask(Ask::get("/v1/status")).await;
         others.push((other.name.clone(), status.unwrap_or_else(|refused| mute(refused.message()))));
     }
-    others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), mute("it does not answer at all"))));
+    others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), mute("it does not answer"))));
     let tenants = reach::tenants_of(&status);
     let of = async |counts: &[&str], path: &str| -> Result<Value, Failure> {
         let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
@@ -203,14 +204,14 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
     })
 }
 
-/// The status of a gateway that runs and does not say it.
+/// Returns the status of a running gateway that does not report one.
 fn mute(why: &str) -> Value {
     json!({
         "verdict": "trouble",
         "findings": [{
             "level": "trouble",
-            "what": format!("runs and does not say how it is: {}", output::clean(why)),
-            "todo": "look into its log, and start it again",
+            "what": format!("runs and does not report its status: {}", output::clean(why)),
+            "todo": "check its log, and restart it",
         }],
     })
 }
@@ -231,7 +232,7 @@ fn introduced(gateway: &Gateway) -> String {
 }
 
 impl Seen {
-    /// The worst of all.
+    /// Returns the worst verdict.
     fn verdict(&self) -> &str {
         let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
         let verdicts = all.filter_map(|status| status.get("verdict")?.as_str());
@@ -242,7 +243,7 @@ impl Seen {
             .unwrap_or("trouble")
     }
 
-    /// One is what it says itself, as the page shows it. Several would hide each other: they are listed.
+    /// One status is printed as it is, like on the dashboard. Several are printed as a list.
     fn json(&self) -> Value {
         if self.others.is_empty() {
             return self.status.clone();
@@ -258,8 +259,8 @@ impl Seen {
         self.findings(paint, &mut lines);
         let at = number(&self.status, "/atMs");
         for (title, table) in [
-            ("needs an answer", seen::approvals(&self.approvals, at)),
-            ("left alone", seen::breakers(&self.breakers, at, seen::is_open)),
+            ("pending approvals", seen::approvals(&self.approvals, at)),
+            ("open circuit breakers", seen::breakers(&self.breakers, at, seen::is_open)),
             ("not trusted", seen::trust(&self.trust, at)),
             ("stopped", seen::stopped(&self.guard, at)),
         ] {
@@ -274,7 +275,7 @@ impl Seen {
         let (look, sign, said) = match self.verdict() {
             "fine" if self.is_untouched => (Look::Good, "●", "nothing has run here yet"),
             "fine" => (Look::Good, "●", "all is well"),
-            "attention" => (Look::Warn, "▲", "somebody should look"),
+            "attention" => (Look::Warn, "▲", "an operator should look"),
             _ => (Look::Bad, "✖", "calls fail"),
         };
         let version = paint.paint(Look::Dim, &format!("steadfast {}", text(&self.status, "/version")));
@@ -285,7 +286,7 @@ impl Seen {
         let own = list(&self.status, "/findings");
         let mut all: Vec<(Option<&str>, &Value)> = own.iter().map(|finding| (None, finding)).collect();
         for (name, status) in &self.others {
-            // What is shared was said already.
+            // Shared findings were already shown.
             let new = list(status, "/findings").iter().filter(|finding| !own.contains(finding));
             all.extend(new.map(|finding| (Some(name.as_str()), finding)));
         }
@@ -315,7 +316,7 @@ impl Seen {
         if !self.asked.is_empty() {
             let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
             let calls: u64 = all.map(|status| number(status, "/counts/openCalls")).sum();
-            fact("calls", &format!("{calls} under way"));
+            fact("calls", &format!("{calls} in flight"));
         }
     }
 }
@@ -328,11 +329,11 @@ fn section(paint: Paint, title: &str, table: &Table, lines: &mut Vec<String>) {
     }
 }
 
-/// What the switches leave.
+/// Describes the mode that the switches allow.
 fn mode(status: &Value) -> String {
     let of = |name: &str| text(status, &format!("/switches/{name}"));
     let all = match &*of("all") {
-        "off" => return "off: everything passes untouched".to_owned(),
+        "off" => return "off: everything is passed on unchanged".to_owned(),
         "shadow" => "shadow: decides and changes nothing",
         _ => "as configured",
     };

@@ -1,8 +1,8 @@
-//! When we are asked to end.
+//! Shutdown signals.
 
 use tokio_util::sync::CancellationToken;
 
-/// Is cancelled when somebody wants this process to end: Ctrl-C, or the signal that service managers send.
+/// Returns a token that is cancelled on Ctrl-C or on the termination signal of service managers.
 pub(crate) fn asked() -> CancellationToken {
     let token = CancellationToken::new();
     let asked = token.clone();
@@ -19,7 +19,7 @@ async fn signal() {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        // Without a handler the system's own way of ending us is left.
+        // Without a handler, the default action of the signal ends the process.
         return std::future::pending().await;
     };
     tokio::select! {

@@ -1,14 +1,14 @@
-//! Our own streams. Of a pipe or a socket the system tells when there is something to read or room to write: that is waited
-//! for, and no thread stands between us and our client. Elsewhere (a terminal, a file) threads of the runtime read and write.
+//! Asynchronous standard streams. For a pipe or a socket, the operating system reports when it is readable or
+//! writable, so no thread is needed. For a terminal or a file, threads of the runtime read and write.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What our client writes, and what it reads.
+/// Input from the client and output to it.
 pub(crate) type Streams = (Box<dyn AsyncRead + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 
-/// The streams that we were started with. To be called within the runtime.
+/// Returns the standard streams. Must be called within the runtime.
 pub(crate) fn own() -> Streams {
     #[cfg(unix)]
     let (input, output) = (told::input(io::stdin()), told::output(io::stdout()));
@@ -51,7 +51,7 @@ mod told {
     }
 
     impl Kind {
-        /// Nothing for what others may hold too and expect to wait for, such as a terminal.
+        /// Returns `None` for a stream that other processes may share and expect to block, such as a terminal.
         fn of(stream: impl AsFd) -> Option<Self> {
             let file = File::from(stream.as_fd().try_clone_to_owned().ok()?);
             let kind = file.metadata().ok()?.file_type();

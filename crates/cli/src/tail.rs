@@ -1,7 +1,7 @@
-//! `steadfast tail`: what happens, as it happens.
+//! `steadfast tail`: follows events as they happen.
 //!
-//! Two sources make one stream. Gateways that listen tell everything at once, but only of themselves. The history has every call
-//! of every process that shares the store, a moment later; so it is looked through for those that nobody told of.
+//! Two sources make one stream. Listening gateways send all their events at once. The history has the calls of all
+//! processes that share the store, a moment later. It is searched for the calls that no gateway sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,21 +27,21 @@ pub(crate) struct Options {
     /// Only calls of this tool: SERVER/TOOL.
     #[arg(long, value_name = "SERVER/TOOL")]
     tool: Option<String>,
-    /// Only what belongs to this tenant.
+    /// Only events of this tenant.
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// Begins with so many calls that are over.
+    /// Start with so many finished calls.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     lines: usize,
-    /// Shows every step, not only how calls end and what changes.
+    /// Show every step, not only results of calls and changes.
     #[arg(long)]
     all: bool,
-    /// Ends when there is nothing more to show, instead of waiting for what comes.
+    /// End when there is nothing more to show, instead of waiting for events.
     #[arg(long)]
     once: bool,
 }
 
-/// `steadfast tail`.
+/// Runs `steadfast tail`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let reach = Reach::find(&options.ways, Need::WhatIsThere).await?;
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// How often the history is looked at, and how far back.
+/// Interval between reads of the history, and how far back they go.
 const EVERY: Duration = Duration::from_millis(300);
 const BACK: u64 = 60_000;
 
@@ -73,7 +73,7 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
         let from = if reach.gateway().is_some() {
             "the gateway"
         } else {
-            "the history; a gateway that listens would tell more"
+            "the history; a listening gateway would send more events"
         };
         output::remark(&format!("following {from}; Ctrl-C ends it"));
     }
@@ -90,7 +90,7 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
     }
 }
 
-/// Passes on what a gateway tells, for as long as it does.
+/// Forwards the events of a gateway, for as long as it sends them.
 async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
     let mut last: Option<String> = None;
     loop {
@@ -107,7 +107,7 @@ async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
                     }
                 }
             }
-            // An older one tells nothing; its calls are in the history.
+            // An older gateway sends no events. Its calls are in the history.
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => return,
             Err(_) => {}
         }
@@ -115,49 +115,50 @@ async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
     }
 }
 
-/// How long a gateway is left alone that does not tell.
+/// Delay before connecting again to a gateway that sends no events.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is told.
+/// Output of the command.
 struct Told<'o> {
     options: &'o Options,
     paint: Paint,
     known: Known,
 }
 
-/// Which calls were told, so that none is told twice.
+/// Calls that were printed, so that none is printed twice.
 #[derive(Default)]
 struct Known {
-    /// Those that the history had, by their moment too: a client may use a request's name again.
+    /// Calls from the history, with their time: a client may use the name of a request again.
     of_history: BTreeMap<(Name, u64), u64>,
-    /// How many more the history had than gateways told of, for each name that both have; and when that was.
+    /// For each name, the number of calls in the history minus the number sent by gateways, and the time of the last
+    /// change.
     balance: BTreeMap<Name, (i64, u64)>,
 }
 
-/// What both sources say of a call: its request, how long it took, and how it ended.
+/// Facts about a call that both sources have: its request, its duration, and its result.
 type Name = (String, u64, String);
 
 impl Known {
-    /// Whether the history has never shown this call before.
+    /// Returns true if the call is new in the history.
     fn is_new(&mut self, name: &Name, arrived: u64, now: u64) -> bool {
         self.of_history.insert((name.clone(), arrived), now).is_none()
     }
 
-    /// Whether a call that the history shows for the first time is to be told.
+    /// Returns true if a call that is new in the history must be printed.
     fn tell_of_history(&mut self, name: Name, now: u64) -> bool {
         let (more, at) = self.balance.entry(name).or_default();
         (*more, *at) = (*more + 1, now);
         *more > 0
     }
 
-    /// Whether a call that a gateway tells of is to be told.
+    /// Returns true if a call from a gateway must be printed.
     fn tell_of_gateway(&mut self, name: Name, now: u64) -> bool {
         let (more, at) = self.balance.entry(name).or_default();
         (*more, *at) = (*more - 1, now);
         *more < 0
     }
 
-    /// Forgets what neither will show again.
+    /// Forgets calls that neither source will show again.
     fn tidy(&mut self, now: u64) {
         self.of_history.retain(|_, at| *at + 2 * BACK > now);
         self.balance.retain(|_, (_, at)| *at + 2 * BACK > now);
@@ -169,7 +170,7 @@ impl<'o> Told<'o> {
         Self { options, paint: Paint::of_stdout(), known: Known::default() }
     }
 
-    /// The last calls that are over.
+    /// Prints the last finished calls.
     async fn begin(&mut self, reach: &Reach) -> Result<(), Failure> {
         let (ask, wanted) = (self.history(), self.options.lines);
         let mut page = reach.ask(ask.clone()).await?;
@@ -196,16 +197,16 @@ impl<'o> Told<'o> {
         Ok(())
     }
 
-    /// Calls of the history that nobody told of. Whether somebody still reads.
+    /// Prints calls of the history that no gateway sent. Returns false if the output is closed.
     async fn catch_up(&mut self, reach: &Reach) -> Result<bool, Failure> {
         let now = now().as_millis();
         self.known.tidy(now);
         let ask = self.history().with("since", Some(&now.saturating_sub(BACK).to_string()));
         let (mut new, mut after) = (Vec::new(), None);
-        // As far back as there is something new.
+        // Reads back as far as there is something new.
         loop {
             let Ok(page) = reach.ask(ask.clone().with("after", after.as_deref())).await else {
-                // A gateway may be started again, and a store come back.
+                // A gateway may be restarted, and a store may come back.
                 break;
             };
             let calls = seen::list(&page, "/calls").iter();
@@ -228,7 +229,7 @@ impl<'o> Told<'o> {
         Ok(true)
     }
 
-    /// Asks for the newest calls of the history.
+    /// Returns the request for the newest calls of the history.
     fn history(&self) -> Ask {
         Ask::get("/v1/history")
             .with("tool", self.options.tool.as_deref())
@@ -236,7 +237,7 @@ impl<'o> Told<'o> {
             .with("limit", Some(PAGE))
     }
 
-    /// Tells what a gateway told. Whether somebody still reads.
+    /// Prints an event of a gateway. Returns false if the output is closed.
     fn event(&mut self, event: &Value) -> bool {
         let kind = text(event, "/event");
         let is_end = kind == "tool_call_end";
@@ -252,7 +253,7 @@ impl<'o> Told<'o> {
         }
     }
 
-    /// A call as the history has it.
+    /// Prints a call from the history.
     fn say_call(&self, call: &Value) -> bool {
         if self.options.ways.json {
             return output::say_json_line(&json!({ "event": "history", "call": call }));
@@ -265,7 +266,7 @@ impl<'o> Told<'o> {
         output::say_line(&self.line(&clock(ended), &how, &tool, number(call, "/tookMs"), attempts, call))
     }
 
-    /// A call as a gateway tells of its end.
+    /// Formats the end of a call from a gateway event.
     fn end(&self, event: &Value) -> String {
         let replayed = event.get("fromCache").and_then(Value::as_bool).unwrap_or_default();
         let how = How { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
@@ -298,7 +299,7 @@ impl<'o> Told<'o> {
         .to_owned()
     }
 
-    /// Anything else that happened.
+    /// Formats any other event.
     fn change(&self, kind: &str, event: &Value) -> String {
         let word = kind.strip_prefix("tool_call_").unwrap_or(kind).replace('_', " ");
         let look = match &*text(event, "/level").to_lowercase() {
@@ -318,7 +319,7 @@ impl<'o> Told<'o> {
     }
 }
 
-/// What an event says: first in words, if it has some, then its fields.
+/// Returns the text of an event: its message, if it has one, then its fields.
 fn notes(event: &Value) -> Vec<String> {
     let fields = event.as_object().into_iter().flatten();
     let fields = fields.filter(|(name, _)| !KNOWN.contains(&name.as_str())).map(|(name, value)| {
@@ -329,7 +330,7 @@ fn notes(event: &Value) -> Vec<String> {
     message.map(|message| output::short(&message, 160)).into_iter().chain(fields).collect()
 }
 
-/// How a call ended.
+/// Result of a call.
 struct How {
     status: String,
     code: String,
@@ -365,7 +366,7 @@ fn tool_of(event: &Value) -> String {
     }
 }
 
-/// The time of day. What is told stands in UTC, so this does too.
+/// Formats the time of day in UTC, because all times in the output are in UTC.
 fn clock(at_ms: u64) -> String {
     at_of_day(&Timestamp::from_millis(at_ms).to_string())
 }
@@ -378,7 +379,7 @@ fn at_of_day(iso: &str) -> String {
     iso.get(11..19).map_or_else(|| " ".repeat(9), |time| format!("{time}Z"))
 }
 
-/// What is told beside the ends of calls: what changes, what needs a person, and what nobody expects.
+/// Events that are shown beside the ends of calls: changes, requests to operators, and unexpected events.
 const WORTH_TELLING: [&str; 28] = [
     "tool_call_turned_away",
     "tool_call_malformed",
@@ -410,7 +411,7 @@ const WORTH_TELLING: [&str; 28] = [
     "missed",
 ];
 
-/// Fields that are in every line, or have a place of their own.
+/// Fields that are in every line, or have a column of their own.
 const KNOWN: [&str; 12] = [
     "time",
     "level",
@@ -431,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_told_once_whoever_tells_of_it_first() {
+    fn a_call_is_printed_once_whichever_source_is_first() {
         let mut known = Known::default();
         let name = || ("r-1".to_owned(), 0, "success".to_owned());
         assert!(known.tell_of_gateway(name(), 0), "the gateway is quicker");
@@ -445,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_turn_is_told_in_its_own_words() {
+    fn the_end_of_a_turn_is_printed_with_its_message() {
         let event = json!({ "event": "turn_end", "level": "info", "traceId": "07", "sessionKey": "s",
             "message": "Completed flight search", "turnId": "trip", "status": "completed" });
         assert!(WORTH_TELLING.contains(&"turn_end"));

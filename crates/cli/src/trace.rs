@@ -1,4 +1,4 @@
-//! `steadfast trace`: what happened in a turn, and which turns there were.
+//! `steadfast trace`: the events of a turn, and the list of turns.
 
 use std::time::Duration;
 
@@ -18,21 +18,21 @@ use crate::{now, seen};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The turn, by its trace or by the name that its plan gave it (the newest of that name); without it the newest turns
+    /// The turn, by its trace id or by the name from its plan (the newest of that name). Without it the newest turns
     /// are listed.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
     #[command(flatten)]
     ways: Ways,
-    /// Says it as lines of JSON, one for the turn, each span and each event.
+    /// Print JSON lines: one for the turn, each span and each event.
     #[arg(long, conflicts_with = "json")]
     jsonl: bool,
-    /// Lists so many turns.
+    /// Number of turns to list.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20, conflicts_with = "id")]
     lines: usize,
 }
 
-/// `steadfast trace`.
+/// Runs `steadfast trace`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     reach::with(&options.ways, Need::WhatIsThere, async |reach| match &options.id {
         Some(id) => show(options, reach, id).await,
@@ -53,7 +53,7 @@ async fn show(options: &Options, reach: &Reach, id: &str) -> Result<(), Failure>
     if options.ways.json {
         output::say_json(&told);
     } else if options.jsonl {
-        // Until nobody reads them any more.
+        // Stops when the output is closed.
         lines(&told).iter().all(output::say_json_line);
     } else {
         let story = read(&told).ok_or_else(unreadable)?;
@@ -63,15 +63,15 @@ async fn show(options: &Options, reach: &Reach, id: &str) -> Result<(), Failure>
     Ok(())
 }
 
-/// How wide it is drawn where no terminal says.
+/// Width of the drawing if the output is not a terminal.
 const UNSEEN: usize = 100;
 
-/// What is kept of a turn, as `GET /v1/traces/{id}` has it.
+/// Returns the stored trace of a turn, as `GET /v1/traces/{id}` returns it.
 async fn story(reach: &Reach, id: &str) -> Result<Value, Refused> {
     reach.ask(Ask::get(&format!("/v1/traces/{}", encoded(id)))).await
 }
 
-/// The same to work with; nothing if there is none.
+/// Returns the parsed trace, or `None` if there is none.
 pub(crate) async fn find(reach: &Reach, id: &str) -> Result<Option<TraceView>, Failure> {
     match story(reach, id).await {
         Ok(told) => read(&told).map(Some).ok_or_else(unreadable),
@@ -81,10 +81,10 @@ pub(crate) async fn find(reach: &Reach, id: &str) -> Result<Option<TraceView>, F
 }
 
 fn unreadable() -> Failure {
-    Failure::World("the story cannot be read".to_owned())
+    Failure::World("the trace cannot be read".to_owned())
 }
 
-/// The same to work with. Of what a newer gateway tells, what is not understood is left out.
+/// Parses a trace. Fields of a newer gateway that are not known are left out.
 pub(crate) fn read(told: &Value) -> Option<TraceView> {
     let turn = serde_json::from_value(told.get("turn")?.clone()).ok()?;
     let spans =
@@ -94,7 +94,7 @@ pub(crate) fn read(told: &Value) -> Option<TraceView> {
     Some(TraceView { turn, spans: spans.collect(), events: events.collect() })
 }
 
-/// The lines that `GET /v1/traces/{id}` has for whoever wants lines.
+/// Returns the lines of `GET /v1/traces/{id}` in the format of JSON lines.
 fn lines(told: &Value) -> Vec<Value> {
     let mut lines: Vec<_> = told.get("turn").map(|turn| json!({ "turn": turn })).into_iter().collect();
     lines.extend(seen::list(told, "/spans").iter().map(|span| json!({ "span": span })));
@@ -109,7 +109,7 @@ async fn list(options: &Options, reach: &Reach) -> Result<(), Failure> {
         Ask::get("/v1/traces").with("limit", Some(&limit)).with("after", after)
     };
     let mut whole = reach.ask(ask(None, 0)).await?;
-    // A page may be short, and there may be more behind it.
+    // A page may be short, and there may be more after it.
     while let Some(next) = whole.get("next").and_then(Value::as_str).map(str::to_owned) {
         let found = seen::list(&whole, "/turns").len();
         if found >= wanted {
@@ -137,7 +137,7 @@ async fn list(options: &Options, reach: &Reach) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The most turns that are given at once.
+/// Maximum number of turns in one response.
 const MOST: usize = 1000;
 
 fn table(heads: &[TurnView], now: Timestamp) -> Table {

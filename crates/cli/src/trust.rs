@@ -1,4 +1,4 @@
-//! `steadfast reset` and `steadfast recover`: the ways back for a tool that has lost trust.
+//! `steadfast reset` and `steadfast recover`: restore trust in a tool.
 
 use clap::Args;
 use http::StatusCode;
@@ -19,28 +19,28 @@ pub(crate) struct Options {
     /// The tool, as SERVER/TOOL or its name alone; or `domain:HOST`.
     #[arg(required_unless_present = "all")]
     tool: Option<String>,
-    /// All tools; without `--tenant` those of every tenant.
+    /// All tools. Without `--tenant`, those of every tenant.
     #[arg(long, conflicts_with = "tool")]
     all: bool,
 }
 
-/// `steadfast reset`.
+/// Runs `steadfast reset`.
 pub(crate) fn reset(options: &Options) -> Result<(), Failure> {
     let changed = change(options, "reset")?;
     if options.ways.json {
         output::say_json(&json!({ "reset": changed.tools, "changes": changed.changes }));
     } else if options.all {
-        output::say("forgiven: everything");
+        output::say("trust restored: everything");
     } else if changed.is_known {
-        output::say_words(&format!("forgiven: {}", changed.whom(options)));
+        output::say_words(&format!("trust restored: {}", changed.whom(options)));
     } else {
-        output::say_words(&format!("nothing counts against {}", options.wanted()));
+        output::say_words(&format!("nothing to restore for {}", options.wanted()));
     }
     changed.remark();
     Ok(())
 }
 
-/// `steadfast recover`.
+/// Runs `steadfast recover`.
 pub(crate) fn recover(options: &Options) -> Result<(), Failure> {
     let changed = change(options, "recover")?;
     if options.ways.json {
@@ -66,11 +66,11 @@ impl Options {
 }
 
 struct Changed {
-    /// Whether a tool or domain of this name was found.
+    /// True if a tool or domain with this name was found.
     is_known: bool,
     tools: Vec<String>,
     changes: u64,
-    /// If none was found: what was probably meant.
+    /// Name that was probably meant, if none was found.
     hint: Option<String>,
 }
 

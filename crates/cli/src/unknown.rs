@@ -1,4 +1,4 @@
-//! `steadfast unknown`: the calls whose outcome is unknown, and how each is resolved.
+//! `steadfast unknown`: the calls with an unknown outcome, and the commands that resolve them.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(crate) struct Options {
     whose: Whose,
 }
 
-/// `steadfast unknown`.
+/// Runs `steadfast unknown`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let ask = Ask::get("/v1/records").with("open", Some("true"));
     let ask = ask.with("tenant", options.whose.tenant.as_deref());
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
     output::say(&table.unless_empty(TENANT).draw(Paint::of_stdout(), 0));
     output::say("");
-    output::say("Find out whether each call ran, and then say so:");
+    output::say("Find out whether each call ran, and then resolve it:");
     for record in &unknown {
         let tool = record.get("tool").map(seen::tool).unwrap_or_default();
         let (ran, did_not_run) = (command(record, "ran"), command(record, "did-not-run"));
@@ -61,13 +61,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The name of a call, as it is short enough.
+/// Returns the short name of a call.
 fn name(record: &Value) -> String {
     let key = seen::text(record, "/key");
     key.get(..NAME).unwrap_or(&key).to_owned()
 }
 
-/// The command by which an operator says whether the call ran.
+/// Returns the command with which an operator resolves the call.
 fn command(record: &Value, outcome: &str) -> String {
     format!("steadfast resolve {} --{outcome}", name(record))
 }

@@ -1,4 +1,4 @@
-//! Counts how the processes of servers stand, for whoever reads the metrics.
+//! Counts the server processes in each state, for the metrics.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use steadfast_process::{State, Status};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// The same server, whose processes are counted from their start on.
+/// Returns the same server with its processes counted from their start on.
 pub(crate) fn watched(server: Configured, telemetry: &Arc<Telemetry>) -> Configured {
     let (telemetry, name) = (telemetry.clone(), server.name.clone());
     server.started_by(|start| {
@@ -39,7 +39,7 @@ async fn follow(mut status: watch::Receiver<Status>, server: String, telemetry: 
     }
 }
 
-/// How it stands, in a word; nothing when it is over.
+/// Returns the name of a state, or `None` after the process has ended.
 fn word(state: &State) -> Option<&'static str> {
     match state {
         State::Idle => Some("idle"),

@@ -1,6 +1,6 @@
-//! A turn as a picture of lines: which call ran when, what it waited for, what went wrong in it, and how it ended.
+//! Draws a turn as lines of text: when each call ran, what it waited for, what failed in it, and how it ended.
 //!
-//! Nothing is asked for here and nothing is said: a story and a width come in, lines come out.
+//! This module does no I/O: it takes a trace and a width and returns lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use steadfast_core::turn::{Strategy, TurnStatus};
 
 use crate::output::{Look, Paint, clean, short};
 
-/// How it is drawn: so many columns wide, as things stand at this moment.
+/// Width and current time of a drawing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Canvas {
     pub(crate) columns: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Canvas {
     pub(crate) paint: Paint,
 }
 
-/// The whole story: its head, a row for each call, and what happened in sentences.
+/// Draws the whole trace: a head, a row for each call, and the events as sentences.
 pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
     let submissions = submissions(story, canvas.now);
     let mut lines = head(story, canvas);
@@ -38,12 +38,12 @@ pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
     lines.join("\n")
 }
 
-/// What a turn is called: by its plan, or else by its trace.
+/// Returns the name of a turn: that of its plan, or else its trace id.
 pub(crate) fn name(turn: &TurnView) -> String {
     turn.turn_id.as_ref().map_or_else(|| turn.trace_id.to_string(), |name| clean(name.as_str()))
 }
 
-/// How much of it succeeded: a look, a sign and a word.
+/// Returns the result of a turn as a style, a sign and a word.
 pub(crate) fn ended(turn: &TurnView) -> Ended {
     match turn.status {
         Some(TurnStatus::Completed) => (Look::Good, "●", "completed"),
@@ -53,10 +53,10 @@ pub(crate) fn ended(turn: &TurnView) -> Ended {
     }
 }
 
-/// How something ended, or that it did not: a look, a sign and a word.
+/// Final or current state: a style, a sign and a word.
 pub(crate) type Ended = (Look, &'static str, &'static str);
 
-/// How long that is, in a few letters.
+/// Formats a duration in a few characters.
 pub(crate) fn lasted(ms: u64) -> String {
     let tenths = |unit: u64| format!("{}.{}", ms / unit, ms % unit * 10 / unit);
     match ms {
@@ -69,7 +69,7 @@ pub(crate) fn lasted(ms: u64) -> String {
     }
 }
 
-/// A turn without an end of which nothing was heard for so long may be one whose process is gone.
+/// Time without events after which an unfinished turn may belong to a dead process.
 const SILENT: u64 = 600_000;
 
 fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
@@ -94,7 +94,7 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     }
     if let Some(silence) = silence(story, canvas.now) {
         let words =
-            format!("nothing was heard of it for {}: it still runs, or its process is gone", lasted(silence));
+            format!("no events for {}: it still runs, or its process is gone", lasted(silence));
         lines.push(format!("  {}", paint.paint(Look::Warn, &words)));
     }
     let tenant = turn.tenant.as_ref().map(|tenant| format!(" · tenant {}", clean(tenant.as_str())));
@@ -103,27 +103,27 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     lines
 }
 
-/// For how long nothing was heard of a turn that has no end, if that is long.
+/// Returns the time without events of an unfinished turn, if it is long.
 fn silence(story: &TraceView, now: Timestamp) -> Option<u64> {
     let newest = story.events.iter().map(|event| event.timestamp).max();
     let silent = millis(now.since(newest.unwrap_or(story.turn.started_at_ms)));
     (story.turn.ended_at_ms.is_none() && silent >= SILENT).then_some(silent)
 }
 
-/// One time that a turn was submitted. Most traces have one; those of turns that came again, or that were given the trace of
-/// their caller, have several, each on a scale of its own.
+/// One submission of a turn. Most traces have one. A turn that was submitted again, or that got the trace of its
+/// caller, has several, each drawn on its own scale.
 struct Submission<'s> {
     name: &'s str,
     began: Timestamp,
     ended: Timestamp,
     is_open: bool,
-    /// Calls in its plan.
+    /// Number of calls in its plan.
     calls: usize,
     rows: Vec<Row<'s>>,
     events: Vec<&'s EventView>,
 }
 
-/// A stretch of time in which a tool was at work for a call, or a call for which none ever was.
+/// A period in which a tool ran for a call, or a call for which no tool ran.
 struct Row<'s> {
     call: &'s ToolCallId,
     tool: String,
@@ -148,7 +148,7 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
         let known = event.span_id.and_then(|span| of_span.get(&span).copied());
         known.unwrap_or_else(|| by_time(event.timestamp))
     };
-    // Where the beginning is no longer kept there is no root, and the head is what is left.
+    // If the beginning is no longer stored, there is no root span and only the head is left.
     (0..roots.len().max(1))
         .map(|place| {
             let root = roots.get(place);
@@ -160,7 +160,7 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
             let ended = root.and_then(|root| root.ended_at).or(story.turn.ended_at_ms.filter(|_| is_last));
             let is_open = ended.is_none() && is_last;
             let until_now = (is_open && silence(story, now).is_none()).then_some(now);
-            // What broke off lasted as long as anything is known of it.
+            // An interrupted submission lasts until its last known event.
             let known = events.iter().map(|event| event.timestamp);
             let known = known.chain(spans.iter().filter_map(|span| span.ended_at)).max();
             let began = root.map_or(story.turn.started_at_ms, |root| root.started_at);
@@ -177,7 +177,8 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
         .collect()
 }
 
-/// The rows of one submission, those first that began first; calls that never ran stand where that was decided.
+/// Returns the rows of one submission in the order in which they began. A call that never ran is placed at that
+/// decision.
 fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
     let mut rows: Vec<Row<'s>> = Vec::new();
     let mut of_span: BTreeMap<SpanId, usize> = BTreeMap::new();
@@ -187,7 +188,7 @@ fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
             rows.push(Row { call, tool: clean(&span.name), span: Some(span), events: Vec::new() });
         }
     }
-    // That a default or an alternative is used is said before the tool starts.
+    // The event for a default or an alternative comes before the tool starts.
     let mut before: BTreeMap<&ToolCallId, Vec<&'s EventView>> = BTreeMap::new();
     for &event in events {
         let row = event.span_id.and_then(|span| of_span.get(&span)).and_then(|&row| rows.get_mut(row));
@@ -202,7 +203,7 @@ fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
     }
     for (call, events) in before {
         match rows.iter_mut().rev().find(|row| row.call == call) {
-            // It has run before, and the rest is about its end.
+            // The call already ran. The remaining events are about its end.
             Some(row) => row.events.extend(events),
             None => rows.push(Row { call, tool: tool_of(&events), span: None, events }),
         }
@@ -223,7 +224,7 @@ impl Row<'_> {
         self.span.map(|span| span.started_at).or_else(|| self.events.first().map(|event| event.timestamp))
     }
 
-    /// How it ended, by the last event that says so.
+    /// Returns its final state by the last event that has one.
     fn state(&self, is_open: bool) -> Ended {
         let was_restored = self.events.iter().any(|event| event.event_type == EventType::CallRestored);
         let said = self.events.iter().rev().find_map(|event| match event.event_type {
@@ -258,7 +259,7 @@ impl Row<'_> {
         })
     }
 
-    /// What else is to be known of it.
+    /// Returns further notes about the row.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let names =
@@ -286,7 +287,7 @@ impl Row<'_> {
     }
 }
 
-/// Whether nothing was tried after it with the same tool.
+/// Returns true if no attempt with the same tool came after it.
 fn is_final(event: &EventView) -> bool {
     event.decision != Some(Strategy::Retry)
 }
@@ -330,7 +331,7 @@ impl Submission<'_> {
         }
     }
 
-    /// The time of one row: at work, waiting to try again, failed, tried again.
+    /// Draws the time of one row: running, waiting for a retry, failed, retried.
     fn bar(&self, row: &Row<'_>, look: Look, width: usize, paint: Paint) -> String {
         let total = millis(self.ended.since(self.began)).max(1);
         let scaled = |at: Timestamp| {
@@ -345,7 +346,7 @@ impl Submission<'_> {
         if let Some(span) = row.span {
             let ended = span.ended_at.unwrap_or(self.ended);
             first = scaled(span.started_at);
-            // What ends where a cell begins is not in that cell.
+            // An interval that ends at the start of a cell does not touch the cell.
             let over = usize::from(ended < self.ended);
             last = scaled(ended).saturating_sub(over).max(first);
             put(first, last + 1, (look, '━'));
@@ -361,7 +362,7 @@ impl Submission<'_> {
                 put(at, at, (Look::Warn, '○'));
             }
         }
-        // A failure is seen whatever else happened in its cell.
+        // A failure is visible whatever else happened in its cell.
         for event in &row.events {
             if matches!(event.event_type, EventType::ToolError | EventType::ToolTimeout) {
                 let at = scaled(event.timestamp).clamp(first, last);
@@ -404,7 +405,7 @@ impl Submission<'_> {
     }
 }
 
-/// Cells of one look in a row are painted at once.
+/// Colours the cells. Adjacent cells with the same style are joined.
 fn painted(cells: &[(Look, char)], paint: Paint) -> String {
     cells
         .chunk_by(|(one, _), (other, _)| one == other)
@@ -415,10 +416,10 @@ fn painted(cells: &[(Look, char)], paint: Paint) -> String {
         .collect()
 }
 
-/// How many columns each part of a row gets.
+/// Widths of the columns of a row.
 struct Room {
     call: usize,
-    /// Nothing where there is no room for it.
+    /// Zero if there is no space for it.
     tool: usize,
     bar: usize,
     tail: usize,
@@ -428,7 +429,7 @@ const GAP: usize = 2;
 const INDENT: usize = 2;
 const SIGN: usize = 2;
 const TOOK: usize = 7;
-/// Bars that say something, and bars that are easy to read.
+/// Minimum width of a bar, and the preferred width.
 const SHORTEST: usize = 8;
 const SHORT: usize = 24;
 const LONGEST: usize = 80;
@@ -444,7 +445,7 @@ impl Room {
             bar: 0,
             tail: widest(&mut tails.iter().map(|tail| letters(tail)), 5),
         };
-        // What is least missed gives way first: half of what is said, then names.
+        // The least important columns shrink first: the notes, then the names.
         for (least, wanted) in [([24, 12, 12], SHORT), ([12, 8, 6], SHORT), ([9, 0, 6], SHORTEST)] {
             for (part, least) in least.into_iter().enumerate() {
                 let missing = (room.fixed() + wanted).saturating_sub(columns);
@@ -460,13 +461,13 @@ impl Room {
         room
     }
 
-    /// All but the bar.
+    /// Returns the width of all columns except the bar.
     fn fixed(&self) -> usize {
         let tool = if self.tool == 0 { 0 } else { self.tool + GAP };
         INDENT + SIGN + self.call + GAP + tool + GAP + TOOK + GAP + self.tail
     }
 
-    /// The sign and the bar come as they are to be seen.
+    /// Formats a line. Sign and bar are already formatted.
     fn line(&self, sign: &str, call: &str, tool: &str, bar: &str, took: &str, tail: &str) -> String {
         let sign = if sign.is_empty() { " " } else { sign };
         let mut line =
@@ -528,7 +529,7 @@ mod tests {
         crate::trace::read(&json!({ "turn": head, "spans": spans, "events": events })).unwrap()
     }
 
-    /// A retry, an alternative, a default and a skip.
+    /// Returns a trace with a retry, an alternative, a default and a skipped call.
     fn trip() -> TraceView {
         let none = || json!({});
         story(
@@ -615,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn eh_6_6_a_turn_is_drawn_with_what_it_waited_for_and_what_went_wrong() {
+    fn eh_6_6_a_turn_is_drawn_with_its_waits_and_failures() {
         let expected = "\
 ▲ partial  turn trip  after 2.0 s, 5 calls, began 2025-11-05T10:30:45.000Z
   Completed look, but pay failed
@@ -647,7 +648,7 @@ mod tests {
         assert_eq!(drawn(&trip(), 100, 9000), expected);
     }
 
-    /// The lines of the picture alone.
+    /// Returns only the lines of the drawing.
     fn picture(story: &TraceView, columns: usize, now: u64) -> Vec<String> {
         let lines = drawn(story, columns, now);
         let lines = lines.lines().skip_while(|line| !line.starts_with("    CALL"));
@@ -655,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_fits_its_terminal_and_names_give_way_before_bars_do() {
+    fn a_drawing_fits_its_terminal_and_names_shrink_before_bars() {
         assert_eq!(
             picture(&trip(), 60, 9000),
             [
@@ -675,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_reaches_to_this_moment_and_what_waits_is_counted() {
+    fn running_calls_extend_to_now_and_waiting_ones_are_counted() {
         let story = story(
             json!({}),
             vec![
@@ -695,10 +696,10 @@ mod tests {
                 "    3 calls have not begun",
             ]
         );
-        // Of one that has been silent for long nobody can say whether it still runs.
+        // After a long silence it is unknown whether the turn still runs.
         let silent = drawn(&story, 80, 500 + SILENT);
         assert!(
-            silent.contains("nothing was heard of it for 10 min: it still runs, or its process is gone"),
+            silent.contains("no events for 10 min: it still runs, or its process is gone"),
             "{silent}"
         );
         assert!(silent.contains("500 ms     TOOK"), "its scale ends where it was last heard of: {silent}");
@@ -731,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_5_names_cannot_colour_or_turn_a_picture_and_colours_are_ours() {
+    fn sf_5_names_cannot_colour_or_reverse_a_drawing() {
         let odd = "a\u{202e}b";
         let mut hostile = span(2, odd, "look", 0, Some(10), &[odd]);
         hostile["name"] = "bank/\x1b[31mlook".into();

@@ -1,4 +1,4 @@
-//! `steadfast wrap`: one server behind us, as if it stood there itself.
+//! `steadfast wrap`: runs a gateway in front of one server and offers the server unchanged.
 
 use std::env;
 use std::ffi::OsString;
@@ -25,31 +25,31 @@ use crate::watched::watched;
 pub(crate) struct Options {
     #[command(flatten)]
     chosen: Chosen,
-    /// Where calls are remembered: memory, sqlite or redis. Stronger than the configuration.
+    /// Store for the calls: memory, sqlite or redis. Overrides the configuration.
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
-    /// What the server is called in the configuration and in what is told of it. Without it: its program and a digest.
+    /// Name of the server in the configuration, logs and metrics. Default: its program and a digest.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Takes clients over streamable HTTP at this address (path /mcp) instead of on our own streams.
+    /// Accept clients over streamable HTTP at this address (path /mcp) instead of standard input and output.
     #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
     hosts: Hosts,
-    /// Where the server is, if it speaks streamable HTTP, instead of a command.
+    /// URL of the server if it speaks streamable HTTP, instead of a command.
     #[arg(long, value_name = "URL", group = "address", conflicts_with = "command")]
     url: Option<String>,
-    /// The variable that holds the URL, where the URL itself is a secret.
+    /// The variable that holds the URL, for a URL that is a secret.
     #[arg(long, value_name = "VARIABLE", group = "address", conflicts_with = "command")]
     url_env: Option<String>,
-    /// A header that every message to the URL carries, as `NAME: VALUE`. May be given more than once; `${VARIABLE}` is
-    /// taken from the environment, so that a secret need not stand here.
+    /// A header for every message to the URL, as `NAME: VALUE`. May be given more than once. `${VARIABLE}` is taken
+    /// from the environment, so that no secret needs to be on the command line.
     #[arg(long = "header", value_name = "HEADER", requires = "address")]
     headers: Vec<String>,
-    /// A header whose value is that of a variable, as `NAME=VARIABLE`. May be given more than once.
+    /// A header with the value of a variable, as `NAME=VARIABLE`. May be given more than once.
     #[arg(long = "header-env", value_name = "NAME=VARIABLE", requires = "address")]
     header_envs: Vec<String>,
-    /// Written by `steadfast import`, which takes out only what it put in. It changes nothing here.
+    /// Written by `steadfast import`, which removes only what it added. It has no effect here.
     #[arg(long, hide = true, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     imported: Option<String>,
     /// The command of the server, and its arguments.
@@ -57,16 +57,16 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-/// `steadfast wrap`.
+/// Runs `steadfast wrap`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let runtime = if options.listen.is_some() { runtime()? } else { runtime_of_one()? };
     let done = runtime.block_on(carry(options));
-    // Reading our own input cannot be taken back, and would be waited for.
+    // A pending read of standard input cannot be cancelled, and would block the shutdown.
     runtime.shutdown_background();
     done
 }
 
-/// How long calls that are under way may take when we are asked to end.
+/// Time for calls in flight to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
 async fn carry(options: &Options) -> Result<(), Failure> {
@@ -105,8 +105,8 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the configuration comes from. A server at a URL that it does not know is a server of it too: how far away it is says
-/// whether its own word on its tools is believed.
+/// Returns the sources of the configuration. A server at an unknown URL is added to it, because its location decides
+/// whether its annotations are trusted.
 fn sources(options: &Options, server: &Configured) -> Result<Sources, Failure> {
     let mut sources = options.chosen.sources();
     if let Some(address) = address(options)?
@@ -118,7 +118,7 @@ fn sources(options: &Options, server: &Configured) -> Result<Sources, Failure> {
     Ok(sources)
 }
 
-/// Where clients find the server over HTTP.
+/// Path of the server over HTTP.
 const PATH: &str = "/mcp";
 
 fn server(options: &Options) -> Result<Configured, Failure> {
@@ -128,7 +128,7 @@ fn server(options: &Options) -> Result<Configured, Failure> {
                 .map_err(|error| error.to_string())
                 .and_then(|name| match name.as_str().contains(Namespace::MARK) {
                     true => {
-                        Err(format!("has a `{}`, which tells servers of one name apart", Namespace::MARK))
+                        Err(format!("has a `{}`, which distinguishes servers with the same name", Namespace::MARK))
                     }
                     false => Ok(name),
                 })
@@ -142,7 +142,7 @@ fn server(options: &Options) -> Result<Configured, Failure> {
     }
 }
 
-/// Where the server is, if it is not started by us.
+/// Returns the address of the server, if it is not started as a child process.
 fn address(options: &Options) -> Result<Option<ServerAddress>, Failure> {
     match (&options.url, &options.url_env) {
         (Some(url), _) => Ok(Some(ServerAddress {

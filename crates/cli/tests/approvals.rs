@@ -1,5 +1,5 @@
-//! `steadfast approvals`, `approve`, `deny`, `resolve` and `reset`, as an operator runs them on a store that nobody else has
-//! open, and on one that an engine works with.
+//! `steadfast approvals`, `approve`, `deny`, `resolve` and `reset`, run by an operator on a store that no other
+//! process has open, and on one that an engine uses.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ use steadfast_core::policy::Profile;
 
 use crate::folder::Folder;
 
-/// A folder with a configuration and the store that it names.
+/// A folder with a configuration and its store.
 struct Home(Folder);
 
 impl Home {
@@ -39,13 +39,13 @@ impl Home {
         Self(folder)
     }
 
-    /// An engine on that store, as a gateway has one.
+    /// Returns an engine on that store, like that of a gateway.
     async fn engine(&self, policy: Policy) -> Engine {
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state.db"))).unwrap();
         Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
     }
 
-    /// What is said, on both streams, and the exit code.
+    /// Runs a command. Returns both output streams and the exit code.
     fn run(&self, arguments: &[&str]) -> (String, String, i32) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
         command.args(arguments).current_dir(&self.0).env_clear().env("HOME", &self.0);
@@ -65,7 +65,7 @@ impl Home {
     }
 }
 
-/// A tool that must not run twice, and needs a person.
+/// Returns the policy of a tool that must not run twice and needs approval.
 fn asks() -> Policy {
     let mut policy = plain();
     policy.approval.when = AskWhen::Always;
@@ -92,7 +92,7 @@ fn code(called: &Called) -> Option<Code> {
 }
 
 #[tokio::test]
-async fn rp_7_what_waits_is_listed_for_people_and_for_programs_without_secrets() {
+async fn rp_7_pending_requests_are_listed_as_text_and_json_without_secrets() {
     let home = Home::new("list");
     let (out, _, status) = home.run(&["approvals"]);
     assert_eq!((out.as_str(), status), ("nothing waits for approval\n", 0));
@@ -107,13 +107,13 @@ async fn rp_7_what_waits_is_listed_for_people_and_for_programs_without_secrets()
     let (out, err, _) = home.run(&["approvals"]);
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");
-    // They are parked behind their answers, so either can be the first.
+    // They are parked after their responses were sent, so either can be the first.
     assert!(lines[0].starts_with("ID") && lines[1].contains("bank/pay") && out.contains("ann"), "{out}");
     assert!(!out.contains("hunter2") && err.contains("steadfast approve"), "{out}{err}");
 }
 
 #[tokio::test]
-async fn rp_7_an_answer_holds_for_what_it_was_given_for() {
+async fn rp_7_an_approval_applies_to_its_scope() {
     let home = Home::new("answer");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann", None).await;
@@ -140,7 +140,7 @@ async fn rp_7_an_answer_holds_for_what_it_was_given_for() {
 }
 
 #[tokio::test]
-async fn rp_7_a_call_that_waits_goes_on_when_another_process_answers() {
+async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
     let home = Home::new("waits");
     let engine = home.engine(asks()).await;
     for (command, expected) in [("approve", None), ("deny", Some(Code::ApprovalDenied))] {
@@ -158,7 +158,7 @@ async fn rp_7_a_call_that_waits_goes_on_when_another_process_answers() {
     }
 }
 
-/// Makes a call whose connection is lost. Gives the call, and what its caller is told.
+/// Makes a call whose connection is lost. Returns the call and the response to its caller.
 async fn lost(engine: &Engine) -> (CallEnvelope, String) {
     let wanted = call("bank", "pay").params(&json!({})).key("k").envelope().unwrap();
     let lost = async |_: Attempt| -> Answer {
@@ -177,7 +177,7 @@ fn settles_after(linger: Duration) -> Policy {
 }
 
 #[tokio::test]
-async fn gr_9_an_unknown_outcome_is_resolved_by_the_name_that_its_answer_gives() {
+async fn gr_9_an_unknown_outcome_is_resolved_by_the_key_in_its_response() {
     for (verdict, expected) in [("--ran", Some(Code::ResultNotKept)), ("--did-not-run", None)] {
         let home = Home::new(&format!("resolve{verdict}"));
         let engine = home.engine(settles_after(Duration::ZERO)).await;
@@ -228,11 +228,11 @@ async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
     assert_eq!(home.json(&["reset", "bank/pay", "--json"])["reset"][0], "bank/pay");
     assert_eq!(code(&pay(&home.engine(plain()).await, "ann", None).await), None);
     let (out, _, status) = home.run(&["reset", "bank/look"]);
-    assert_eq!((out.as_str(), status), ("nothing counts against bank/look\n", 0));
+    assert_eq!((out.as_str(), status), ("nothing to restore for bank/look\n", 0));
 }
 
 #[test]
-fn what_cannot_be_done_is_said_with_what_to_do() {
+fn errors_have_advice() {
     let home = Home::new("mistakes");
     for (arguments, code, part) in [
         (["approve", "7", "--once"].as_slice(), 1, "steadfast approvals"),

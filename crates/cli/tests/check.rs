@@ -1,4 +1,4 @@
-//! `steadfast check` and `steadfast config explain`, as a person runs them.
+//! `steadfast check` and `steadfast config explain`, run by a user.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -25,7 +25,7 @@ struct Home {
     folder: Folder,
 }
 
-/// How a command ended.
+/// Result of a command.
 struct Ended {
     code: i32,
     out: String,
@@ -37,7 +37,7 @@ impl Home {
         Self { folder: Folder::new(&format!("check_{test}")) }
     }
 
-    /// A home whose configuration has this in `[store]`.
+    /// Creates a home whose configuration has this in `[store]`.
     fn with_store(test: &str, store: &str) -> Self {
         let home = Self::new(test);
         home.write("steadfast.toml", &format!("[store]\n{store}\n"));
@@ -76,7 +76,7 @@ fn ended(command: &mut Command) -> Ended {
     Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// How a command ended that must not stay.
+/// Returns the result of a command that must end by itself.
 fn refused(command: &mut Command) -> Ended {
     let mut child = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     wait(|| child.try_wait().unwrap().is_some(), || format!("the end of {command:?}"));
@@ -90,10 +90,10 @@ fn refused(command: &mut Command) -> Ended {
 }
 
 /// The warning about a configuration without a server.
-const NO_SERVER: &str = "note: there is no server and no tool: `steadfast serve` does not start with this; `steadfast wrap` does, it brings its own\n";
+const NO_SERVER: &str = "note: there is no server and no tool: `steadfast serve` cannot start; `steadfast wrap` can, because it brings its own server\n";
 
 #[test]
-fn a_good_configuration_is_said_to_be_right_and_nothing_is_made() {
+fn a_valid_configuration_is_reported_and_nothing_is_created() {
     let home = Home::new("good");
     let Ended { code, out, err } = home.run(&["check"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
@@ -107,7 +107,7 @@ fn a_good_configuration_is_said_to_be_right_and_nothing_is_made() {
 }
 
 #[test]
-fn sf_6_it_is_said_who_has_a_token_and_no_token_is_shown() {
+fn sf_6_token_owners_are_listed_and_no_token_is_shown() {
     let home = Home::new("tokens");
     home.write(
         "steadfast.toml",
@@ -140,7 +140,7 @@ fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_
         let Ended { code, err, .. } = refused(&mut home.command(&["serve", "--listen", "0.0.0.0:0"]));
         assert!(code != 0 && err.contains("[tokens.NAME]"), "{err}");
     }
-    // Whoever has it could steer.
+    // Its owner could use the admin API.
     home.write("steadfast.toml", tools);
     let folder = home.path(".local/state/steadfast");
     fs::create_dir_all(&folder).unwrap();
@@ -152,7 +152,7 @@ fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_
     assert!(code == 2 && err.contains("is the admin token"), "{err}");
 }
 
-/// A configuration that no gateway starts with: what is written beside a tool, and what both commands say of it.
+/// A configuration with which no gateway starts: its text beside a tool, and the error that both commands report.
 struct BadConfig {
     name: &'static str,
     config: &'static str,
@@ -211,7 +211,7 @@ const BAD: &[BadConfig] = &[
     BadConfig {
         name: "host-name",
         config: "listen = \"gateway.example:8931\"",
-        said: &["names of hosts are not looked up"],
+        said: &["host names are not resolved"],
     },
     BadConfig {
         name: "state-below-a-file",
@@ -250,13 +250,13 @@ const BAD: &[BadConfig] = &[
         config: "[log]\nmalformed_calls = \"no/such/file\"",
         said: &["`log.malformed_calls` cannot be used"],
     },
-    // The certificates that this machine trusts are those of an empty file.
+    // An empty file of trusted certificates.
     BadConfig {
         name: "no-roots",
         config: "[servers.a]\nurl = \"https://h\"",
-        said: &["[servers.a]: no roots of trust for https"],
+        said: &["[servers.a]: no trusted root certificates for https"],
     },
-    // Everything at once, from different parts of the start.
+    // Several errors at once, from different parts of the start.
     BadConfig {
         name: "many",
         config: "listen = \"0.0.0.0:0\"\n[store]\npath = \"steadfast.toml/state.db\"\nkey_file = \"no.key\"\n\
@@ -272,7 +272,7 @@ const BAD: &[BadConfig] = &[
 ];
 
 #[test]
-fn what_serve_refuses_check_refuses_in_the_same_words() {
+fn serve_and_check_refuse_the_same_in_the_same_words() {
     for BadConfig { name, config, said } in BAD {
         let home = Home::new(&format!("bad-{name}"));
         home.write("steadfast.toml", &format!("{config}\n[command_tools.date]\ncommand = [\"date\"]\n"));
@@ -312,7 +312,7 @@ fn what_serve_refuses_check_refuses_in_the_same_words() {
 }
 
 #[test]
-fn mistakes_of_all_files_and_of_values_that_read_well_are_told_in_one_pass() {
+fn all_errors_of_files_and_values_are_reported_at_once() {
     let home = Home::new("one-pass");
     home.write(
         "steadfast.toml",
@@ -336,7 +336,7 @@ fn mistakes_of_all_files_and_of_values_that_read_well_are_told_in_one_pass() {
     ] {
         assert!(err.contains(expected), "{expected} in {err}");
     }
-    // What could not be read is not missing as well.
+    // A value that could not be read is not reported as missing too.
     home.write(
         "more.toml",
         "[servers.b]\ncommand = 7\n[notify.ops]\nurl = 7\n[store]\nkind = \"redis\"\nurl = 7\n",
@@ -346,7 +346,7 @@ fn mistakes_of_all_files_and_of_values_that_read_well_are_told_in_one_pass() {
 }
 
 #[test]
-fn what_is_probably_not_meant_is_noted_and_nothing_is_refused() {
+fn probable_errors_are_noted_and_not_refused() {
     let home = Home::new("noted");
     let program = env!("CARGO_BIN_EXE_steadfast");
     home.write(
@@ -369,7 +369,7 @@ fn check_takes_the_servers_and_the_address_that_serve_takes() {
     for (arguments, said) in [
         (&["--listen", "0.0.0.0:0"][..], "can be reached from other machines"),
         (&["--mcp-config", r#"{"mcpServers": {"a": {"url": "http://h:99999/"}}}"#], "[servers.a]: the port"),
-        (&["--listen", "gateway.example:8931"], "names of hosts are not looked up"),
+        (&["--listen", "gateway.example:8931"], "host names are not resolved"),
     ] {
         for command in ["check", "serve"] {
             let mcp = r#"{"mcpServers": {"z": {"command": "z"}}}"#;
@@ -380,7 +380,7 @@ fn check_takes_the_servers_and_the_address_that_serve_takes() {
     }
 }
 
-/// What `serve` says when it has started, up to the token.
+/// Returns the output of `serve` after the start, up to the token.
 fn greeting(command: &mut Command) -> (Running, Vec<String>) {
     let mut child = Running(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -391,13 +391,13 @@ fn greeting(command: &mut Command) -> (Running, Vec<String>) {
             break;
         }
     }
-    // Somebody must read what it says.
+    // Drains the output, so that the pipe does not fill.
     std::thread::spawn(move || lines.for_each(drop));
     (child, said)
 }
 
 #[test]
-fn serve_says_where_the_dashboard_and_the_admin_token_are() {
+fn serve_prints_the_dashboard_url_and_the_token_location() {
     let home = Home::new("greeting");
     home.write("steadfast.toml", "[command_tools.date]\ncommand = [\"date\"]\n");
     let token = home.path(".local/state/steadfast/admin-token");
@@ -408,7 +408,7 @@ fn serve_says_where_the_dashboard_and_the_admin_token_are() {
     assert!(address.starts_with("127.0.0.1:"), "{page}");
     let secret = fs::read_to_string(&token).unwrap();
     assert!(!said.iter().any(|line| line.contains(secret.trim())), "{said:?}");
-    // It is there.
+    // The port accepts connections.
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -425,7 +425,7 @@ fn serve_says_where_the_dashboard_and_the_admin_token_are() {
     assert!(page.starts_with("dashboard: http://127.0.0.1:"), "{page}");
 }
 
-/// Sends what a client sends that lists tools, and gives the answer to that.
+/// Sends the messages of a client that lists tools, and returns the list response.
 fn list_tools(child: &mut Running) -> String {
     let mut input = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -449,11 +449,11 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
         out
     };
     let out = explain(&["bank/balance"]);
-    assert!(out.starts_with("annotations never seen; its class is decided by its name alone\n"), "{out}");
+    assert!(out.starts_with("annotations not received; the name alone decides its class\n"), "{out}");
     assert!(out.contains("unknown"), "{out}");
     assert_eq!(home.names(), [""; 0], "looking makes nothing");
 
-    // A client of `wrap` lists the tools, and both are gone when it is asked.
+    // A client of `wrap` lists the tools. Both have ended when the command runs.
     let us = env!("CARGO_BIN_EXE_steadfast");
     let ledger = home.path("ledger");
     let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
@@ -473,9 +473,9 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     assert!(told["annotations"]["seenAtMs"].as_u64().unwrap() > 0);
     let out = explain(&["bank/pay"]);
     assert!(out.contains("mutating"), "{out}");
-    assert!(explain(&["bank/no-such-tool"]).starts_with("annotations never seen"));
+    assert!(explain(&["bank/no-such-tool"]).starts_with("annotations not received"));
 
-    // The configuration is stronger, and a server that is not trusted with it is not believed.
+    // The configuration is stronger: annotations of an untrusted server are ignored.
     home.write(
         "steadfast.toml",
         &format!("[servers.bank]\ncommand = [\"{us}\"]\ntrust_annotations = false\n"),
@@ -485,7 +485,7 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     assert!(!distrusted.contains("read_only"), "{distrusted}");
     assert!(explain(&["bank__pay"]).contains("bank/pay"), "as clients see it");
 
-    // So it is where only the gateway knew the server, and no configuration does any more.
+    // The same applies if only the gateway knew the server, and no configuration does any more.
     let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
     let mut wrap =
         Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
@@ -515,12 +515,12 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
     };
     let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "127.0.0.1:0"]));
     let url = said.iter().find_map(|line| line.strip_prefix("bank is at ")).unwrap();
-    assert!(explain().starts_with("annotations never seen"));
+    assert!(explain().starts_with("annotations not received"));
     let mut wrap = home.command(&["wrap", "--url", url]);
     let mut wrap =
         Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     list_tools(&mut wrap);
-    // It is written beside the answer.
+    // It is written concurrently with the response.
     wait(
         || explain().starts_with("annotations last seen at 20"),
         || "the annotations at the gateway".to_owned(),
@@ -528,7 +528,7 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
     assert!(explain().contains("read_only"));
 }
 
-/// Ten mistakes of different kinds, in two files and in the environment.
+/// Ten errors of different kinds, in two files and in the environment.
 const TEN_MISTAKES: &str = r#"profile = "fast"
 listen = "everywhere"
 timeout = 30
@@ -550,7 +550,7 @@ command = []
 "#;
 
 #[test]
-fn ten_mistakes_are_told_in_one_go_with_their_lines_and_nothing_is_made() {
+fn ten_errors_are_reported_at_once_with_their_lines_and_nothing_is_created() {
     let home = Home::new("ten-mistakes");
     home.write("steadfast.toml", TEN_MISTAKES);
     let Ended { code, out, err } = home.run(&["check", "--open"]);
@@ -573,7 +573,7 @@ fn ten_mistakes_are_told_in_one_go_with_their_lines_and_nothing_is_made() {
 }
 
 #[test]
-fn a_file_of_others_is_read_and_it_is_said_what_was_made_of_it() {
+fn a_foreign_file_is_imported_with_notes() {
     let home = Home::new("others");
     home.write("reliability.json", r#"{"default_rule": {"count_threshold": 7}, "notify_user": false}"#);
     let Ended { code, out, err } = home.run(&["check", "--config", "reliability.json"]);
@@ -586,7 +586,7 @@ fn a_file_of_others_is_read_and_it_is_said_what_was_made_of_it() {
 }
 
 #[test]
-fn a_named_file_that_is_missing_is_a_mistake_of_the_configuration() {
+fn a_named_file_that_is_missing_is_a_configuration_error() {
     let Ended { code, err, .. } = Home::new("missing").run(&["check", "--config", "nowhere.toml"]);
     assert_eq!(code, 2);
     assert!(err.contains("nowhere.toml does not exist"), "{err}");
@@ -602,9 +602,9 @@ fn a_missing_state_folder_is_made_for_this_user_alone() {
     assert!(home.path("deep/er/state.db").is_file());
 }
 
-/// Root may write anywhere, so that the command is run as nobody where the tests are run as root.
+/// Root may write anywhere, so the command runs as the user `nobody` if the tests run as root.
 #[test]
-fn a_state_folder_that_may_only_be_read_is_told_with_what_to_do() {
+fn a_read_only_state_folder_is_reported_with_advice() {
     let home = Home::with_store("read-only", "path = \"state/state.db\"");
     fs::create_dir(home.path("state")).unwrap();
     fs::set_permissions(home.path("state"), fs::Permissions::from_mode(0o555)).unwrap();
@@ -619,7 +619,7 @@ fn a_state_folder_that_may_only_be_read_is_told_with_what_to_do() {
 }
 
 #[test]
-fn a_corrupt_database_is_told_and_left_as_it_is() {
+fn a_corrupt_database_is_reported_and_unchanged() {
     let home = Home::with_store("corrupt", "path = \"state.db\"");
     assert_eq!(home.run(&["check", "--open"]).code, 0);
     let mut file = fs::OpenOptions::new().write(true).open(home.path("state.db")).unwrap();
@@ -634,7 +634,7 @@ fn a_corrupt_database_is_told_and_left_as_it_is() {
 }
 
 #[test]
-fn a_foreign_file_is_told_and_left_as_it_is() {
+fn a_foreign_state_file_is_reported_and_unchanged() {
     for (name, what) in [("text", "no SQLite file"), ("diary", "a SQLite file of another program")] {
         let home = Home::with_store(&format!("foreign-{name}"), "path = \"state.db\"");
         match name {
@@ -653,10 +653,10 @@ fn a_foreign_file_is_told_and_left_as_it_is() {
 }
 
 #[test]
-fn a_wrong_redis_password_is_told_with_what_to_do_and_never_shown() {
+fn a_wrong_redis_password_is_reported_with_advice_and_never_shown() {
     let server = Server::with(&["--requirepass", "correct"]);
     let url = |password: &str| {
-        // As long as it takes: a server that is there answers some time.
+        // No timeout: a running server answers eventually.
         format!(
             "kind = \"redis\"\ntimeout = \"1m\"\nurl = \"redis://:{password}@127.0.0.1:{}\"",
             server.port()
@@ -671,7 +671,7 @@ fn a_wrong_redis_password_is_told_with_what_to_do_and_never_shown() {
 }
 
 #[test]
-fn an_unreachable_redis_is_told_with_its_place() {
+fn an_unreachable_redis_is_reported_with_its_address() {
     let port = Server::free_port();
     let store = format!("kind = \"redis\"\nurl = \"redis://127.0.0.1:{port}\"");
     let home = Home::with_store("redis-gone", &store);
@@ -685,7 +685,7 @@ fn an_unreachable_redis_is_told_with_its_place() {
 }
 
 #[test]
-fn explain_says_which_rule_decided_each_setting() {
+fn explain_shows_the_rule_that_decided_each_setting() {
     let home = Home::new("explain");
     home.write(
         "steadfast.toml",
@@ -720,7 +720,7 @@ fn explain_says_which_rule_decided_each_setting() {
 }
 
 #[test]
-fn the_version_is_told() {
+fn the_version_is_printed() {
     let Ended { code, out, .. } = Home::new("version").run(&["--version"]);
     assert_eq!((code, out.as_str()), (0, concat!("steadfast ", env!("CARGO_PKG_VERSION"), "\n")));
 }

@@ -1,4 +1,4 @@
-//! `steadfast demo`, as a person runs it, and as a script does.
+//! `steadfast demo`, run by a user and by a script.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::folder::Folder;
 use crate::waiting::{Running, wait};
 
-/// A folder for temporary files of one test. Every process of its demo has the name of it in its environment.
+/// A folder for temporary files of one test. Its name is in the environment of every process of the demo.
 struct Place {
     folder: Folder,
 }
@@ -35,7 +35,7 @@ impl Place {
         Self { folder: Folder::new(&format!("demo_{test}")) }
     }
 
-    /// The demo with nothing in its environment but where temporary files go: no home, no terminal.
+    /// Returns the demo command with nothing in its environment except the temporary folder: no home, no terminal.
     fn demo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
         command.arg("demo").args(arguments).current_dir("/").env_clear().env("TMPDIR", &self.folder);
@@ -48,13 +48,13 @@ impl Place {
         Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// Nothing of the demo is left: no file, and soon no process.
+    /// Asserts that no file of the demo is left, and soon no process.
     fn is_left_as_it_was(&self) {
         assert_eq!(fs::read_dir(&self.folder).unwrap().count(), 0, "its files are gone");
         wait(|| self.processes().is_empty(), || format!("the end of {:?}", self.processes()));
     }
 
-    /// The processes with this folder in their environment.
+    /// Returns the processes with this folder in their environment.
     fn processes(&self) -> Vec<PathBuf> {
         let mark = format!("TMPDIR={}", self.folder.display());
         let ours = |path: &PathBuf| {
@@ -67,7 +67,7 @@ impl Place {
 }
 
 #[test]
-fn the_story_holds_is_told_in_eighty_plain_columns_and_leaves_nothing_behind() {
+fn the_demo_succeeds_in_eighty_plain_columns_and_leaves_nothing_behind() {
     let place = Place::new("story");
     let Ended { code, out, err } = place.run(&["--once"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -116,9 +116,9 @@ fn programs_get_the_observations_as_json() {
     place.is_left_as_it_was();
 }
 
-/// Nothing is staged: with a gateway that does nothing every scene is seen to fail.
+/// With a gateway that does nothing, every scene fails. That shows that nothing is staged.
 #[test]
-fn a_story_that_does_not_hold_is_a_failure_and_says_where() {
+fn a_demo_with_unexpected_results_fails_and_shows_them() {
     let place = Place::new("off");
     let Ended { code, out, err } = place.run(&["--json", "--off"]);
     assert_eq!((code, err.as_str()), (1, ""), "{out}");
@@ -137,9 +137,10 @@ fn a_story_that_does_not_hold_is_a_failure_and_says_where() {
 }
 
 #[test]
-fn whoever_interrupts_the_story_finds_nothing_left_of_it() {
+fn an_interrupted_demo_leaves_nothing_behind() {
     for (signal, until) in [("-INT", "1  "), ("-TERM", "4  ")] {
-        // The story goes on while the signal is on its way, and may be over before it comes: then there was nobody to interrupt.
+        // The demo continues until the signal arrives, and may have ended by then. In that case there was nothing to
+        // interrupt.
         let is_interrupted = (0..TRIES).any(|_| interrupted(signal, until));
         assert!(is_interrupted, "{signal} ends no story");
     }
@@ -147,7 +148,7 @@ fn whoever_interrupts_the_story_finds_nothing_left_of_it() {
 
 const TRIES: u32 = 10;
 
-/// Whether the story was interrupted rather than told to its end. Nothing is left of it either way.
+/// Returns true if the demo was interrupted before its end. Asserts that nothing is left of it in both cases.
 fn interrupted(signal: &str, until: &str) -> bool {
     let place = Place::new(&format!("interrupted{signal}"));
     let mut demo = Running(place.demo(&["--once"]).stdout(Stdio::piped()).spawn().unwrap());
@@ -157,7 +158,7 @@ fn interrupted(signal: &str, until: &str) -> bool {
         let is_beside = || place.processes().len() > 1 || demo.try_wait().unwrap().is_some();
         wait(is_beside, || "a server beside the demo".to_owned());
     }
-    // Not to a process that is gone: its number may be another's.
+    // Not to a process that has ended, because its process id may belong to another one.
     if demo.try_wait().unwrap().is_none() {
         let sent = Command::new("kill").args([signal, &demo.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -170,7 +171,7 @@ fn interrupted(signal: &str, until: &str) -> bool {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_told_before_anything_begins() {
+fn an_unusable_address_is_reported_before_the_demo_starts() {
     let place = Place::new("address");
     let Ended { code, out, err } = place.run(&["--listen", "0.0.0.0:0"]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
@@ -183,7 +184,7 @@ fn an_address_that_cannot_be_had_is_told_before_anything_begins() {
 }
 
 #[test]
-fn without_a_place_for_its_file_the_demo_says_what_it_needs() {
+fn without_a_temporary_folder_the_demo_fails_with_advice() {
     let place = Place::new("nowhere");
     let output = place.demo(&["--once"]).env("TMPDIR", place.folder.join("missing")).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! `steadfast import`, as a person runs it.
+//! `steadfast import`, run by a user.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -16,15 +16,15 @@ use std::process::{Command, Stdio};
 
 use crate::folder::Folder;
 
-/// The program, by its whole path: nothing in these homes leads to it by name.
+/// The whole path of the program. In these homes it is not found by name.
 const US: &str = env!("CARGO_BIN_EXE_steadfast");
 
-/// A folder that is the home of one test; its folder `project` is the working folder.
+/// A folder that is the home of one test. Its folder `project` is the working folder.
 struct Home {
     folder: Folder,
 }
 
-/// How a command ended.
+/// Result of a command.
 struct Ended {
     code: i32,
     out: String,
@@ -62,7 +62,7 @@ impl Home {
         ended(&mut self.command(arguments))
     }
 
-    /// Runs it, and it must be good.
+    /// Runs a command that must succeed.
     fn good(&self, arguments: &[&str]) -> String {
         let Ended { code, out, err } = self.run(arguments);
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -83,7 +83,7 @@ fn ended(command: &mut Command) -> Ended {
     Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// A file of a client: where it is, what is in it, and what becomes of that.
+/// A file of a client: its path, its text, and the text after the import.
 struct Case {
     client: &'static str,
     file: &'static str,
@@ -91,7 +91,7 @@ struct Case {
     after: &'static str,
 }
 
-/// In `after`, `US` stands for the program.
+/// In `after`, a placeholder is replaced by the path of the program.
 const CASES: &[Case] = &[
     Case {
         client: "claude-code",
@@ -271,7 +271,7 @@ url = "https://far.example/mcp"
 ];
 
 #[test]
-fn every_client_goes_through_us_and_back_byte_for_byte() {
+fn every_client_is_wrapped_and_restored_byte_for_byte() {
     let home = Home::new("every-client");
     for case in CASES {
         home.write(case.file, case.before);
@@ -298,7 +298,7 @@ fn every_client_goes_through_us_and_back_byte_for_byte() {
 
     let again = home.good(&["--write"]);
     assert!(
-        again.ends_with("nothing to change\n") && again.contains("goes through steadfast already"),
+        again.ends_with("nothing to change\n") && again.contains("already goes through steadfast"),
         "{again}"
     );
     for Case { file, after, .. } in CASES {
@@ -326,11 +326,11 @@ fn every_client_goes_through_us_and_back_byte_for_byte() {
             "it has nothing that the file has not"
         );
     }
-    assert!(home.good(&["--undo"]).ends_with("nothing to take back\n"));
+    assert!(home.good(&["--undo"]).ends_with("nothing to undo\n"));
 }
 
 #[test]
-fn what_would_change_is_shown_as_it_is_and_as_it_would_be() {
+fn a_dry_run_shows_old_and_new_command_lines() {
     let home = Home::new("shown");
     home.write("project/.mcp.json", CASES[1].before);
     home.write(
@@ -339,7 +339,7 @@ fn what_would_change_is_shown_as_it_is_and_as_it_would_be() {
     );
     let expected = format!(
         "Claude Code  {home}/.claude.json
-  far: left as it is: the file has no credentials for it, so that its client may have to sign in (OAuth), and only the client can do that; if it needs none, add --without-sign-in NAME
+  far: not changed: the file has no credentials for it, so that its client may have to sign in (OAuth), and only the client can do that; if it needs none, add --without-sign-in NAME
   a b
     - x 'say hi'
     + {US} wrap --imported --name 'a b' -- x 'say hi'
@@ -348,7 +348,7 @@ Claude Code  .mcp.json
   db
     - '${{TOOLS}}/db'
     + {US} wrap --imported=empty-args --name db -- '${{TOOLS}}/db'
-  note: it belongs to the project: whoever shares it needs steadfast too
+  note: it belongs to the project: all users of the project need steadfast too
 
 2 servers in 2 files would go through steadfast; nothing was written
 to do it: {US} import --client claude-code --write
@@ -359,7 +359,7 @@ to do it: {US} import --client claude-code --write
 }
 
 #[test]
-fn a_client_or_a_file_can_be_chosen_and_the_others_are_left_alone() {
+fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
     let home = Home::new("chosen");
     for case in CASES {
         home.write(case.file, case.before);
@@ -370,7 +370,7 @@ fn a_client_or_a_file_can_be_chosen_and_the_others_are_left_alone() {
             if ["codex", "cursor"].contains(client) { after.replace("US", US) } else { (*before).to_owned() };
         assert_eq!(home.read(file), expected, "{file}");
     }
-    // A file that no client has where we look: by what is in it, or as that of a client.
+    // A file that is at no known location: recognized by its contents, or read as that of a client.
     for (name, client) in [("elsewhere.json", None), ("elsewhere.toml", None), ("else", Some("codex"))] {
         let case = &CASES[if name.ends_with("json") { 6 } else { 8 }];
         home.write(name, case.before);
@@ -387,7 +387,7 @@ fn a_client_or_a_file_can_be_chosen_and_the_others_are_left_alone() {
     assert_eq!(home.run(&["--undo", "--without-sign-in", "a"]).code, 2);
 }
 
-/// Variables of the clients say where their files are, and Windows has folders of its own.
+/// Variables of the clients give the locations of their files, and Windows has other folders.
 #[test]
 fn files_are_found_where_the_variables_say() {
     let home = Home::new("variables");
@@ -425,18 +425,18 @@ fn files_are_found_where_the_variables_say() {
 }
 
 #[test]
-fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
+fn the_short_name_is_written_where_its_reader_finds_it() {
     let home = Home::new("short-name");
     for case in CASES {
         home.write(case.file, case.before);
     }
-    // A link to us, as package managers make it.
+    // A link to the program, as package managers create it.
     fs::create_dir(home.path("bin")).unwrap();
     symlink(US, home.path("bin/steadfast")).unwrap();
     let run = |arguments: &[&str]| ended(home.command(arguments).env("PATH", home.path("bin")));
     let Ended { code, out, err } = run(&["--write"]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.ends_with("to take it back: steadfast import --undo --write\n"), "{out}");
+    assert!(out.ends_with("to undo: steadfast import --undo --write\n"), "{out}");
     let long = home.path("bin/steadfast").display().to_string();
     for Case { client, file, after, .. } in CASES {
         let by_name = file.starts_with("project/") || ["claude-code", "codex"].contains(client);
@@ -446,7 +446,7 @@ fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
     assert_eq!(run(&["--undo", "--write"]).code, 0);
     assert!(CASES.iter().all(|case| home.read(case.file) == case.before));
 
-    // Somebody else by that name is not us.
+    // Another program with the same name is not Steadfast.
     fs::remove_file(home.path("bin/steadfast")).unwrap();
     symlink("/bin/sh", home.path("bin/steadfast")).unwrap();
     assert_eq!(run(&["--write"]).code, 0);
@@ -454,7 +454,7 @@ fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
 }
 
 #[test]
-fn edits_made_since_are_kept_when_it_is_taken_back_and_so_is_the_first_backup() {
+fn later_edits_survive_an_undo_and_so_does_the_first_backup() {
     let home = Home::new("edited");
     let file = ".cursor/mcp.json";
     home.write(file, CASES[4].before);
@@ -489,7 +489,7 @@ fn permissions_are_kept_and_links_are_followed() {
     home.write("dotfiles/claude", CASES[0].before);
     fs::set_permissions(home.path("dotfiles/claude"), fs::Permissions::from_mode(0o640)).unwrap();
     symlink("dotfiles/claude", home.path(".claude.json")).unwrap();
-    // The same file once more, under the name of another client.
+    // The same file again, as that of another client.
     fs::create_dir(home.path(".cursor")).unwrap();
     symlink("../dotfiles/claude", home.path(".cursor/mcp.json")).unwrap();
     let out = home.good(&["--write"]);
@@ -503,7 +503,7 @@ fn permissions_are_kept_and_links_are_followed() {
 }
 
 #[test]
-fn a_file_that_is_no_configuration_is_told_with_its_place_and_the_others_are_handled() {
+fn an_invalid_file_is_reported_and_the_others_are_handled() {
     let secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
     let broken = [
         (
@@ -555,9 +555,9 @@ fn a_file_that_is_no_configuration_is_told_with_its_place_and_the_others_are_han
     assert_eq!((told["ok"].as_bool(), told["files"].as_array().unwrap().len()), (Some(false), 7));
 }
 
-/// Root may read and write anything, so that the command is run as nobody where the tests are run as root.
+/// Root may read and write anything, so the command runs as the user `nobody` if the tests run as root.
 #[test]
-fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
+fn an_inaccessible_file_is_reported_and_nothing_is_lost() {
     let home = Home::new("closed-files");
     for (file, mode) in
         [(".claude.json", 0o000), (".cursor/mcp.json", 0o444), ("closed/openclaw.json", 0o666)]
@@ -569,7 +569,7 @@ fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
     }
     fs::set_permissions(home.path("closed"), fs::Permissions::from_mode(0o555)).unwrap();
     home.write(".codex/config.toml", CASES[8].before);
-    // A folder, and a pipe that nobody writes to, are no files.
+    // A folder and a pipe without a writer are not files.
     fs::create_dir_all(home.path("project/.mcp.json")).unwrap();
     fs::create_dir(home.path("project/.vscode")).unwrap();
     assert!(Command::new("mkfifo").arg(home.path("project/.vscode/mcp.json")).status().unwrap().success());
@@ -589,14 +589,14 @@ fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
     for (file, expected) in [
         (".claude.json", "it cannot be read: "),
         (".cursor/mcp.json", "it is read-only"),
-        ("closed/openclaw.json", "no backup can be made beside it"),
+        ("closed/openclaw.json", "no backup can be written beside it"),
         (".mcp.json", "it is not a file"),
         (".vscode/mcp.json", "it is not a file"),
     ] {
         assert!(err.lines().any(|line| line.contains(file) && line.contains(expected)), "{file}: {err}");
     }
     assert_eq!(err.lines().count(), 5, "{err}");
-    // So that it can be taken away.
+    // So that it can be removed.
     fs::set_permissions(home.path("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(home.read(".codex/config.toml"), CASES[8].after.replace("US", US));
     assert_eq!(home.read(".cursor/mcp.json"), CASES[4].before);
@@ -637,7 +637,7 @@ fn secrets_are_never_printed() {
     }
 }
 
-/// A file of a project may come from anybody, and names in it from somebody who wishes us ill.
+/// A project file may have any author, and its names may be malicious.
 #[test]
 fn nothing_in_a_file_can_speak_to_the_terminal() {
     let home = Home::new("terminal");
@@ -654,7 +654,7 @@ fn nothing_in_a_file_can_speak_to_the_terminal() {
 }
 
 #[test]
-fn a_machine_is_told_what_became_of_every_server() {
+fn the_json_output_has_the_result_of_every_server() {
     let home = Home::new("json");
     home.write(".claude.json", CASES[0].before);
     let told = |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&home.good(arguments)).unwrap();
@@ -682,11 +682,11 @@ fn a_machine_is_told_what_became_of_every_server() {
 }
 
 #[test]
-fn where_nothing_is_found_it_is_said_where_was_looked() {
+fn if_nothing_is_found_the_checked_locations_are_listed() {
     let home = Home::new("nothing");
     let out = home.good(&["--client", "codex"]);
     let expected = format!(
-        "no configuration of a known client was found; these places were looked at:\n  {}\n  .codex/config.toml\n\
+        "no configuration of a known client was found; checked:\n  {}\n  .codex/config.toml\n\
          name another file with --file PATH\n",
         home.path(".codex/config.toml").display()
     );
@@ -697,7 +697,7 @@ fn where_nothing_is_found_it_is_said_where_was_looked() {
 }
 
 #[test]
-fn undo_takes_out_what_import_put_in_and_nothing_else() {
+fn undo_removes_only_the_additions_of_an_import() {
     let home = Home::new("by-hand");
     let by_hand =
         r#""mine": {"command": "steadfast", "args": ["wrap", "--name", "mine", "--", "npx", "mine"]}"#;
@@ -707,12 +707,12 @@ fn undo_takes_out_what_import_put_in_and_nothing_else() {
     home.good(&["--write"]);
     assert!(home.read(".cursor/mcp.json").contains("--imported"));
     let shown = home.good(&["--undo"]);
-    assert!(shown.contains("  mine: left as it is: it was put behind steadfast by hand"), "{shown}");
+    assert!(shown.contains("  mine: not changed: it was put behind steadfast manually"), "{shown}");
     assert!(shown.contains("    + npx theirs\n"), "{shown}");
     home.good(&["--undo", "--write"]);
     assert_eq!(home.read(".cursor/mcp.json"), before);
-    // Nothing is left to undo, and it stays so.
-    assert!(home.good(&["--undo", "--write"]).ends_with("nothing to take back\n"));
+    // Nothing is left to undo, and a second undo changes nothing.
+    assert!(home.good(&["--undo", "--write"]).ends_with("nothing to undo\n"));
     assert_eq!(home.read(".cursor/mcp.json"), before);
 }
 
@@ -739,7 +739,7 @@ fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
         (name(".cursor/mcp.json"), name("project/.cursor/mcp.json")),
         ("db-2".to_owned(), "db-3".to_owned())
     );
-    // A file that comes later finds the names taken, also where only its client is chosen.
+    // A file that is added later must use other names, even if only its client is selected.
     home.write(".config/Code/User/mcp.json", r#"{"servers": {"db": {"command": "four"}}}"#);
     home.write("project/.vscode/mcp.json", r#"{"servers": {"db": {"command": "two", "args": ["x"]}}}"#);
     let shown = home.good(&["--client", "vscode"]);
@@ -747,7 +747,7 @@ fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
 }
 
 #[test]
-fn a_server_elsewhere_without_credentials_is_taken_over_only_if_it_needs_no_sign_in() {
+fn a_remote_server_without_credentials_is_wrapped_only_if_it_needs_no_sign_in() {
     let home = Home::new("sign-in");
     let before = r#"{"mcpServers": {"far": {"type": "http", "url": "https://far.example/mcp"}}}"#;
     home.write("project/.mcp.json", before);
@@ -757,13 +757,13 @@ fn a_server_elsewhere_without_credentials_is_taken_over_only_if_it_needs_no_sign
     let out = home.good(&["--without-sign-in", "far"]);
     assert!(out.ends_with(&format!("to do it: {US} import --without-sign-in far --write\n")), "{out}");
     let out = home.good(&["--without-sign-in", "far", "--write"]);
-    assert!(out.ends_with(&format!("to take it back: {US} import --undo --write\n")), "{out}");
+    assert!(out.ends_with(&format!("to undo: {US} import --undo --write\n")), "{out}");
     assert!(home.read("project/.mcp.json").contains(r#""--url", "https://far.example/mcp""#));
     home.good(&["--undo", "--write"]);
     assert_eq!(home.read("project/.mcp.json"), before);
 }
 
-/// A server that answers everything with an error, and keeps what it was asked.
+/// Serves one request with an error, and returns the request.
 fn one_request(listener: &TcpListener) -> String {
     let (mut stream, _) = listener.accept().unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -773,7 +773,7 @@ fn one_request(listener: &TcpListener) -> String {
     head
 }
 
-/// What is written for a server with a URL reaches it, with its headers.
+/// The command that is written for a server with a URL reaches it, with its headers.
 #[test]
 fn the_command_that_is_written_for_a_url_sends_its_headers() {
     let home = Home::new("headers");
@@ -811,7 +811,7 @@ fn the_command_that_is_written_for_a_url_sends_its_headers() {
     }
 }
 
-/// A header whose variable is not there is told by the name of the variable.
+/// An error about a header names its missing variable.
 #[test]
 fn a_header_without_its_variable_is_refused() {
     let home = Home::new("unset");
@@ -835,7 +835,7 @@ fn a_header_without_its_variable_is_refused() {
     }
 }
 
-/// What is written is understood by the command that it names.
+/// The command that is written is valid for the program that it names.
 #[test]
 fn the_command_that_is_written_starts_the_server() {
     let home = Home::new("starts");
@@ -853,7 +853,7 @@ fn the_command_that_is_written_starts_the_server() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{}}}}"#).unwrap();
-    // It is no server, and that is answered when it was started and is gone again.
+    // It is not a server. The error response arrives after it was started and has ended.
     let mut answer = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
     drop(input);

@@ -1,5 +1,5 @@
-//! `steadfast status`, `breaker`, `flush`, `tail`, `doctor`, `completions` and `bench`, as an operator runs them: with a gateway that
-//! runs, and on the store alone.
+//! `steadfast status`, `breaker`, `flush`, `tail`, `doctor`, `completions` and `bench`, run by an operator with a
+//! running gateway, and on the store alone.
 
 #![expect(
     clippy::unwrap_used,
@@ -33,10 +33,10 @@ use steadfast_core::policy::Profile;
 use crate::folder::Folder;
 use crate::waiting::{Running, wait};
 
-/// A folder with a configuration and the store that it names.
+/// A folder with a configuration and its store.
 struct Home(Folder);
 
-/// A gateway that runs until this is dropped.
+/// A running gateway, which is ended on drop.
 struct Gateway {
     child: Running,
     address: String,
@@ -56,7 +56,7 @@ impl Home {
         fs::write(self.0.join("steadfast.toml"), text).unwrap();
     }
 
-    /// An engine on that store, as a gateway has one.
+    /// Returns an engine on that store, like that of a gateway.
     async fn engine(&self, policy: Policy) -> Engine {
         fs::create_dir_all(self.0.join("state")).unwrap();
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state/state.db"))).unwrap();
@@ -69,7 +69,8 @@ impl Home {
         command
     }
 
-    /// What is said, on both streams, and the exit code. Nothing of it is a secret or a colour.
+    /// Runs a command. Returns both output streams and the exit code. Asserts that the output has no secrets and no
+    /// colours.
     fn run(&self, arguments: &[&str]) -> (String, String, i32) {
         self.ran(&mut self.command(arguments))
     }
@@ -94,7 +95,7 @@ impl Home {
         fs::read_to_string(self.0.join("state/admin-token")).ok()
     }
 
-    /// A gateway that listens, with the bank of the demo behind it.
+    /// Starts a gateway that listens, in front of the bank of the demo.
     fn gateway(&self, more: &[&str]) -> Gateway {
         let mut arguments = vec!["wrap", "--listen", "127.0.0.1:0", "--name", "bank"];
         arguments.extend(more);
@@ -102,7 +103,7 @@ impl Home {
         Gateway::started(&mut self.command(&arguments))
     }
 
-    /// Says in a file beside the state that a gateway is at this address: this process, which lives.
+    /// Announces a gateway at this address in a file beside the state. Its process is this one, which is alive.
     #[cfg(target_os = "linux")]
     fn announce(&self, address: SocketAddr, store: &str) {
         let own = steadfast_store::this_process();
@@ -118,7 +119,7 @@ impl Home {
         self.private(&format!("state/gateways/{}-{}.json", own.pid, address.port()), &said.to_string());
     }
 
-    /// A file of ours for us alone.
+    /// Writes a private file.
     #[cfg(unix)]
     fn private(&self, name: &str, text: &str) {
         use std::os::unix::fs::OpenOptionsExt as _;
@@ -145,7 +146,7 @@ impl Gateway {
         let said =
             lines.find_map(|line| line.split_once("listening on http://").map(|(_, rest)| rest.to_owned()));
         let address = said.unwrap().trim_end_matches("/mcp").to_owned();
-        // Somebody must read what it says.
+        // Drains the output, so that the pipe does not fill.
         std::thread::spawn(move || lines.for_each(drop));
         Gateway { child, address }
     }
@@ -153,7 +154,7 @@ impl Gateway {
 
 #[cfg(target_os = "linux")]
 impl Gateway {
-    /// Stops it, as Ctrl-Z does: every one of its threads, when this is over.
+    /// Stops it as Ctrl-Z does. On return, all its threads are stopped.
     fn stop(&self) {
         self.signal("-STOP");
         let threads = || fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().map(Result::unwrap);
@@ -170,14 +171,14 @@ impl Gateway {
     }
 }
 
-/// Somebody at a free port who answers as told, and remembers what they were sent.
+/// An unrelated server that sends given responses and records the requests.
 struct Stranger {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Stranger {
-    /// Answers the path, and the how manieth it is.
+    /// Answers by the number and the path of each request.
     fn answering(answer: impl Fn(usize, &str) -> (u16, Value) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, heard) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<String>>>::default());
@@ -240,7 +241,7 @@ async fn fail(engine: &Engine, times: u32) {
     }
 }
 
-/// What the gateway itself answers.
+/// Returns the gateway's own response.
 async fn answered(gateway: &Gateway, path: &str) -> Value {
     use steadfast_mcp::http::back::{Asked, Origin, Settings, UnderWay};
     let origin = Origin::new(&format!("http://{}", gateway.address), Settings::default()).unwrap();
@@ -254,7 +255,7 @@ async fn answered(gateway: &Gateway, path: &str) -> Value {
     serde_json::from_slice(&replied.body).unwrap()
 }
 
-/// What fits the schema that the OpenAPI document has for this.
+/// Asserts that the value matches the schema of the operation in the OpenAPI document.
 async fn fits(operation: &str, value: &Value) {
     let steadfast =
         Steadfast::opening(steadfast::Sources::default()).set("store.kind", "memory").open().await.unwrap();
@@ -298,7 +299,7 @@ async fn where_nothing_ran_nothing_is_wrong_and_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn the_status_is_what_the_gateway_says_and_its_code_says_how_bad_it_is() {
+async fn the_status_is_that_of_the_gateway_and_sets_the_exit_code() {
     let home = Home::new("status");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
@@ -309,10 +310,10 @@ async fn the_status_is_what_the_gateway_says_and_its_code_says_how_bad_it_is() {
     for (out, err, code) in [&alone, &with] {
         assert_eq!(*code, 3, "{out}{err}");
         assert!(
-            out.starts_with("▲ somebody should look") && out.contains("1 call waits for approval"),
+            out.starts_with("▲ an operator should look") && out.contains("1 call waits for approval"),
             "{out}"
         );
-        assert!(out.contains("needs an answer") && out.contains("bank/pay"), "{out}");
+        assert!(out.contains("pending approvals") && out.contains("bank/pay"), "{out}");
     }
     assert!(
         alone.0.contains("none listens here") && with.0.contains(&gateway.address),
@@ -347,7 +348,7 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
         let (out, _, code) = home.run(&["breaker", "list"]);
         assert!(code == 0 && out.contains("forced open") && out.contains("by hand, ends in"), "{out}");
         let (out, _, code) = home.run(&["status"]);
-        assert!(code == 3 && out.contains("left alone") && out.contains("tool:bank:pay"), "{out}");
+        assert!(code == 3 && out.contains("open circuit breakers") && out.contains("tool:bank:pay"), "{out}");
         let breakers = home.json(&["breaker"]);
         assert_eq!(breakers["breakers"][0]["state"], "FORCED_OPEN", "{breakers}");
         let steered = home.json(&["breaker", "reset", "tool:bank:pay"]);
@@ -357,7 +358,7 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
             "{steered}"
         );
         assert_eq!(home.run(&["status"]).2, 0);
-        // All at once, in an emergency.
+        // All at once, as in an emergency.
         let (out, err, code) = home.run(&["breaker", "open", "--all"]);
         assert!(code == 0 && out.contains("tool:bank:pay is open"), "{out}{err}");
         assert_eq!(home.run(&["status"]).2, 3);
@@ -400,7 +401,7 @@ async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_a_person_changed_is_in_the_audit_under_their_name() {
+async fn manual_changes_are_in_the_audit_log_with_the_operator() {
     let home = Home::new("audit");
     home.run(&["breaker", "open", "tool:bank:pay"]);
     let gateway = home.gateway(&[]);
@@ -411,7 +412,7 @@ async fn what_a_person_changed_is_in_the_audit_under_their_name() {
     let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(seen.iter().all(|entry| entry.contains("\"ann\"")), "{seen:?}");
-    // Whether there was a gateway in between or not.
+    // With and without a gateway.
     assert!(audit.iter().all(|entry| entry["by"]["from"] == "cli"), "{seen:?}");
     drop(gateway);
 }
@@ -465,7 +466,7 @@ async fn calls_are_forgotten_by_key_session_and_tool() {
 }
 
 #[tokio::test]
-async fn rp_7_an_answer_goes_through_a_gateway_that_keeps_its_state_in_memory() {
+async fn rp_7_a_decision_reaches_a_gateway_with_state_in_memory() {
     let home = Home::new("memory");
     home.configure("");
     let gateway = home.gateway(&["--store", "memory"]);
@@ -541,7 +542,7 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
         same["atMs"] = own["atMs"].clone();
         assert_eq!(same, own, "each is what it says itself");
     }
-    // What only one of them knows is seen, whichever was started last.
+    // State of a single process is shown, whichever gateway was started last.
     #[cfg(target_os = "linux")]
     for stopped in [&one, &two] {
         stopped.stop();
@@ -557,7 +558,7 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
     let (_, err, code) = home.run(&["breaker", "open", "tool:bank:pay"]);
     assert!(code == 2 && err.contains("--gateway") && err.contains(&apart.address), "{err}");
     assert_eq!(home.run(&["status", "--gateway", &two.address]).2, 0);
-    // Killed: it takes nothing away, and nobody asks it again.
+    // A killed gateway leaves its file behind, but is not asked again.
     for gateway in [one, two, apart] {
         drop(gateway);
     }
@@ -601,7 +602,7 @@ async fn slips_of_the_pen_are_recognised() {
 }
 
 #[tokio::test]
-async fn calls_are_told_as_they_happen() {
+async fn calls_are_printed_as_they_happen() {
     let home = Home::new("tail");
     let engine = home.engine(plain()).await;
     pay(&engine, "ann").await;
@@ -637,7 +638,7 @@ async fn calls_are_told_as_they_happen() {
 }
 
 #[test]
-fn a_status_that_is_watched_is_told_when_it_changes() {
+fn a_watched_status_is_printed_when_it_changes() {
     let home = Home::new("watch");
     let mut watching = home.command(&["status", "--watch", "--json"]);
     let mut watching = Running(watching.stdout(Stdio::piped()).spawn().unwrap());
@@ -649,7 +650,7 @@ fn a_status_that_is_watched_is_told_when_it_changes() {
 }
 
 #[test]
-fn sf_6_a_doctor_finds_what_one_trips_over_and_tells_no_secret() {
+fn sf_6_doctor_finds_setup_problems_and_prints_no_secret() {
     let home = Home::new("doctor");
     let bank = env!("CARGO_BIN_EXE_steadfast");
     home.configure(&format!(
@@ -694,7 +695,7 @@ fn every_shell_can_complete_our_commands() {
 }
 
 #[test]
-fn a_server_is_measured_alone_and_behind_us_and_leaves_nothing() {
+fn a_server_is_measured_alone_and_behind_the_gateway_and_nothing_is_left() {
     let home = Home::new("bench");
     let bank = ["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"];
     let temporary = home.0.join("temporary");
@@ -781,7 +782,7 @@ fn sf_7_the_token_of_this_machine_is_sent_to_gateways_that_are_announced_only() 
 
 #[test]
 #[cfg(target_os = "linux")]
-fn sf_7_what_others_could_have_written_is_not_believed() {
+fn sf_7_files_writable_by_other_users_are_not_trusted() {
     let home = Home::new("distrust");
     let gateway = home.gateway(&[]);
     let open = || home.run(&["breaker", "open", "tool:bank:pay"]);
@@ -882,7 +883,7 @@ fn sf_7_blanks_around_the_token_of_the_environment_do_not_count() {
 }
 
 #[test]
-fn a_status_that_is_watched_goes_on_when_an_answer_is_missing() {
+fn a_watched_status_continues_after_a_missing_response() {
     let home = Home::new("watch_on");
     let stranger = Stranger::answering(|number, _| match number {
         0 | 1 => (500, json!({})),
@@ -902,12 +903,12 @@ fn a_status_that_is_watched_goes_on_when_an_answer_is_missing() {
     assert_eq!(said.matches("500").count(), 1, "what did not change is said once: {said}");
 }
 
-/// What is in arguments and keys here that nobody may see: by its name, and by its shape.
+/// Secrets in arguments and keys that must never be shown: recognized by name, or by form.
 const SECRETS: [&str; 4] =
     [SECRET, "ghp_0123456789abcdefghijABCDEFGHIJ012345", "AKIAIOSFODNN7EXAMPLE", "eyJhbGciOiJIUzI1NiJ9"];
 
 #[tokio::test]
-async fn tr_15_no_command_says_a_secret_of_a_call_and_everything_else_is_said() {
+async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_printed() {
     let home = Home::new("secrets");
     let arguments = json!({
         "to": "ann",
@@ -1005,15 +1006,15 @@ fn explain_asks_the_gateway_for_a_turn() {
         assert!(out.contains(part), "{part}: {out}");
     }
     let (out, err, code) = explain("nobody");
-    assert!(code == 1 && err.contains("no call and no turn `nobody` is kept"), "{code} {out}{err}");
+    assert!(code == 1 && err.contains("no stored call or turn has the id `nobody` is kept"), "{code} {out}{err}");
     let (_, err, code) = explain("");
     assert!(code == 2 && err.contains("a value is required"), "{code} {err}");
     let (out, err, code) = explain("broken");
-    assert!(code == 1 && err.contains("the story cannot be read"), "{code} {out}{err}");
+    assert!(code == 1 && err.contains("the trace cannot be read"), "{code} {out}{err}");
 }
 
 #[test]
-fn sf_5_what_is_recorded_of_a_call_cannot_colour_or_turn_its_story() {
+fn sf_5_recorded_text_cannot_colour_or_reverse_an_explanation() {
     let home = Home::new("hostile_story");
     let odd = "r\u{202e}\x1b[2J";
     let facts = json!({

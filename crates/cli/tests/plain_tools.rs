@@ -1,4 +1,4 @@
-//! `steadfast serve` with tools that are no servers: a real listener and a real command, called over HTTP.
+//! `steadfast serve` with tools that are not servers: a real listener and a real command, called over HTTP.
 
 #![cfg(unix)]
 #![expect(
@@ -29,7 +29,7 @@ use crate::waiting::{Running, wait};
 /// A folder with a configuration.
 struct Home(Folder);
 
-/// A gateway that runs.
+/// A running gateway.
 struct Serving {
     _child: Running,
     address: String,
@@ -41,7 +41,7 @@ impl Home {
     }
 
     fn write(&self, name: &str, text: &str) {
-        // As a whole: the gateway looks at any moment.
+        // Replaced atomically, because the gateway may read it at any moment.
         fs::write(self.0.join("fresh"), text).unwrap();
         fs::rename(self.0.join("fresh"), self.0.join(name)).unwrap();
     }
@@ -63,7 +63,7 @@ impl Home {
         let mut child = Running(child.unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let told = lines.find(|line| line.contains("/v1/calls")).unwrap();
-        // What it says later must not fill the pipe.
+        // Drains the output, so that the pipe does not fill.
         thread::spawn(move || lines.for_each(drop));
         let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
         Serving { _child: child, address }
@@ -75,7 +75,7 @@ impl Serving {
         let (namespace, name) = tool.split_once('/').unwrap();
         let body = json!({
             "contractVersion": "1.1", "requestId": "r-1", "toolName": name, "toolNamespace": namespace,
-            // Each key in a conversation of its own, so that the guard stops none.
+            // Each key in a session of its own, so that the loop guard stops none.
             "target": { "sessionKey": key, "actorId": "ann" },
             "payload": { "version": "1.0", "params": params, "idempotencyKey": key },
         })
@@ -97,7 +97,7 @@ impl Serving {
     }
 }
 
-/// A service over HTTP that counts what it was asked, and answers the first time that it is busy.
+/// Starts an HTTP service that counts its requests, and answers the first one with "busy".
 fn service() -> (String, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -168,7 +168,7 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
 }
 
 #[test]
-fn without_anything_behind_it_serve_says_what_to_write() {
+fn without_servers_serve_fails_with_advice() {
     let home = Home::new("nothing");
     for (configuration, arguments) in [
         ("", &["serve", "--listen", "127.0.0.1:0"][..]),
@@ -179,15 +179,15 @@ fn without_anything_behind_it_serve_says_what_to_write() {
         let err = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{err}");
         assert!(
-            err.contains("there is no server to stand in front of") && err.contains("[http_tools.NAME]"),
+            err.contains("the configuration has no server") && err.contains("[http_tools.NAME]"),
             "{err}"
         );
     }
 }
 
-/// As docs/reference/http-api.md says it.
+/// As documented in docs/reference/http-api.md.
 #[test]
-fn a_report_that_nobody_waits_for_is_409_for_an_attempt_and_404_for_a_call() {
+fn an_unexpected_report_is_409_for_an_attempt_and_404_for_a_call() {
     let home = Home::new("late-report");
     home.write("steadfast.toml", "[store]\nkind = \"memory\"\n[command_tools.date]\ncommand = [\"date\"]\n");
     let gateway = home.serve();

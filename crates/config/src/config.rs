@@ -27,26 +27,26 @@ use crate::tool::{
     Missing,
 };
 
-/// The embedded defaults: every setting with what it means, and the lowest layer.
+/// The embedded defaults: every setting with its meaning. This is the lowest layer.
 pub const DEFAULTS: &str = include_str!("../defaults.toml");
-/// What the embedded defaults are called where a setting says where it comes from.
+/// Name of the embedded defaults in the origin of a setting.
 pub(crate) const DEFAULTS_NAME: &str = "built-in defaults.toml";
 
-/// The file of malformed calls in the state folder.
+/// Name of the file in the state folder that records malformed calls.
 const MALFORMED_CALLS: &str = "malformed-calls.jsonl";
 
-/// A complete and valid configuration. It does not change; [`crate::Live`] replaces it as a whole.
+/// A complete and valid configuration. It does not change. [`crate::Live`] replaces it as a whole.
 pub struct Config {
     pub(crate) parts: Arc<Parts>,
     pub(crate) switches: Switches,
     pub(crate) cache: Cache,
 }
 
-/// What stays the same when a switch is turned.
+/// The parts of a configuration that do not depend on switches.
 pub(crate) struct Parts {
     pub(crate) start: Start,
     pub(crate) global: Global,
-    /// Where each global setting is written; the last one counts.
+    /// Position at which each global setting is written. The last one counts.
     global_written: Vec<(usize, WrittenAt)>,
     behind: Behind,
     tokens: BTreeMap<ActorId, Token>,
@@ -55,37 +55,37 @@ pub(crate) struct Parts {
     notes: Vec<String>,
 }
 
-/// Everything that calls can go to.
+/// All servers and tools that calls can go to.
 struct Behind {
     servers: BTreeMap<Namespace, Server>,
     http_tools: BTreeMap<ToolName, HttpToolSettings>,
     command_tools: BTreeMap<ToolName, CommandToolSettings>,
 }
 
-/// A global setting with its value and where that comes from.
+/// A global setting with its value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Its name.
+    /// Name of the setting.
     pub setting: &'static str,
-    /// Its value as it would be written; without secrets.
+    /// Value as it would be written, without secrets.
     pub value: String,
-    /// Where that is written.
+    /// Position at which the value is written.
     pub at: WrittenAt,
 }
 
 impl Config {
-    /// Reads all sources. Either everything is right, or everything that is wrong is told at once.
+    /// Reads all sources. Returns a valid configuration, or all errors at once.
     pub fn load(sources: &Sources) -> Result<Self, ConfigErrors> {
         Self::of(sources, &sources.read())
     }
 
-    /// Reads all sources, and gives what could be read along with everything that is wrong. What could not be read is at its
-    /// default or left out: nothing may be started with it.
+    /// Reads all sources. Returns the settings that could be read, together with all errors. Settings that could not
+    /// be read have their defaults or are left out, so nothing may be started with the result if there are errors.
     pub fn examine(sources: &Sources) -> (Self, Option<ConfigErrors>) {
         Self::read(sources, &sources.read())
     }
 
-    /// The same for files whose contents are known already.
+    /// Reads all sources like [`Self::load`], for files whose contents are already known.
     pub(crate) fn of(sources: &Sources, contents: &[Contents]) -> Result<Self, ConfigErrors> {
         let (config, errors) = Self::read(sources, contents);
         errors.map_or(Ok(config), Err)
@@ -114,17 +114,17 @@ impl Config {
         reader.finish()
     }
 
-    /// The settings of the whole.
+    /// Returns the global settings.
     pub fn global(&self) -> &Global {
         &self.parts.global
     }
 
-    /// The servers whose tools are called, by name.
+    /// Returns the servers whose tools are called, by name.
     pub fn servers(&self) -> &BTreeMap<Namespace, Server> {
         &self.parts.behind.servers
     }
 
-    /// The tools that are one request over HTTP, by name. Their namespace is [`HTTP_NAMESPACE`].
+    /// Returns the tools that are one HTTP request, by name. Their namespace is [`HTTP_NAMESPACE`].
     pub fn http_tools(&self) -> &BTreeMap<ToolName, HttpToolSettings> {
         &self.parts.behind.http_tools
     }
@@ -136,37 +136,38 @@ impl Config {
         tools.chain(servers).any(|host| host.eq_ignore_ascii_case(domain.as_str()))
     }
 
-    /// The tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
+    /// Returns the tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
     pub fn command_tools(&self) -> &BTreeMap<ToolName, CommandToolSettings> {
         &self.parts.behind.command_tools
     }
 
-    /// The webhooks that notifications are sent to, by name.
+    /// Returns the webhooks that notifications are sent to, by name.
     pub fn webhooks(&self) -> &BTreeMap<Namespace, Webhook> {
         &self.parts.webhooks
     }
 
-    /// Those who come in with a token of their own, by name.
+    /// Returns the clients and viewers that have a token of their own, by name.
     pub fn tokens(&self) -> &BTreeMap<ActorId, Token> {
         &self.parts.tokens
     }
 
-    /// What was made of files of others, and what looks odd without being wrong: plain sentences.
+    /// Returns notes as plain sentences: how foreign files were imported, and settings that look odd without being
+    /// wrong.
     pub fn notes(&self) -> &[String] {
         &self.parts.notes
     }
 
-    /// The switches that are in effect.
+    /// Returns the switches that are in effect.
     pub fn switches(&self) -> Switches {
         self.switches
     }
 
-    /// The same configuration under other switches.
+    /// Returns the same configuration with other switches.
     pub fn with_switches(&self, switches: Switches) -> Self {
         Self { parts: self.parts.clone(), switches, cache: Cache::default() }
     }
 
-    /// The global settings with their origins.
+    /// Returns the global settings with their origins.
     pub fn shown(&self) -> Vec<Shown> {
         let written = &self.parts.global_written;
         let of = |(index, setting): (usize, &crate::setting::Setting<Global>)| {
@@ -177,14 +178,14 @@ impl Config {
     }
 }
 
-/// Reads layer after layer and keeps what is wrong.
+/// Reads one layer after another and collects the problems.
 struct Reader<'s> {
     sources: &'s Sources,
     problems: Vec<Problem>,
     notes: Vec<String>,
     layers: Vec<Layer>,
     layer: usize,
-    /// The sections in which something could not be read.
+    /// Sections in which something could not be read.
     unread: BTreeSet<Section>,
 }
 
@@ -221,8 +222,7 @@ impl<'s> Reader<'s> {
             return self.read_json(text, folder);
         }
         let (table, syntax) = node::read_toml(text);
-        // What stands behind a slip of the syntax may have ended up in the wrong section, so that nothing
-        // sure can be said about it.
+        // Text after a syntax error may have ended up in the wrong section, so checks do not report problems after it.
         let sure = syntax.iter().filter_map(Problem::offset).min().unwrap_or(usize::MAX);
         let before = self.problems.len();
         self.read_table(&table, folder, Form::Ours);
@@ -235,7 +235,7 @@ impl<'s> Reader<'s> {
         self.keep(syntax);
     }
 
-    /// What others wrote for themselves.
+    /// Reads the JSON file of another program.
     fn read_json(&mut self, text: &Arc<SourceText>, folder: PathBuf) {
         match import::read(text) {
             Ok(Imported { table, notes, problems }) => {
@@ -305,7 +305,7 @@ impl<'s> Reader<'s> {
             rules,
             notes: Vec::new(),
         };
-        // What contradicts itself is looked for only where every single value is sound.
+        // Contradictions are checked only if every single value is valid.
         if !has_bad_rules {
             let problems = rules_that_contradict_themselves(&parts);
             self.keep(problems);
@@ -327,7 +327,7 @@ impl<'s> Reader<'s> {
             if ["store.kind", "store.url"].contains(&path) {
                 place = Some(one.place.clone());
             }
-            // Who writes that there is none means it.
+            // An explicit "none" outside the embedded defaults is a choice of the user.
             is_malformed_set |= path == "log.malformed_calls" && !one.place.is_in(DEFAULTS_NAME);
             is_trust_file_set |= path == "trust_state.file" && !one.place.is_in(DEFAULTS_NAME);
         }
@@ -346,11 +346,11 @@ impl<'s> Reader<'s> {
             )),
             (StoreKind::Memory | StoreKind::Sqlite, Some(_)) => Some((
                 "`store.url` is set and `store.kind` is not \"redis\"",
-                "write `kind = \"redis\"` in `[store]`, or leave the URL out",
+                "write `kind = \"redis\"` in `[store]`, or remove the URL",
             )),
             (StoreKind::Redis, Some(_)) | (StoreKind::Memory | StoreKind::Sqlite, None) => None,
         };
-        // A URL that could not be read was told of already.
+        // A URL that could not be read was already reported.
         if let (Some((what, help)), Some(place)) = (wrong, place)
             && !layers.iter().any(|layer| layer.has_bad_globals)
         {
@@ -365,7 +365,7 @@ impl<'s> Reader<'s> {
         for (name, Joined { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers) {
             match draft.finish(name.clone()) {
                 Ok(server) => drop(servers.insert(name, server)),
-                // A command that could not be read was told of already.
+                // A command that could not be read was already reported.
                 Err(Incomplete::Nowhere) if !is_sound => {}
                 Err(Incomplete::Nowhere) => {
                     let what = format!("the server `{name}` has neither a command nor a URL");
@@ -377,7 +377,7 @@ impl<'s> Reader<'s> {
                     let at = written.iter().find(|(index, _)| path(*index) == Some(setting));
                     let (is, help) = match setting {
                         "headers" => ("a command", "headers go with `url`; a command is given `env`"),
-                        _ => ("at a URL", "it goes with `command`; a server at a URL runs elsewhere"),
+                        _ => ("at a URL", "it is only valid with `command`; a server at a URL is not started here"),
                     };
                     let what = format!("`{setting}` does nothing for the server `{name}`, which is {is}");
                     let place = at.map_or(&place, |(_, place)| place);
@@ -388,7 +388,8 @@ impl<'s> Reader<'s> {
         servers
     }
 
-    /// Those who have a token, and what is wrong with the others. Nobody could be told from another who has the same one.
+    /// Returns the tokens, and the problems of the invalid ones. Two callers with the same token could not be
+    /// distinguished.
     fn join_tokens(&self, layers: &[Layer]) -> (BTreeMap<ActorId, Token>, Vec<Problem>) {
         let (mut tokens, mut problems) = (BTreeMap::<ActorId, Token>::new(), Vec::new());
         let variables = SECRET_VARIABLES.iter().filter_map(|(name, _)| {
@@ -404,14 +405,14 @@ impl<'s> Reader<'s> {
                     match known.iter().find(|(_, other)| other == secret) {
                         Some((other, _)) => {
                             let what = format!("{section} has the same token as {other}");
-                            let help = "give each its own: by it they are told apart";
+                            let help = "give each its own: callers are identified by their tokens";
                             problems.push(Problem::new(&place, what).help(help));
                         }
                         None => known.push((section, secret.clone())),
                     }
                     tokens.insert(name, token);
                 }
-                // What could not be read was told of already.
+                // A token that could not be read was already reported.
                 Err(NoToken { .. }) if !is_sound => {}
                 Err(NoToken { what, help }) => {
                     problems.push(Problem::new(&place, format!("{section} {what}")).help(help));
@@ -421,7 +422,7 @@ impl<'s> Reader<'s> {
         (tokens, problems)
     }
 
-    /// A server whose tools could not be told from those that are configured one by one.
+    /// Reports servers that share their namespace with tools that are configured one by one.
     fn say_shared_namespaces(&mut self, layers: &[Layer], behind: &Behind) {
         for server in layers.iter().flat_map(|layer| &layer.servers) {
             let section = match server.name.as_str() {
@@ -437,8 +438,8 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Rules about servers and tools that are not configured are most likely slips. They are not errors: a host that
-    /// embeds us names its plugins as it likes.
+    /// Notes rules about servers and tools that are not configured. They are most likely typos. They are not errors,
+    /// because a host that embeds Steadfast names its plugins as it likes.
     fn say_strangers(&mut self, rules: &Rules, behind: &Behind) {
         let namespaces = behind.namespaces();
         if namespaces.is_empty() {
@@ -449,7 +450,7 @@ impl<'s> Reader<'s> {
             let (what, meant) = match behind.tools_of(server) {
                 None if namespaces.contains(&server) => continue,
                 None => ("server", nearest(server, namespaces.iter().copied())),
-                // All tools of these are known, so that a slip in the name of one can be told as well.
+                // All tools of this namespace are known, so a typo in the name of a tool can be found too.
                 Some(tools) => match rule.selector.whole_tool() {
                     Some(tool) if !tools.contains(&tool) => ("tool", nearest(tool, tools)),
                     Some(_) | None => continue,
@@ -463,14 +464,14 @@ impl<'s> Reader<'s> {
 }
 
 impl Behind {
-    /// The namespaces that calls can name.
+    /// Returns the namespaces that calls can name.
     fn namespaces(&self) -> Vec<&str> {
         let tools =
             [HTTP_NAMESPACE, COMMAND_NAMESPACE].into_iter().filter(|one| self.tools_of(one).is_some());
         self.servers.keys().map(Namespace::as_str).chain(tools).collect()
     }
 
-    /// The tools of a namespace of which all are configured one by one.
+    /// Returns the tools of a namespace whose tools are all configured one by one.
     fn tools_of(&self, namespace: &str) -> Option<Vec<&str>> {
         let tools: Vec<&str> = match namespace {
             HTTP_NAMESPACE => self.http_tools.keys().map(ToolName::as_str).collect(),
@@ -481,7 +482,7 @@ impl Behind {
     }
 }
 
-/// The webhooks, and what is wrong with the others.
+/// Returns the webhooks, and the problems of the invalid ones.
 fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem>) {
     let (mut webhooks, mut problems) = (BTreeMap::new(), Vec::new());
     for (name, Joined { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.webhooks) {
@@ -499,17 +500,17 @@ fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem
     (webhooks, problems)
 }
 
-/// A server, tool, token or webhook as all layers together have it.
+/// A server, tool, token or webhook, joined from all layers.
 struct Joined<D> {
     draft: D,
     place: Place,
-    /// Which settings were written, and where.
+    /// Settings that were written, and their positions.
     written: Vec<(usize, Place)>,
-    /// Everything about it could be read, so that what is not there is missing.
+    /// True if everything in it could be read, so that an absent setting is really missing.
     is_sound: bool,
 }
 
-/// Servers, tools, tokens or webhooks with what all layers say about each.
+/// Joins the servers, tools, tokens or webhooks of all layers by name.
 fn joined<N: Clone + Ord, D: Default>(
     layers: &[Layer],
     of: fn(&Layer) -> &[NamedLayer<N, D>],
@@ -531,7 +532,7 @@ fn joined<N: Clone + Ord, D: Default>(
     joined
 }
 
-/// The tools of a section, and what those that are none are missing.
+/// Returns the tools of a section, and the missing settings of the incomplete ones.
 fn join_tools<D: Default, T>(
     section: &str,
     layers: &[Layer],
@@ -552,7 +553,7 @@ fn join_tools<D: Default, T>(
     (tools, problems)
 }
 
-/// Looks at every rule together with those that are weaker than it.
+/// Checks every rule together with the weaker rules below it, and returns the contradictions.
 fn rules_that_contradict_themselves(parts: &Parts) -> Vec<Problem> {
     let mut problems = Vec::new();
     for rule in parts.rules.all() {
@@ -579,7 +580,7 @@ fn rules_that_contradict_themselves(parts: &Parts) -> Vec<Problem> {
         }
         for (small, large, what) in contradictions(&draft) {
             let path = |index: usize| policy::settings().get(index).map_or("", |setting| setting.path);
-            // The one of the two that this rule brings; a rule that brings neither is not to blame.
+            // The setting of the pair that this rule writes. A rule that writes neither is not at fault.
             let brought = rule.written.iter().rev().find(|one| [small, large].contains(&path(one.setting)));
             if let Some(one) = brought {
                 problems.push(Problem::new(&one.place, what).help("change one of the two"));

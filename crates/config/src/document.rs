@@ -1,4 +1,4 @@
-//! A tree of what was written, read as a layer of settings.
+//! Reads a tree of written values as a layer of settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,16 +30,16 @@ pub(crate) struct Layer {
     pub(crate) command_tools: Vec<NamedLayer<ToolName, CommandDraft>>,
     pub(crate) tokens: Vec<NamedLayer<ActorId, TokenDraft>>,
     pub(crate) webhooks: Vec<NamedLayer<Namespace, WebhookDraft>>,
-    /// The sections in which something could not be read.
+    /// Sections in which something could not be read.
     pub(crate) unread: BTreeSet<Section>,
-    /// Something is wrong with the settings of the whole.
+    /// True if a global setting is wrong.
     pub(crate) has_bad_globals: bool,
-    /// Something is wrong with a rule.
+    /// True if a rule is wrong.
     pub(crate) has_bad_rules: bool,
 }
 
 impl Layer {
-    /// Nothing sure can be said about what is missing in it.
+    /// Marks the layer as incomplete, so that no missing settings are reported for it.
     pub(crate) fn doubt(&mut self) {
         (self.has_bad_globals, self.has_bad_rules) = (true, true);
         self.unread = Section::ALL.into();
@@ -51,16 +51,16 @@ impl Layer {
     }
 }
 
-/// What one source says about one server, tool, token or webhook.
+/// The settings of one source for one server, tool, token or webhook.
 pub(crate) struct NamedLayer<N, D> {
     pub(crate) name: N,
     pub(crate) place: Place,
     pub(crate) written: Vec<Written<D>>,
-    /// Everything in it could be read, so that what is not there is missing.
+    /// True if everything in it could be read, so that an absent setting is really missing.
     pub(crate) is_sound: bool,
 }
 
-/// The sections that hold rules, servers, tools, tokens and webhooks by name.
+/// Sections that hold rules, servers, tools, tokens and webhooks by name.
 const NAMED: [&str; 8] =
     ["tools", "domains", "classes", "servers", "http_tools", "command_tools", "tokens", "notify"];
 
@@ -86,7 +86,7 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
         read_table(global::settings(), "the top level", |_| true, &alone, &[], &mut unheard);
         !unheard.problems.is_empty()
     }));
-    // An unknown name may be a slip for any of them.
+    // An unknown name may be a typo for any of them.
     layer.global = read_table(global::settings(), "the top level", |_| true, &global, &[], cx);
     layer.has_bad_globals = !cx.problems.is_empty();
     let before_rules = cx.problems.len();
@@ -181,7 +181,7 @@ fn read_named<N, D: 'static>(
     Some(NamedLayer { name: name?, place: entry.key_place.clone(), written, is_sound })
 }
 
-/// The name of a section, if servers, tools and clients can have it.
+/// Returns the name of a section, if servers, tools and clients can have that name.
 fn section_name<N>(
     entry: &Entry,
     whose: &str,
@@ -196,7 +196,7 @@ fn section_name<N>(
     name
 }
 
-/// The tables within one of the named sections.
+/// Returns the tables within one of the named sections.
 fn named<'t>(root: &'t Table, section: &str, cx: &mut Context<'_>) -> Vec<(&'t Entry, &'t Table)> {
     let Some(entry) = root.get(section) else { return Vec::new() };
     let Some(table) = entry.node.table() else {
@@ -222,7 +222,7 @@ fn has<D>(settings: &[Setting<D>], key: &str) -> bool {
     settings.iter().any(|setting| first_part(setting.path) == key)
 }
 
-/// A name at the top level that nobody knows.
+/// Reports an unknown name at the top level.
 fn unknown(entry: &Entry, cx: &mut Context<'_>) {
     let key = entry.key.as_str();
     let globals = global::settings().iter().map(|setting| setting.path);
@@ -249,7 +249,7 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
     cx.refuse(&entry.key_place, format!("`{key}` is not a setting"), help);
 }
 
-/// The settings that the environment has, as a tree.
+/// Returns the settings from the environment as a tree.
 pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut Vec<String>) -> Table {
     let mut table = Table::default();
     let known = variables();
@@ -263,13 +263,13 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
             let value = if seconds { format!("{value}s") } else { value.to_owned() };
             let node = Node::new(Raw::Loose(value), &Place::Variable(Arc::from(name.as_str())));
             let path: Vec<&str> = path.split('.').collect();
-            // Variables come in the order of their names, so that STEADFAST_… replaces JAATO_….
+            // Variables come in the order of their names, so `STEADFAST_…` replaces `JAATO_…`.
             table.insert(&path, node);
         } else if let Some(own) = name.strip_prefix(OURS).filter(|_| !is_no_setting(name)) {
             let known = known.iter().filter_map(|(variable, _)| variable.strip_prefix(OURS));
             let meant = nearest(own, known).map(|name| format!("; did you mean {OURS}{name}?"));
             let meant = meant.unwrap_or_default();
-            notes.push(format!("the variable {name} is not one of ours and changes nothing{meant}"));
+            notes.push(format!("the variable {name} is not a setting of Steadfast and has no effect{meant}"));
         }
     }
     table
@@ -279,37 +279,37 @@ fn is_no_setting(name: &str) -> bool {
     name == CONFIG_VARIABLE || SECRET_VARIABLES.iter().any(|(secret, _)| *secret == name)
 }
 
-/// What the names of our variables begin with.
+/// Prefix of the environment variables of Steadfast.
 const OURS: &str = "STEADFAST_";
-/// Those that are ours and are secrets instead of settings.
+/// Variables with that prefix that are secrets instead of settings.
 pub(crate) const SECRET_VARIABLES: [(&str, &str); 2] = [
     (
         "STEADFAST_TOKEN",
-        "a token with which clients come in, of no tenant; `[tokens.NAME]` gives each its own",
+        "a token for clients that belong to no tenant; `[tokens.NAME]` gives each client its own",
     ),
     (
         "STEADFAST_ADMIN_TOKEN",
-        "the token of whoever looks after a gateway, instead of the one beside the state file",
+        "the admin token for operators, instead of the one beside the state file",
     ),
 ];
 const JAATO_WINDOW: &str = "JAATO_RELIABILITY_WINDOW";
 
-/// The variables of others that set one of our settings.
+/// Variables of other programs that set one of the settings.
 pub(crate) const FOREIGN_VARIABLES: [(&str, &str, &str); 3] = [
     (
         "JAATO_RELIABILITY_THRESHOLD",
         "trust.count",
-        "counted failures that cost a tool its trust, where no rule says another number",
+        "number of counted failures after which a tool loses trust, unless a rule sets another",
     ),
     (JAATO_WINDOW, "trust.window", "the window they are counted in; a plain number is seconds"),
     (
         "JAATO_RELIABILITY_PERSIST",
         "trust_state.persist",
-        "off: trust that was lost is forgotten with the session",
+        "off: lost trust is restored at the end of the session",
     ),
 ];
 
-/// All variables that set something, with the setting they set.
+/// Returns all variables that set something, each with its setting.
 pub(crate) fn variables() -> Vec<(String, &'static str)> {
     let global = global::settings().iter().filter(|setting| setting.is_scalar());
     let policy = policy::settings().iter().filter(|one| one.is_scalar() && one.scope == Scope::Anywhere);
@@ -319,7 +319,7 @@ pub(crate) fn variables() -> Vec<(String, &'static str)> {
     foreign.chain(ours).collect()
 }
 
-/// The settings that were given on the command line, as trees with the place of each.
+/// Returns a setting from the command line as a tree with its place.
 pub(crate) fn of_flag(flag: &Flag) -> Result<Table, Problem> {
     let place = Place::Flag(Arc::from(flag.name.as_str()));
     let wrong = || {

@@ -1,4 +1,4 @@
-//! JSON5: JSON with comments, commas at the end, names without quotes and the rest of it, as OpenClaw and editors allow it.
+//! JSON5 as OpenClaw and editors allow it: JSON with comments, trailing commas, names without quotes, and so on.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,18 +10,18 @@ use serde_json::{Number, json};
 
 use crate::place::SourceText;
 
-/// Values within each other.
+/// Maximum nesting depth of values.
 pub(crate) const MOST_DEPTH: usize = 64;
 
-/// Why a text is not JSON5, and where.
+/// Error of a text that is not JSON5, with its position.
 pub(crate) struct NotJson5 {
     pub(crate) at: Range<usize>,
     pub(crate) what: String,
 }
 
-/// Reads a text.
+/// Parses a text.
 pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, NotJson5> {
-    // Everything of JSON5; that a comma may be missing is not of it, and mostly a mistake.
+    // Everything of JSON5 is allowed. A missing comma is not part of JSON5 and is usually a mistake.
     let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
     let wrong = |start: usize, end: usize, what: String| {
         let end = text.len().min(end.max(start + 1));
@@ -38,8 +38,8 @@ pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, NotJson5> {
     }
 }
 
-/// A number of JSON5: also with a plus, in hexadecimal digits, and with nothing before or behind the point. Nothing if it has
-/// no bounds.
+/// Parses a number of JSON5: also with a plus sign, in hexadecimal digits, and without digits before or after the
+/// point. Returns `None` if the text is not a finite number.
 pub(crate) fn number(text: &str) -> Option<Number> {
     if let Ok(number) = text.parse() {
         return Some(number);
@@ -59,7 +59,7 @@ pub(crate) fn number(text: &str) -> Option<Number> {
     }
 }
 
-/// Returns the same as JSON, each value in the line in which it was, or says with line and column why it cannot be read.
+/// Returns the text as plain JSON, with each value in its original line, or an error with line and column.
 pub fn plain_json(text: &str) -> Result<Cow<'_, str>, String> {
     if serde_json::from_str::<IgnoredAny>(text).is_ok() {
         return Ok(Cow::Borrowed(text));
@@ -75,13 +75,13 @@ pub fn plain_json(text: &str) -> Result<Cow<'_, str>, String> {
     })
 }
 
-/// JSON that is written beside the text that it is made of.
+/// Plain JSON that is written while the original text is read.
 struct Plain<'t> {
     text: &'t str,
     json: String,
-    /// The position in the text, in bytes.
+    /// Position in the original text, in bytes.
     read: usize,
-    /// How much is written of the line.
+    /// Length of the current output line.
     column: usize,
 }
 
@@ -120,7 +120,7 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// Writes what stands at this place of the text.
+    /// Writes the JSON for the original text at this position.
     fn write(&mut self, at: usize, json: &str) {
         let passed = self.text.get(self.read..at).unwrap_or_default();
         let lines = passed.matches('\n').count();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_stays_as_it_is_and_what_is_neither_is_told_with_its_place() {
+    fn json_is_unchanged_and_invalid_text_is_reported_with_its_position() {
         assert!(matches!(plain_json("{\"a\": 1e400}").as_deref(), Ok("{\"a\": 1e400}") | Err(_)));
         assert!(matches!(plain_json("{\"a\": 1}"), Ok(Cow::Borrowed(_))));
         for (text, place) in [

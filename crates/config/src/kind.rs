@@ -1,7 +1,7 @@
-//! What settings take: counts, spans of time, sizes, shares, words, texts.
+//! Types of setting values: counts, durations, sizes, shares, words, texts.
 //!
 //! A kind reads a value, shows it as it would be written, and describes itself for messages, for the
-//! reference page and for the JSON Schema. What does not fit is refused with an example of what would.
+//! reference page and for the JSON Schema. A value that does not fit is refused with an example of one that does.
 
 mod numbers;
 mod texts;
@@ -19,23 +19,23 @@ use crate::diagnostics::nearest;
 use crate::node::{Node, Raw, shortened};
 use crate::setting::Context;
 
-/// How a value of type `T` is written.
+/// The written form of a value of type `T`.
 pub(crate) trait Kind<T>: Send + Sync {
-    /// The value, or nothing and a problem.
+    /// Returns the value, or reports a problem and returns `None`.
     fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<T>;
-    /// As it would be written.
+    /// Returns the value as it would be written.
     fn show(&self, value: &T) -> String;
-    /// What it takes, in words: "a whole number from 1 to 100".
+    /// Describes the accepted values in words: "a whole number from 1 to 100".
     fn takes(&self) -> String;
-    /// As a JSON Schema.
+    /// Returns the JSON Schema of the values.
     fn schema(&self) -> Json;
-    /// Whether a variable or a flag can hold it.
+    /// Returns true if a variable or a flag can hold a value.
     fn is_scalar(&self) -> bool {
         true
     }
 }
 
-/// Yes or no.
+/// A boolean.
 pub(crate) struct Flag;
 
 impl Kind<bool> for Flag {
@@ -70,7 +70,7 @@ impl Kind<bool> for Flag {
     }
 }
 
-/// Yes or no as people write it in variables.
+/// Parses a boolean as users write it in variables.
 pub(crate) fn truth_of(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "on" | "yes" => Some(true),
@@ -79,7 +79,7 @@ pub(crate) fn truth_of(text: &str) -> Option<bool> {
     }
 }
 
-/// One of some words.
+/// One of several words.
 pub(crate) struct Words<T: 'static>(pub(crate) &'static [(&'static str, T)]);
 
 impl<T: Clone + PartialEq + Send + Sync> Kind<T> for Words<T> {
@@ -120,7 +120,7 @@ impl<T: Clone + PartialEq + Send + Sync> Kind<T> for Words<T> {
 }
 
 impl<T> Words<T> {
-    /// Too many to be listed in a sentence about something else.
+    /// Returns true if there are too many words to list them in a sentence about something else.
     fn are_many(&self) -> bool {
         self.0.len() > 6
     }
@@ -130,7 +130,7 @@ impl<T> Words<T> {
     }
 }
 
-/// A value, or `"none"` for the absence of one.
+/// A value, or `"none"` for no value.
 pub(crate) struct OrNone<K>(pub(crate) K);
 
 impl<T: Send + Sync, K: Kind<T>> Kind<Option<T>> for OrNone<K> {
@@ -168,7 +168,7 @@ pub(crate) struct ListOf<K> {
 impl<T: Send + Sync, K: Kind<T>> Kind<Arc<[T]>> for ListOf<K> {
     fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<[T]>> {
         let Some(items) = node.items() else {
-            // A command line is what is most often written as one text.
+            // A list that is written as one text is most often a command line.
             let words: Vec<String> = node
                 .text()
                 .unwrap_or("…")

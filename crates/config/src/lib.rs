@@ -2,33 +2,33 @@
 //!
 //! One schema, two types. *As written*: a tree with the place of every key and value, from TOML, JSON,
 //! variables and flags alike. *As resolved*: [`steadfast_core::policy::Policy`], complete and valid. Between
-//! them stand tables of settings, each row with its name, what it takes and what it means; reader, messages,
-//! JSON Schema, reference page and `explain` are all made from these rows.
+//! them are tables of settings. Each row has the name of a setting, the values that it takes and its meaning.
+//! The reader, the messages, the JSON Schema, the reference page and `explain` are all made from these rows.
 //!
 //! ```text
 //!   defaults.toml ─┐
 //!   user's file   ─┤   tables of      layers,        Config ── resolve(tool) ──▶ Arc<Policy>, origins
 //!   project's file ┼──▶ settings  ──▶  rules    ──▶    │
 //!   environment   ─┤      │                             └───── Live: follows the files
-//!   flags         ─┘      └──▶ everything that is wrong, at once
+//!   flags         ─┘      └──▶ all errors at once
 //! ```
 //!
-//! Two orders decide. Between sources, the later one in this picture is stronger. Between rules, the more
-//! specific one is: tool, domain, server, class, everything. The rule goes first: what the user's file says
-//! of a tool beats what a flag says of everything.
+//! Two orders decide which value applies. Between sources, the later one in this picture is stronger. Between rules,
+//! the more specific one is: tool, domain, server, class, everything. Rules are compared first: a setting of a tool in
+//! the user's file overrides a flag for everything.
 //!
-//! | module | what is decided there |
+//! | module | responsibility |
 //! | --- | --- |
-//! | `setting`, `kind` | what a setting is, how values are read, shown and described |
-//! | `policy`, `global`, `server`, `tool`, `token`, `notify` | the tables |
-//! | `template` | URLs with places for parameters |
-//! | `node`, `place` | what was written, and where |
-//! | `document`, `rule` | which settings are about whom |
-//! | `config`, `sources`, `switch` | layers and where they come from |
-//! | `resolve` | the policy of a call, and who decided it |
-//! | `import` | files of others |
+//! | `setting`, `kind` | definition of a setting; how values are read, shown and described |
+//! | `policy`, `global`, `server`, `tool`, `token`, `webhook` | the tables |
+//! | `template` | URLs with placeholders for parameters |
+//! | `node`, `location` | written values and their positions |
+//! | `document`, `rule` | the subject of each setting |
+//! | `config`, `sources`, `switch` | layers and their sources |
+//! | `resolve` | the policy of a call, and the origin of each setting |
+//! | `import` | files of other programs |
 //! | `live` | following the files |
-//! | `diagnostics` | how mistakes are told |
+//! | `diagnostics` | error messages |
 //! | `reference` | schema and reference page |
 
 mod config;

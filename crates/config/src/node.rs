@@ -1,7 +1,7 @@
-//! What was written, before anybody knows what it means: one tree for TOML, JSON, variables and flags.
+//! Written values before they are interpreted: one tree for TOML, JSON, variables and flags.
 //!
-//! Every key and every value knows its place. The tree is read by the tables of settings (`setting`), so
-//! that all formats get the same checks and the same messages.
+//! Every key and every value has its place. The tables of settings (`setting`) read the tree, so all formats get
+//! the same checks and the same messages.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::diagnostics::Problem;
 use crate::json5::{self, MOST_DEPTH, NotJson5};
 use crate::place::{Place, SourceText};
 
-/// The largest file that is read.
+/// Maximum size of a file.
 pub(crate) const LARGEST_FILE: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(crate) enum Raw {
     String(String),
     /// A variable or flag: text that may mean any scalar, or a list with commas.
     Loose(String),
-    /// Something that no setting takes: a date, null, a number beyond all bounds.
+    /// A value that no setting takes: a date, null, a number out of range.
     Foreign(&'static str),
     Array(Vec<Node>),
     Table(Table),
@@ -53,7 +53,7 @@ impl Node {
         Self { raw, place: place.clone() }
     }
 
-    /// What to call it in a message.
+    /// Describes the value for a message.
     pub(crate) fn describe(&self) -> String {
         match &self.raw {
             Raw::Boolean(truth) => format!("{truth}"),
@@ -66,7 +66,7 @@ impl Node {
         }
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if the value is one.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.raw {
             Raw::String(text) | Raw::Loose(text) => Some(text),
@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    /// The items of a list; a loose text is a list with commas.
+    /// Returns the items of a list. Loose text is a list with commas.
     pub(crate) fn items(&self) -> Option<Vec<Self>> {
         match &self.raw {
             Raw::Array(items) => Some(items.clone()),
@@ -118,7 +118,7 @@ impl Table {
         self.0.iter().find(|entry| entry.key == key)
     }
 
-    /// Puts a value below a path of tables, which are made where they are missing.
+    /// Inserts a value at a path of tables. Missing tables are created.
     pub(crate) fn insert(&mut self, path: &[&str], node: Node) {
         let Some((first, rest)) = path.split_first() else { return };
         let at = match self.0.iter().position(|entry| entry.key == *first) {
@@ -145,7 +145,7 @@ impl Table {
     }
 }
 
-/// A TOML text as a tree, with everything that is wrong with its syntax.
+/// Parses a TOML text. Returns the tree and all syntax errors.
 pub(crate) fn read_toml(source: &Arc<SourceText>) -> (Table, Vec<Problem>) {
     let (root, errors) = DeTable::parse_recoverable(&source.text);
     let problems = errors
@@ -188,8 +188,8 @@ fn toml_node(source: &Arc<SourceText>, value: &Spanned<DeValue<'_>>) -> Node {
     Node { raw, place: Place::File(source.clone(), value.span()) }
 }
 
-/// A JSON text as a tree. The place of a key is that of its value. What is not JSON is read as JSON5: with comments, commas
-/// at the end, names without quotes and the rest of it, as OpenClaw and editors allow it.
+/// Parses a JSON text. The place of a key is that of its value. Text that is not JSON is read as JSON5, as OpenClaw
+/// and editors allow it: comments, trailing commas, names without quotes, and so on.
 pub(crate) fn read_json(source: &Arc<SourceText>) -> Result<Node, Problem> {
     let limits = Limits { bytes: LARGEST_FILE, depth: MOST_DEPTH };
     match Document::parse(source.text.as_bytes(), limits) {
@@ -276,7 +276,7 @@ fn json_node(source: &Arc<SourceText>, value: Value<'_>) -> Node {
     Node { raw, place }
 }
 
-/// A text as it can be shown within a sentence.
+/// Returns a text shortened so that it fits into a sentence.
 pub(crate) fn shortened(text: &str) -> String {
     steadfast_core::redact::excerpt(text, 60)
 }

@@ -1,4 +1,4 @@
-//! Where people are told of what needs them.
+//! Webhooks: destinations of notifications for operators.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,31 +9,31 @@ use steadfast_core::redact::Redacted;
 use crate::kind::{Expanded, ListOf, OrNone, Url, Words};
 use crate::setting::{Setting, setting};
 
-/// A webhook: notifications are sent there.
+/// A webhook that notifications are sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
-    /// What it is called.
+    /// Name of the webhook.
     pub name: Namespace,
-    /// Where notifications are sent.
+    /// URL that notifications are sent to.
     pub url: Redacted<String>,
-    /// Those that are.
+    /// Events that are sent.
     pub events: Arc<[NotificationEvent]>,
-    /// In which form.
+    /// Format of the notifications.
     pub format: WebhookFormat,
-    /// What they are signed with.
+    /// Secret that they are signed with.
     pub secret: Option<Redacted<String>>,
 }
 
-/// The form of a notification.
+/// Format of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebhookFormat {
-    /// All of it, as JSON.
+    /// The whole notification, as JSON.
     Json,
-    /// Its message, as Slack takes it.
+    /// The message alone, in the format of Slack.
     Slack,
 }
 
-/// A webhook taken apart into what is written.
+/// The written settings of a webhook.
 #[derive(Clone, Debug)]
 pub(crate) struct WebhookDraft {
     url: Option<Redacted<String>>,
@@ -50,14 +50,14 @@ impl Default for WebhookDraft {
 }
 
 impl WebhookDraft {
-    /// Nothing if it says nowhere to send to.
+    /// Returns `None` if no URL is written.
     pub(crate) fn finish(self, name: Namespace) -> Option<Webhook> {
         let Self { url, events, format, secret } = self;
         Some(Webhook { name, url: url?, events, format, secret })
     }
 }
 
-/// The table.
+/// Returns the table of settings.
 pub(crate) fn settings() -> &'static [Setting<WebhookDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<WebhookDraft>>> = LazyLock::new(|| {
         vec![
@@ -66,29 +66,31 @@ pub(crate) fn settings() -> &'static [Setting<WebhookDraft>] {
                 "url",
                 url,
                 OrNone(Url { schemes: &["https", "http"] }),
-                "Where notifications are sent, with POST. `${NAME}` stands for a variable of the environment."
+                "The URL that notifications are sent to, with POST. `${NAME}` is replaced by an environment \
+                 variable."
             ),
             setting!(
                 WebhookDraft,
                 "events",
                 events,
                 ListOf { item: Words(NotificationEvent::WORDS), least: 1, most: 3 },
-                "Which ones: trust in a tool changed, a request waits for a person's answer, the outcome of a call is unknown."
+                "Which events to send: trust in a tool changed, a request waits for approval, the outcome of a call \
+                 is unknown."
             ),
             setting!(
                 WebhookDraft,
                 "format",
                 format,
                 Words(&[("json", WebhookFormat::Json), ("slack", WebhookFormat::Slack)]),
-                "`json` has all fields; `slack` is a message as incoming webhooks of Slack take it."
+                "`json` has all fields; `slack` is a message in the format of Slack's incoming webhooks."
             ),
             setting!(
                 WebhookDraft,
                 "secret",
                 secret,
                 OrNone(Expanded),
-                "The key that they are signed with (HMAC-SHA256, headers of the Standard Webhooks specification). Write `${NAME}` and \
-                 keep it in the environment. Without one they are not signed."
+                "The key that notifications are signed with (HMAC-SHA256, headers of the Standard Webhooks \
+                 specification). Write `${NAME}` and keep it in the environment. Without one they are not signed."
             ),
         ]
     });

@@ -1,4 +1,4 @@
-//! Where something is written: a file with line and column, a variable, a flag.
+//! Position at which something is written: a file with line and column, a variable, a flag.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use steadfast_core::json::Position;
 
-/// A text that settings were read from. Kept as long as its settings are, so that every one of them can say
-/// where it stands.
+/// A text that settings were read from. It is kept as long as its settings, so that each of them can report its
+/// position.
 pub(crate) struct SourceText {
-    /// How the file is called in messages.
+    /// Name of the file in messages.
     pub(crate) name: String,
     pub(crate) text: String,
-    /// The byte at which each line begins.
+    /// Offset at which each line begins, in bytes.
     lines: Vec<usize>,
 }
 
@@ -24,7 +24,7 @@ impl SourceText {
         Arc::new(Self { name: name.into(), text, lines })
     }
 
-    /// Line and column of a byte, as an editor shows them.
+    /// Returns line and column of a byte, as an editor shows them.
     pub(crate) fn position(&self, offset: usize) -> Position {
         let line = self.lines.partition_point(|start| *start <= offset).max(1);
         let start = self.lines.get(line - 1).copied().unwrap_or_default();
@@ -32,7 +32,7 @@ impl SourceText {
         Position { line, column: 1 + before.chars().count() }
     }
 
-    /// The text of a line, counted from one, without its end.
+    /// Returns the text of a line, counted from one, without its line ending.
     pub(crate) fn line(&self, line: usize) -> &str {
         let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(self.text.len());
         let rest = self.text.get(start..).unwrap_or_default();
@@ -40,26 +40,26 @@ impl SourceText {
     }
 }
 
-/// Debug would print whole files, with whatever secrets are in them.
+/// The derived `Debug` would print whole files with all secrets in them.
 impl fmt::Debug for SourceText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-/// Where something is written.
+/// Position at which something is written.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// In a file; the span is in bytes.
+    /// In a file. The span is in bytes.
     File(Arc<SourceText>, Range<usize>),
     /// In an environment variable of this name.
     Variable(Arc<str>),
-    /// In a flag of the command line.
+    /// In a command-line flag.
     Flag(Arc<str>),
 }
 
 impl Place {
-    /// Whether it is in the file of this name.
+    /// Returns true if the place is in the file of this name.
     pub(crate) fn is_in(&self, name: &str) -> bool {
         match self {
             Self::File(source, _) => source.name == name,
@@ -67,7 +67,7 @@ impl Place {
         }
     }
 
-    /// The same without the text, for those who only want to be told.
+    /// Returns the position without the text.
     pub(crate) fn written(&self) -> WrittenAt {
         match self {
             Self::File(source, span) => {
@@ -80,21 +80,21 @@ impl Place {
     }
 }
 
-/// Where a setting is written.
+/// Position at which a setting is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WrittenAt {
     /// In a file.
     File {
-        /// Which one.
+        /// Name of the file.
         file: Arc<str>,
-        /// The line, from one.
+        /// Line, counted from one.
         line: usize,
-        /// The character within the line, from one.
+        /// Character within the line, counted from one.
         column: usize,
     },
     /// In an environment variable.
     Variable(Arc<str>),
-    /// In a flag of the command line.
+    /// In a command-line flag.
     Flag(Arc<str>),
 }
 

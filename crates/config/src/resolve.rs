@@ -1,8 +1,7 @@
-//! Which policy a call has, and which rule decided each of its settings.
+//! Resolves the policy of a call, and records which rule decided each of its settings.
 //!
-//! Resolving is total: every tool, known or not, has a policy. What was resolved once is kept, so that the
-//! way of a call is one look into a map; the map is bounded, and a stranger that does not fit is resolved
-//! anew each time.
+//! Resolving is total: every tool, known or not, has a policy. Results are cached, so that resolving usually
+//! costs one lookup in a map. The map is bounded. An unknown tool that does not fit is resolved again each time.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,42 +22,43 @@ use crate::rule::{Rule, Selector};
 use crate::sources::Start;
 use crate::switch::Switches;
 
-/// The policy of a call, and where it comes from.
+/// The policy of a call with its origins.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     /// The policy.
     pub policy: Arc<Policy>,
-    /// Who decided each setting of it.
+    /// Origin of each setting.
     pub origins: Arc<Origins>,
 }
 
-/// Who decided each setting of a policy.
+/// Origins of all settings of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origins(Vec<Origin>);
 
 impl Origins {
-    /// Who decided the setting of this name: `retry.attempts`. Nothing if there is no such setting.
+    /// Returns the origin of the setting with this name, such as `retry.attempts`. Returns `None` if there is no such
+    /// setting.
     pub fn of(&self, setting: &str) -> Option<&Origin> {
         let at = settings().iter().position(|known| known.path == setting)?;
         self.0.get(at)
     }
 }
 
-/// Who decided a setting.
+/// Source that decided a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody wrote it: it is what this profile starts from for this class.
+    /// The default of this profile for this class. The setting is not written anywhere.
     Profile(Profile, ToolClass, Start),
     /// A rule.
     Rule {
-        /// Which one, as it is written: `[tools."bank/pay"]`.
+        /// Name of the rule as it is written: `[tools."bank/pay"]`.
         rule: Arc<str>,
-        /// Where it says so.
+        /// Position at which the rule writes the setting.
         at: WrittenAt,
     },
-    /// The server says so of its tool.
+    /// The annotations that the server gives for its tool.
     Annotations,
-    /// A switch lowered it.
+    /// A switch that lowered it.
     Switch,
 }
 
@@ -87,25 +87,25 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a call has the policy that it has. Printed, it is a table.
+/// Explains the policy of a call. Printed, it is a table.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The tool.
     pub tool: ToolRef,
-    /// What the call depends on, where a rule is about that.
+    /// The dependency of the call, if a rule is about that.
     pub domain: Option<Domain>,
-    /// Every setting.
+    /// All settings.
     pub settings: Vec<Explained>,
 }
 
-/// A setting of a policy with its value and who decided it.
+/// A setting of a policy with its value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained {
-    /// Its name.
+    /// Name of the setting.
     pub setting: &'static str,
-    /// Its value as it would be written.
+    /// Value as it would be written.
     pub value: String,
-    /// Who decided it.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for Explanation {
 }
 
 impl Parts {
-    /// What the policy of a tool of this class starts from.
+    /// Returns the starting point of the policy of a tool of this class.
     pub(crate) fn base(&self, class: ToolClass) -> Draft {
         let policy = self.global.profile.policy(class);
         Draft::of(match self.start {
@@ -138,8 +138,8 @@ impl Parts {
 }
 
 impl Config {
-    /// The policy of a call as it came, with its parameters as they were read. Its domain is the one that the caller
-    /// names, else the one that its parameters aim at.
+    /// Returns the policy of a call from its envelope and parsed parameters. Its domain is the one that the caller
+    /// names, or else the target of its parameters.
     pub fn resolve_call(&self, call: &CallEnvelope, params: Value<'_>, annotations: Annotations) -> Resolved {
         match &call.target.domain {
             Some(domain) => self.resolve_at(&call.tool(), annotations, Some(domain)),
@@ -147,13 +147,13 @@ impl Config {
         }
     }
 
-    /// The policy of a call with these arguments.
+    /// Returns the policy of a call with these arguments.
     pub fn resolve(&self, tool: &ToolRef, annotations: Annotations, params: Value<'_>) -> Resolved {
         let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, &Aims::of(params)));
         self.resolve_at(tool, annotations, domain.as_ref())
     }
 
-    /// The same where it is known what the call depends on.
+    /// Returns the policy of a call whose dependency is known.
     pub fn resolve_at(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Resolved {
         let tool = &configured(tool);
         let domain = domain.and_then(|domain| self.parts.rules.about_domain(domain));
@@ -166,7 +166,7 @@ impl Config {
         })
     }
 
-    /// Why a call has the policy that it has.
+    /// Explains the policy of a call.
     pub fn explain(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Explanation {
         let named = configured(tool);
         let at = domain.and_then(|domain| self.parts.rules.about_domain(domain));
@@ -181,12 +181,12 @@ impl Config {
         }
     }
 
-    /// Whether a server's own word that a tool is safe to repeat is believed.
+    /// Returns true if the server is trusted when it marks a tool as safe to repeat.
     pub fn trusts_annotations(&self, server: &Namespace) -> bool {
         self.servers().get(&server.configured()).is_none_or(|server| server.trust_annotations)
     }
 
-    /// What the annotations of a tool make of its class.
+    /// Returns the class that follows from the annotations of a tool.
     fn hinted(&self, tool: &ToolRef, annotations: Annotations) -> ToolClass {
         let is_trusted = self.trusts_annotations(&tool.namespace);
         let Annotations { read_only, destructive, idempotent } =
@@ -202,8 +202,8 @@ impl Config {
 
     fn draft(&self, tool: &ToolRef, hinted: ToolClass, domain: Option<usize>) -> (Draft, Vec<Origin>) {
         let Parts { rules, start, global, .. } = &*self.parts;
-        // The class first, because it decides which rules there are. Only rules about tools may set it, so
-        // that the class which is asked for here makes no difference.
+        // The class is resolved first, because it decides which rules apply. Only rules about tools may set it, so the
+        // class that is passed here makes no difference.
         let mut probe = self.parts.base(hinted);
         for one in rules.matching(tool, hinted, domain).flat_map(|rule| &rule.written) {
             if one.setting == CLASS {
@@ -225,7 +225,7 @@ impl Config {
         (draft, origins)
     }
 
-    /// The rule by which a domain is judged as a whole: there is one where somebody wrote about its trust.
+    /// Returns the rule that judges a domain as a whole. There is one if the trust of the domain is configured.
     fn domain_trust(&self, at: usize) -> Option<TrustRule> {
         let rules = &self.parts.rules;
         let rule = rules.get(at)?;
@@ -245,7 +245,7 @@ impl Config {
     }
 }
 
-/// The tool by the name under which the configuration knows its server.
+/// Returns the tool under the name by which the configuration knows its server.
 fn configured(tool: &ToolRef) -> Cow<'_, ToolRef> {
     if tool.namespace.as_str().contains(Namespace::MARK) {
         return Cow::Owned(ToolRef { namespace: tool.namespace.configured(), tool: tool.tool.clone() });
@@ -289,16 +289,16 @@ fn lower(switches: Switches, draft: &mut Draft, origins: &mut [Origin]) {
     }
 }
 
-/// The most tools that are remembered.
+/// Maximum number of cached tools.
 const MOST_TOOLS: usize = 4096;
-/// The most variants of one tool that are remembered.
+/// Maximum number of cached variants of one tool.
 const MOST_VARIANTS: usize = 32;
 
-/// What was resolved before.
+/// Cache of resolved policies.
 #[derive(Default)]
 pub(crate) struct Cache(RwLock<HashMap<ToolRef, Vec<(Variant, Resolved)>>>);
 
-/// What else than the tool makes a difference.
+/// Inputs besides the tool that can change the policy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Variant {
     domain: Option<usize>,
@@ -313,7 +313,7 @@ impl Cache {
         if let Some(found) = self.0.read().get(tool).and_then(find) {
             return found;
         }
-        // Two callers may both come here; they resolve the same.
+        // Two callers may both get here. They resolve the same.
         let resolved = resolve();
         let mut tools = self.0.write();
         if tools.len() < MOST_TOOLS || tools.contains_key(tool) {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_resolved_once_is_given_again_and_strangers_do_not_pile_up() {
+    fn resolved_policies_are_cached_and_the_cache_is_bounded() {
         let config = Config::load(&Sources::default()).unwrap();
         let of = |name: &str| config.resolve_at(&tool(name), Annotations::default(), None).policy;
         assert!(Arc::ptr_eq(&of("a"), &of("a")));

@@ -1,8 +1,8 @@
-//! A setting: its name, what it takes, what it means, and where its value goes.
+//! A setting: its name, its type, its meaning, and the field that its value goes into.
 //!
-//! Settings stand in tables (`policy`, `global`, `server`, `tool`, `token`). From these tables everything is made: the
-//! reader, the messages, the JSON Schema, the reference page, the names of variables, `explain`. There is no
-//! second place that knows a setting.
+//! Settings are rows of tables (`policy`, `global`, `server`, `tool`, `token`). Everything else is made from these
+//! tables: the reader, the messages, the JSON Schema, the reference page, the names of variables, `explain`. A
+//! setting is defined in no other place.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,42 +15,42 @@ use crate::kind::Kind;
 use crate::node::{Entry, Node, Table};
 use crate::place::Place;
 
-/// What is known while values are read, and the place for what is wrong with them.
+/// State while values are read, with the problems found so far.
 #[derive(Clone)]
 pub(crate) struct Context<'c> {
     pub(crate) problems: Vec<Problem>,
-    /// The full name of what is being read, for messages.
+    /// Full name of the value that is being read, for messages.
     pub(crate) name: String,
-    /// What relative paths are relative to.
+    /// Folder that relative paths start from.
     pub(crate) folder: PathBuf,
     pub(crate) environment: &'c BTreeMap<String, String>,
     pub(crate) form: Form,
 }
 
-/// How what is being read is written.
+/// Format of the source that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The embedded defaults, which do not insist on a home folder.
+    /// The embedded defaults, which do not require a home folder.
     BuiltIn,
-    /// Our own file, where a setting is `name = value`.
+    /// A `steadfast.toml`, where a setting is `name = value`.
     Ours,
-    /// A variable, a flag or a file of others, where only the value is ours.
+    /// A variable, a flag or a foreign file, where only the value follows the format of Steadfast.
     Bare,
 }
 
 impl Context<'_> {
-    /// A value is not what the setting takes.
+    /// Reports a value that the setting does not take.
     pub(crate) fn wrong(&mut self, node: &Node, takes: &str, help: impl Into<String>) {
         let what = format!("`{}` takes {takes}, not {}", self.name, node.describe());
         self.problems.push(Problem::new(&node.place, what).help(help));
     }
 
-    /// Anything else that is wrong with a value.
+    /// Reports any other problem with a value.
     pub(crate) fn refuse(&mut self, place: &Place, what: impl Into<String>, help: impl Into<String>) {
         self.problems.push(Problem::new(place, what).help(help));
     }
 
-    /// How this value would be written.
+    /// Returns this value as it would be written.
     pub(crate) fn with(&self, value: impl std::fmt::Display) -> String {
         match self.form {
             Form::BuiltIn | Form::Ours => format!("`{} = {value}`", last_part(&self.name)),
@@ -59,12 +59,12 @@ impl Context<'_> {
     }
 }
 
-/// Puts a value where it belongs.
+/// Writes a value into its field of the draft.
 pub(crate) type Patch<D> = Arc<dyn Fn(&mut D) + Send + Sync>;
 
-/// A setting that was written somewhere.
+/// A setting that was written in a source.
 pub(crate) struct Written<D> {
-    /// Its position in the table of settings.
+    /// Index in the table of settings.
     pub(crate) setting: usize,
     pub(crate) place: Place,
     pub(crate) patch: Patch<D>,
@@ -76,31 +76,31 @@ impl<D> Clone for Written<D> {
     }
 }
 
-/// Where a setting may be written.
+/// Places in which a setting may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Anywhere,
-    /// In `[tools.…]` only: it is a promise about particular tools.
+    /// In `[tools.…]` only, because it is a promise about particular tools.
     Tools,
 }
 
 /// One row of a table of settings.
 pub(crate) struct Setting<D> {
-    /// Its name, at most one section deep: `timeout`, `retry.attempts`.
+    /// Name, at most one section deep: `timeout`, `retry.attempts`.
     pub(crate) path: &'static str,
-    /// What it means, and what it costs when raised.
+    /// Meaning of the setting, and the cost of raising it.
     pub(crate) about: &'static str,
     pub(crate) scope: Scope,
-    /// Other settings that it decides too; they are explained by it.
+    /// Other settings that it decides too. They are explained by it.
     pub(crate) decides: &'static [&'static str],
-    /// Settings that cannot stand beside it in the same rule.
+    /// Settings that cannot be written beside it in the same rule.
     pub(crate) excludes: &'static [&'static str],
     also: Option<fn(&mut D)>,
     shown_if: fn(&D) -> bool,
     field: Box<dyn Field<D>>,
 }
 
-/// One row: draft, name, field, what it takes, what it means.
+/// One row: draft, name, field, kind, meaning.
 macro_rules! setting {
     ($draft:ty, $path:literal, $($field:ident).+, $kind:expr, $about:expr $(,)?) => {
         crate::setting::Setting::new(
@@ -146,17 +146,17 @@ impl<D: 'static> Setting<D> {
         Self { excludes, ..self }
     }
 
-    /// What else happens when it is set.
+    /// Adds an effect of setting it.
     pub(crate) fn also(self, also: fn(&mut D)) -> Self {
         Self { also: Some(also), ..self }
     }
 
-    /// When it says something; otherwise another setting stands in its place.
+    /// Shows it only under a condition. Otherwise another setting is shown in its place.
     pub(crate) fn shown_if(self, shown_if: fn(&D) -> bool) -> Self {
         Self { shown_if, ..self }
     }
 
-    /// Its value as it would be written.
+    /// Returns its value as it would be written.
     pub(crate) fn show(&self, draft: &D) -> Option<String> {
         (self.shown_if)(draft).then(|| self.field.show(draft))
     }
@@ -169,17 +169,17 @@ impl<D: 'static> Setting<D> {
         schema
     }
 
-    /// What it takes, in words.
+    /// Describes the accepted values in words.
     pub(crate) fn takes(&self) -> String {
         self.field.takes()
     }
 
-    /// Whether a variable or a flag can hold it.
+    /// Returns true if a variable or a flag can hold it.
     pub(crate) fn is_scalar(&self) -> bool {
         self.field.is_scalar()
     }
 
-    /// The variable that sets it.
+    /// Returns the variable that sets it.
     pub(crate) fn variable(&self) -> String {
         format!("STEADFAST_{}", self.path.replace('.', "_").to_uppercase())
     }
@@ -196,7 +196,7 @@ impl<D: 'static> Setting<D> {
     }
 }
 
-/// A typed field behind a row, with its type forgotten.
+/// A typed field of a row, with its type erased.
 trait Field<D>: Send + Sync {
     fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Patch<D>>;
     fn show(&self, draft: &D) -> String;
@@ -234,9 +234,9 @@ impl<D: 'static, T: Clone + Send + Sync + 'static> Field<D> for Typed<D, T> {
     }
 }
 
-/// Reads what a table has of these settings, and says what it has that they do not know.
+/// Reads the settings of a table, and reports names that are not settings.
 ///
-/// `title` is how the table is called in messages, `others` the names that stand beside the settings in it.
+/// `title` is the name of the table in messages. `others` are the names that are allowed beside the settings.
 pub(crate) fn read_table<D: 'static>(
     settings: &[Setting<D>],
     title: &str,
@@ -260,7 +260,7 @@ pub(crate) fn read_table<D: 'static>(
             unknown(settings, title, entry, beside, cx);
         }
     }
-    // The order of the table, in which a general setting stands before the particular ones.
+    // The order of the table, in which a general setting comes before the particular ones.
     written.sort_by_key(|one| one.setting);
     say_contradictions(settings, title, &written, cx);
     written
@@ -362,12 +362,12 @@ fn say_contradictions<D>(settings: &[Setting<D>], title: &str, written: &[Writte
     }
 }
 
-/// The names of the settings in a section.
+/// Returns the names of the settings in a section.
 fn names_below<'n, D>(settings: &'n [Setting<D>], section: &str) -> impl Iterator<Item = &'n str> {
     settings.iter().filter_map(move |setting| setting.path.strip_prefix(section)?.strip_prefix('.'))
 }
 
-/// How the section of a table is called: `[retry]`, or `[tools."bank/pay".retry]` within that.
+/// Returns the title of a section: `[retry]`, or `[tools."bank/pay".retry]` within that rule.
 fn within(title: &str, section: &str) -> String {
     match title.strip_prefix('[').and_then(|title| title.strip_suffix(']')) {
         Some(outer) => format!("[{outer}.{section}]"),

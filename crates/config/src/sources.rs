@@ -1,5 +1,4 @@
-//! Where a configuration comes from. This is the edge: files are read here and nowhere else, and the
-//! environment is handed in.
+//! Sources of a configuration. Files are read only in this module, and the environment is passed in.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,83 +10,84 @@ use crate::diagnostics::Problem;
 use crate::node::LARGEST_FILE;
 use crate::place::SourceText;
 
-/// Where a configuration comes from.
+/// Sources of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// What policies start from.
+    /// Starting point of policies.
     pub start: Start,
-    /// Files, from weakest to strongest: the user's before the project's. `.toml` files are ours; `.json`
-    /// files are those of others that we understand.
+    /// Files, from weakest to strongest: the user's before the project's. `.toml` files have the format of Steadfast.
+    /// `.json` files are those of other programs that can be imported.
     pub files: Vec<ConfigFile>,
-    /// JSON of others that was given as it is, such as `mcpServers`. Stronger than the files.
+    /// JSON of other programs that was given as text, such as `mcpServers`. It is stronger than the files.
     pub texts: Vec<GivenText>,
-    /// The environment.
+    /// Environment variables.
     pub environment: BTreeMap<String, String>,
-    /// What was given on the command line.
+    /// Settings from the command line.
     pub flags: Vec<Flag>,
-    /// Files in which a host keeps trust, the first that exists counts. Used where `trust_state.file` is not set.
+    /// Files in which a host keeps trust. The first that exists counts. They are used if `trust_state.file` is not
+    /// set.
     pub trust_files: Vec<PathBuf>,
 }
 
-/// What policies start from.
+/// Starting point of policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// A program that guards its own tools.
+    /// A program that protects its own tools.
     #[default]
     Library,
-    /// The gateway: calls may be long, and writes are not repeated on a guess.
+    /// The gateway. Calls may be long, and writes are not repeated unless that is known to be safe.
     Gateway,
 }
 
 /// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Whether it must be there.
+    /// Requirement that the file exists.
     pub needed: Needed,
 }
 
-/// What a file of others would hold, given without one.
+/// JSON of another program that was given as text instead of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenText {
-    /// How it was given, for messages: `--mcp-config`.
+    /// Name of the source in messages: `--mcp-config`.
     pub name: String,
-    /// The JSON.
+    /// The JSON text.
     pub json: String,
 }
 
-/// Whether a file must be there.
+/// Requirement that a file exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needed {
-    /// Somebody named it.
+    /// The file was named explicitly and must exist.
     Always,
-    /// It is read where it exists.
+    /// The file is read if it exists.
     IfThere,
 }
 
-/// A setting that was given on the command line.
+/// A setting from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flag {
-    /// How it was given, for messages: `--listen`.
+    /// Name of the flag in messages: `--listen`.
     pub name: String,
-    /// The setting: `listen`, `retry.attempts`, `tools."bank/pay".timeout`.
+    /// Name of the setting: `listen`, `retry.attempts`, `tools."bank/pay".timeout`.
     pub setting: String,
     /// Its value, without quotes.
     pub value: String,
 }
 
-/// The name of our file.
+/// Name of the configuration file.
 pub const FILE_NAME: &str = "steadfast.toml";
-/// The variable that names a file to read instead of the project's.
+/// Variable that names a file to read instead of the project's.
 pub const CONFIG_VARIABLE: &str = "STEADFAST_CONFIG";
 
-/// Where jaato keeps trust, in the folder of a project and in that of the user.
+/// Folder in which jaato keeps trust, in the project and in the home folder.
 const HOST_FOLDER: &str = ".jaato";
 const HOST_TRUST_FILE: &str = "reliability.json";
 
 impl Sources {
-    /// The usual places: the user's file, then that of the working folder or the one that `STEADFAST_CONFIG`
+    /// Returns the usual sources: the user's file, then that of the working folder or the one that `STEADFAST_CONFIG`
     /// names.
     pub fn discover(start: Start, environment: BTreeMap<String, String>, folder: &Path) -> Self {
         let set = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -104,18 +104,18 @@ impl Sources {
         Self { start, files, environment, trust_files, ..Self::default() }
     }
 
-    /// The file in which a host keeps trust, if there is one.
+    /// Returns the file in which a host keeps trust, if there is one.
     pub(crate) fn trust_file(&self) -> Option<PathBuf> {
         self.trust_files.iter().find(|path| path.is_file()).cloned()
     }
 
-    /// The files as they are now.
+    /// Reads the files.
     pub(crate) fn read(&self) -> Vec<Contents> {
         self.files.iter().map(|file| Contents::read(&file.path)).collect()
     }
 }
 
-/// A file as it is now.
+/// Contents of a file at one moment.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Contents {
     Missing,
@@ -137,7 +137,7 @@ impl Contents {
         }
     }
 
-    /// The text, if there is one; nothing if the file may be missing and is.
+    /// Returns the text. Returns `None` if the file is optional and absent.
     pub(crate) fn text(&self, file: &ConfigFile) -> Result<Option<Arc<SourceText>>, Problem> {
         let name = file.path.display();
         match (self, file.needed) {

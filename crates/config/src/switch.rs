@@ -1,7 +1,7 @@
-//! Switches: what takes effect at once and over everything that files say.
+//! Switches: limits that take effect at once and override all files.
 //!
-//! A switch can only lower: it never makes a mechanism do more than the configuration lets it. So it is safe
-//! to turn at three in the morning.
+//! A switch can only lower: it never makes a mechanism do more than the configuration allows. So it is safe to
+//! use during an incident.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::kind::truth_of;
 use crate::node::shortened;
 use crate::place::Place;
 
-/// The most that each mechanism may do, whatever is configured.
+/// The highest mode that each mechanism may have, whatever is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the fields are the mechanisms by name")]
 pub struct Switches {
-    /// Everything together.
+    /// Highest mode of all mechanisms together.
     pub all: Mode,
     pub dedupe: Mode,
     pub retry: Mode,
     pub breaker: Mode,
     pub guard: Mode,
     pub trust: Mode,
-    /// Whether keys are computed for calls that bring none.
+    /// True if keys are computed for calls that bring none.
     pub derive: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for Switches {
 }
 
 impl Switches {
-    /// What is left of these modes.
+    /// Returns these modes, lowered by the switches.
     pub fn lower(&self, modes: Modes) -> Modes {
         let lower = |configured: Mode, switch: Mode| configured.min(switch).min(self.all);
         Modes {
@@ -51,7 +51,7 @@ impl Switches {
     }
 }
 
-/// A variable that is a switch, and what it does.
+/// An environment variable that is a switch, and its effect.
 pub(crate) struct SwitchVariable {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
@@ -61,12 +61,12 @@ pub(crate) struct SwitchVariable {
 pub(crate) const VARIABLES: [SwitchVariable; 5] = [
     SwitchVariable {
         name: "TOOL_RELIABILITY_ENABLED",
-        about: "off: calls go straight through, as if nothing stood between",
+        about: "off: calls are passed on unchanged by all mechanisms",
         turn_off: |switches| switches.all = Mode::Off,
     },
     SwitchVariable {
         name: "TOOL_RELIABILITY_OPEN_MODE",
-        about: "off: the breaker does nothing; `shadow` lets it tell what it would have done",
+        about: "off: the breaker does nothing; with `shadow` it only reports its decisions",
         turn_off: |switches| switches.breaker = Mode::Off,
     },
     SwitchVariable {
@@ -86,7 +86,7 @@ pub(crate) const VARIABLES: [SwitchVariable; 5] = [
     },
 ];
 
-/// The switches as the environment has them.
+/// Returns the switches from the environment.
 pub(crate) fn from_environment(
     environment: &BTreeMap<String, String>,
     problems: &mut Vec<Problem>,

@@ -1,4 +1,4 @@
-//! Those who come in with a token of their own.
+//! Tokens of clients and viewers.
 
 use std::sync::LazyLock;
 
@@ -10,30 +10,30 @@ use crate::kind::{Expanded, Kind, OrNone, Words, expanded};
 use crate::node::Node;
 use crate::setting::{Context, Setting, setting};
 
-/// One who comes in with a token.
+/// A client or viewer with a token of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Who it is.
+    /// Name of the client or viewer.
     pub name: ActorId,
-    /// What they send.
+    /// Secret that it sends.
     pub secret: Redacted<String>,
-    /// What they may do.
+    /// Permissions.
     pub role: Role,
 }
 
-/// What somebody with a token may do.
+/// Permissions of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Make calls.
+    /// May make calls.
     Client {
-        /// On whose behalf. What belongs to one tenant is not there for another.
+        /// Tenant on whose behalf it calls. Data of one tenant is not visible to another.
         tenant: Option<TenantId>,
     },
-    /// See everything, call nothing and change nothing.
+    /// May see everything, but cannot call or change anything.
     Viewer,
 }
 
-/// A token taken apart into what is written.
+/// The written settings of a token.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenDraft {
     secret: Option<Redacted<String>>,
@@ -41,7 +41,7 @@ pub(crate) struct TokenDraft {
     is_viewer: bool,
 }
 
-/// Why a draft is no token, and what to do.
+/// Reason for which a draft is not a valid token, with advice.
 pub(crate) struct NoToken {
     pub(crate) what: &'static str,
     pub(crate) help: &'static str,
@@ -54,7 +54,7 @@ impl TokenDraft {
         let role = match (self.is_viewer, self.tenant) {
             (false, tenant) => Role::Client { tenant },
             (true, None) => Role::Viewer,
-            // What there is to see is not kept apart by tenants.
+            // The views are not separated by tenant.
             (true, Some(_)) => {
                 return Err(NoToken {
                     what: "is a viewer of one tenant, and viewers see everything",
@@ -66,7 +66,7 @@ impl TokenDraft {
     }
 }
 
-/// The table.
+/// Returns the table of settings.
 pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<TokenDraft>>> = LazyLock::new(|| {
         vec![
@@ -75,22 +75,23 @@ pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
                 "token",
                 secret,
                 Secret,
-                "What is sent as `Authorization: Bearer …`. Write `${NAME}` and keep it in the environment."
+                "The value that is sent as `Authorization: Bearer …`. Write `${NAME}` and keep it in the \
+                 environment."
             ),
             setting!(
                 TokenDraft,
                 "tenant",
                 tenant,
                 OrNone(Tenant),
-                "On whose behalf its calls are made. Records, approvals, sessions, processes of servers, breakers, trust and scores \
-                 of one tenant are not there for another."
+                "The tenant on whose behalf its calls are made. Records, approvals, sessions, server processes, \
+                 breakers, trust and scores of one tenant are not visible to another."
             ),
             setting!(
                 TokenDraft,
                 "role",
                 is_viewer,
                 Words(&[("client", false), ("viewer", true)]),
-                "A client makes calls. A viewer sees what there is to see, `/metrics` too, and can neither call nor \
+                "A client makes calls. A viewer sees all views, including `/metrics`, and can neither call nor \
                  change anything."
             ),
         ]
@@ -98,11 +99,11 @@ pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
     &SETTINGS
 }
 
-/// Fewer characters can be guessed.
+/// Minimum number of characters. A shorter token can be guessed.
 const LEAST: usize = 16;
 const MOST: usize = 1024;
 
-/// A secret that a header can carry and that nobody guesses.
+/// A secret that fits into a header and cannot be guessed.
 struct Secret;
 
 impl Kind<Option<Redacted<String>>> for Secret {
@@ -139,7 +140,7 @@ impl Kind<Option<Redacted<String>>> for Secret {
     }
 }
 
-/// The name of a tenant.
+/// Name of a tenant.
 struct Tenant;
 
 impl Kind<TenantId> for Tenant {

@@ -1,4 +1,4 @@
-//! Following the files: what is new is taken, what is bad is refused and told once.
+//! Following the files: valid changes are applied, invalid ones are refused and reported once.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -12,7 +12,7 @@ use steadfast_config::{Annotations, ConfigFile, Live, Needed, Reload, Sources, S
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::policy::Mode;
 
-/// A file in a folder that nobody else has, neither another test nor another run of them; gone when the test is.
+/// A file in a folder that no other test and no other test run uses. The folder is removed with the test.
 struct Followed {
     path: PathBuf,
     live: Live,
@@ -56,11 +56,11 @@ fn word(reload: &Reload) -> &'static str {
 }
 
 #[test]
-fn a_changed_file_is_taken_and_whoever_holds_the_old_one_keeps_it() {
+fn a_changed_file_is_applied_and_old_snapshots_do_not_change() {
     let followed = Followed::new("live-change", "timeout = \"1s\"\n");
     let old = followed.live.current();
     assert_eq!(word(&followed.live.check_now()), "unchanged");
-    // The same size, and possibly the same time.
+    // The same size, and possibly the same modification time.
     followed.write("timeout = \"2s\"\n");
     assert_eq!(word(&followed.live.check_now()), "replaced");
     assert_eq!(followed.timeout(), 2);
@@ -70,7 +70,7 @@ fn a_changed_file_is_taken_and_whoever_holds_the_old_one_keeps_it() {
 }
 
 #[test]
-fn a_bad_file_keeps_the_running_configuration_and_says_so_once() {
+fn an_invalid_file_keeps_the_running_configuration_and_is_reported_once() {
     let followed = Followed::new("live-bad", "timeout = \"1s\"\n");
     followed.write("timeout = 2\n");
     let Reload::Kept(errors) = followed.live.check_now() else { panic!("it should be kept") };
@@ -118,7 +118,7 @@ fn switches_stay_turned_when_files_change() {
     assert_eq!(followed.live.current().switches().all, Mode::Off);
 }
 
-/// Two people turned a switch each at the same moment, and one of the turns was lost.
+/// Regression: two switches were changed at the same moment, and one change was lost.
 #[test]
 fn switches_turned_at_the_same_moment_are_all_turned() {
     let followed = Followed::new("live-switches", "");
@@ -141,7 +141,7 @@ fn switches_turned_at_the_same_moment_are_all_turned() {
                 scope.spawn(move || {
                     together.wait();
                     live.switch(|mut switches| {
-                        // Whoever looks at them meanwhile sees them as they were.
+                        // A concurrent reader sees the old state.
                         thread::yield_now();
                         turn(&mut switches);
                         switches
@@ -154,7 +154,7 @@ fn switches_turned_at_the_same_moment_are_all_turned() {
 }
 
 #[test]
-fn sf_6_a_token_that_changed_is_told_by_name() {
+fn sf_6_a_changed_token_is_reported_by_name() {
     let token = |secret: &str| format!("[tokens.ann]\ntoken = \"{secret}\"\n");
     let followed = Followed::new("live-tokens", &token("0123456789abcdef-1"));
     followed.write(&token("0123456789abcdef-2"));
@@ -171,7 +171,7 @@ fn sf_6_a_token_that_changed_is_told_by_name() {
 }
 
 #[test]
-fn it_is_told_which_settings_of_the_whole_changed() {
+fn changed_global_settings_are_reported() {
     let followed = Followed::new("live-whole", "listen = \"127.0.0.1:1\"\n[servers.a]\ncommand = [\"x\"]\n");
     followed.write("listen = \"127.0.0.1:2\"\ntimeout = \"3s\"\n[servers.a]\nurl = \"http://h/\"\n[servers.b]\ncommand = [\"x\"]\n");
     let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };

@@ -1,4 +1,4 @@
-//! Files and variables of others, and the examples that the requirements have.
+//! Files and variables of other programs, and the examples of the requirements.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn rp_17_the_variables_of_jaato_set_the_default_rule_and_turn_trust_off() {
     ])
     .unwrap();
     assert_eq!(policy(&ours, &tool("a", "b")).trust.count, None);
-    assert_eq!(ours.notes(), ["the variable STEADFAST_X is not one of ours and changes nothing"]);
+    assert_eq!(ours.notes(), ["the variable STEADFAST_X is not a setting of Steadfast and has no effect"]);
     let said = with(&[("JAATO_RELIABILITY_THRESHOLD", "many"), ("TOOL_RELIABILITY_ENABLED", "perhaps")])
         .err()
         .unwrap();
@@ -124,7 +124,7 @@ fn rp_17_the_retry_block_of_openclaw_and_tool_manifests_are_understood() {
     assert!(!config.servers()[&Namespace::new("far").unwrap()].trust_annotations);
 }
 
-/// The state of one tool after these ends, one a second, and then so many seconds later.
+/// Returns the state of one tool after these ends, one per second, and then so many seconds later.
 fn state(rule: &TrustRule, ends: &[Finished], later: u64) -> TrustState {
     let mut ledger = TrustLedger::default();
     let tool = tool("a", "b");
@@ -165,7 +165,7 @@ fn rp_5_the_three_examples_behave_as_they_are_called_when_they_come_from_a_file(
     );
     assert_eq!(state(&rate, &[ok, broken].repeat(3), 0), TrustState::Escalated);
 
-    // The same three as the plugin of jaato writes them.
+    // The same three in the format of jaato's plugin.
     let theirs = |rule: &str| {
         let text = format!("{{\"default_rule\": {rule}}}");
         let sources = Sources { files: files("rp_5", &[("reliability.json", &text)]), ..Sources::default() };

@@ -1,4 +1,4 @@
-//! What configurations mean: layers, rules, origins, switches.
+//! Resolving: layers, rules, origins, switches.
 
 mod support;
 
@@ -206,7 +206,7 @@ fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_befo
 }
 
 #[test]
-fn explain_says_who_decided_each_setting() {
+fn explain_shows_the_origin_of_each_setting() {
     let config = sample("valid/issue.toml");
     let said = config.explain(&tool("bank", "pay"), Annotations::default(), None).to_string();
     let line = |name: &str| {
@@ -224,7 +224,7 @@ fn explain_says_who_decided_each_setting() {
 }
 
 #[test]
-fn the_class_comes_from_the_configuration_then_from_whom_is_trusted() {
+fn the_class_comes_from_the_configuration_or_from_trusted_annotations() {
     let config = load(
         "annotations",
         r#"
@@ -298,7 +298,7 @@ fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_server_and_all() {
         let count = |rule: &TrustRule| rule.count.map(NonZeroU32::get);
         (count(&policy.trust), policy.domain_trust.as_ref().and_then(count))
     };
-    // A rule for the tool does not free it from the judgement on its domain.
+    // A rule for the tool does not override the trust of its domain.
     assert_eq!(rules("web", "fetch", Some(&api)), (Some(5), Some(7)));
     assert_eq!(rules("web", "post", Some(&api)), (Some(7), Some(7)));
     assert_eq!(rules("web", "post", Some(&other)), (Some(8), None));
@@ -337,7 +337,7 @@ fn modes_are_set_globally_per_class_per_tool_and_per_mechanism() {
 }
 
 #[test]
-fn what_the_gateway_starts_from_can_be_changed_like_anything_else() {
+fn the_defaults_of_the_gateway_can_be_changed() {
     let text = "[tools.\"bank/pay\"]\ntimeout = \"20s\"\nambiguous = \"retry\"\n[tools.\"bank/slow\"]\nstuck_after = \"1h\"\n";
     let sources = Sources {
         start: Start::Gateway,
@@ -357,7 +357,7 @@ fn what_the_gateway_starts_from_can_be_changed_like_anything_else() {
 }
 
 #[test]
-fn tr_14_the_kill_switch_goes_over_everything() {
+fn tr_14_the_kill_switch_overrides_everything() {
     let text = "mode = \"enforce\"\n[tools.\"bank/pay\"]\nmode = \"enforce\"\n";
     let sources = Sources {
         files: files("kill", &[("steadfast.toml", text)]),
@@ -447,7 +447,7 @@ fn tools_without_a_server_are_read_joined_and_have_policies_of_their_own() {
     assert_eq!(policy(&config, &tool("command", "convert")).class, ToolClass::Idempotent);
     assert_eq!(config.notes(), [""; 0]);
 
-    // A stronger source says less and replaces only that.
+    // A stronger source with fewer settings replaces only those.
     let weak = "[http_tools.a]\nmethod = \"GET\"\nurl = \"https://h/\"\n";
     let strong = "[http_tools.a]\nmethod = \"PUT\"\n";
     let files = files("joined-tools", &[("weak.toml", weak), ("strong.toml", strong)]);
@@ -467,7 +467,7 @@ fn sf_6_tools_without_a_server_show_no_secrets() {
     let config = load("hunter2hunter2", text).unwrap();
     let said = format!("{:?} {:?}", config.http_tools(), config.command_tools());
     assert!(!said.contains("hunter2"), "{said}");
-    // Neither where what the variable holds breaks what it stands in.
+    // The same if the value of the variable breaks the syntax around it.
     for secret in ["hunter2{hunter2", "hunter2{hunter2/}", "hunter2}", "hunter2 hunter2", "hunter2#x"] {
         let Err(errors) = load(secret, text) else { panic!("{secret} was accepted") };
         assert!(!errors.to_string().contains("hunter2"), "{errors}");
@@ -479,7 +479,7 @@ fn sf_6_tools_without_a_server_show_no_secrets() {
 }
 
 #[test]
-fn sf_6_explanations_and_mistakes_show_no_secrets() {
+fn sf_6_explanations_and_errors_show_no_secrets() {
     let text = "[store]\nkind = \"redis\"\nurl = \"redis://me:hunter2hunter2@h:1/0\"\n[servers.a]\nurl = \"https://x.example.com/\"\nheaders = { Authorization = \"Bearer hunter2hunter2\" }\n";
     let config = load("secrets", text);
     let said = format!("{:?} {:?} {:?}", config.shown(), config.global(), config.servers());
@@ -506,7 +506,7 @@ fn every_setting_is_in_the_schema_and_on_the_page() {
 }
 
 #[test]
-fn sf_5_what_is_nested_too_deep_is_refused() {
+fn sf_5_values_nested_too_deep_are_refused() {
     let deep = |part: &str| part.repeat(100_000);
     for text in [
         format!("{}a = 1\n", deep("a.")),
@@ -521,7 +521,7 @@ fn sf_5_what_is_nested_too_deep_is_refused() {
     assert!(Config::load(&Sources { flags: vec![flag], ..Sources::default() }).is_err());
 }
 
-/// Lines that can be put together in any way.
+/// Lines that can be combined in any way.
 const LINES: &[&str] = &[
     "mode = \"shadow\"",
     "timeout = \"3s\"",

@@ -1,18 +1,18 @@
-//! Asking a person: requests, grants, and how a grant is spent.
+//! Approvals: requests, grants, and the rules for spending a grant.
 //!
-//! A run that nobody watches must not wait for a person. So a call that needs approval either waits for a short
-//! while, where somebody can answer now, or is refused at once and *parked*: a request that an operator finds
-//! later. The answer becomes a *grant*, and the next such call passes. The channel through which a person is
-//! asked is the shell's business; whether to ask, to park or to refuse is decided by [`plan`].
+//! An unattended run must not wait for an approver. A call that needs approval either waits for a short time, if an
+//! approver can answer now, or is refused at once and *parked* as a request that an operator finds later. A positive
+//! decision becomes a *grant*, and the next such call passes. The shell owns the channel to the approver; [`plan`]
+//! decides whether to ask, to park or to refuse.
 //!
-//! A `once` grant belongs to the tool and the digest of the arguments, never to a call id, because a resend has
-//! a new one. It is spent in one atomic step that names the owner of the claim, before the attempt is marked as
-//! started: of two claims that saw the same grant one runs and the other asks again, and the one whose answer was
-//! lost may ask whether it was the one. If the tool then asks for input instead of doing what was approved, the grant is
-//! given back: nothing was done under it, and the person has answered for the call that comes again. Grants for a session
-//! or a time belong to the signature and are not used up.
+//! A `once` grant belongs to the tool and the digest of the arguments. It does not belong to a call id, because a
+//! resend has a new one. It is spent in one atomic step that names the owner of the claim, before the attempt is marked
+//! as started. Of two claims that saw the same grant, one runs and the other asks again. A claim whose answer was lost
+//! may ask whether it spent the grant. If the tool then asks for input instead of doing what was approved, the grant is
+//! returned: nothing was done under it, and the decision also covers the call that comes again. Grants for a session or
+//! a time belong to the signature and are not used up.
 //!
-//! A denial answers the calls that wait for it and is then forgotten: the next call asks again.
+//! A denial answers the calls that wait for it and is then deleted: the next call asks again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,89 +26,90 @@ use crate::id::{Digest, SessionKey, ToolRef};
 use crate::policy::{ApprovalPolicy, AskWhen, Dangerous};
 use crate::trust::{Escalation, Signature, Standing};
 
-/// What an approval is asked for, and what a grant must fit.
+/// The call that needs approval, and that a grant must match.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
-    /// Its canonical arguments.
+    /// Digest of its canonical arguments.
     pub arguments: Digest,
-    /// What trust judges it by.
+    /// Signature that trust is kept for.
     pub signature: &'a Signature,
-    /// The conversation.
+    /// The session.
     pub session: Option<&'a SessionKey>,
-    /// Whether only an operator's grant counts (the tool is blocked).
+    /// True if only an operator's grant counts, because the tool is blocked.
     pub blocked: bool,
 }
 
-/// Names a grant within its tenant.
+/// The number of a grant within its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GrantId(pub u64);
 
-/// Names a parked request within its tenant.
+/// The number of a parked request within its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct ParkedId(pub u64);
 
-/// Whether somebody can answer while the call waits.
+/// Availability of an approver while the call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// Somebody can.
+    /// An approver can answer.
     Interactive,
-    /// Nobody can; a call that waited would hang.
+    /// No approver can answer; a call that waited would hang.
     Headless,
 }
 
-/// What the arguments of the call look like.
+/// Risk of the call, by its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing special.
+    /// No known risk.
     Ordinary,
-    /// A command of a dangerous shape.
+    /// The arguments match a dangerous command pattern.
     Dangerous,
 }
 
-/// Everything that decides how a call comes to its approval.
+/// Inputs of the decision about approval.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// What trust says.
+    /// Trust in the tool.
     pub standing: &'a Standing,
-    /// What the policy of the tool says.
+    /// Approval policy of the tool.
     pub policy: &'a ApprovalPolicy,
-    /// What the arguments look like.
+    /// Risk of the call.
     pub shape: Shape,
-    /// Whether somebody can answer.
+    /// Availability of an approver.
     pub channel: Channel,
-    /// A grant that fits, from [`Approvals::grant_for`].
+    /// A matching grant, from [`Approvals::grant_for`].
     pub grant: Option<GrantId>,
-    /// The end of the call's time.
+    /// Deadline of the call.
     pub deadline: Option<Timestamp>,
 }
 
-/// How a call comes to its approval.
+/// A decision about approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// It needs none.
+    /// No approval is needed.
     Go,
-    /// It has one, which is to be spent first.
+    /// A grant exists, and is spent first.
     Spend(GrantId),
-    /// A person is asked, and the call waits until then at the longest. What comes later finds the request parked.
+    /// An approver is asked, and the call waits until the given time at most. A later decision applies to the parked
+    /// request.
     Ask {
         /// The end of the wait.
         until: Timestamp,
     },
-    /// It is refused with `approval_required`, and the request is parked.
+    /// The call is refused with `approval_required`, and the request is parked.
     Park,
-    /// It is refused with `tool_blocked`, and the request is parked for an operator.
+    /// The call is refused with `tool_blocked`, and the request is parked for an operator.
     RefuseBlocked,
 }
 
-/// Whether to go on, to ask, to park or to refuse.
+/// Decides whether a call runs, waits for approval, is parked or is refused.
 ///
-/// A host's own list of allowed tools is not looked at: an escalated tool asks although it is on one. `never` is
-/// different; it is the operator's word about this very layer. Neither lets a blocked tool run.
+/// The host's own list of allowed tools is not considered: an escalated tool asks although it is on that list. `never`
+/// is different, because it is the operator's setting for this very layer. Neither lets a blocked tool run.
 pub fn plan(situation: Situation<'_>, now: Timestamp) -> Plan {
     let Situation { standing, policy, shape, channel, grant, deadline } = situation;
     let lost_trust = match (standing, policy.when) {
@@ -137,81 +138,81 @@ pub fn plan(situation: Situation<'_>, now: Timestamp) -> Plan {
     }
 }
 
-/// The requests and grants of one tenant that are not over yet.
+/// The open requests and grants of one tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct Approvals {
-    /// The number that the next request or grant gets. Numbers are never given twice.
+    /// Number of the next request or grant. Numbers are never reused.
     next: u64,
     parked: BTreeMap<ParkedId, Parked>,
     denied: BTreeMap<ParkedId, Timestamp>,
     grants: BTreeMap<GrantId, Grant>,
 }
 
-/// A request that waits for an answer.
+/// A request that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Parked {
     /// The tool.
     pub tool: ToolRef,
-    /// Its canonical arguments.
+    /// Digest of its canonical arguments.
     pub arguments: Digest,
-    /// What trust judges it by.
+    /// Signature that trust is kept for.
     pub signature: Signature,
-    /// The conversation.
+    /// The session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
-    /// Whether only an operator can answer.
+    /// True if only an operator can approve it.
     pub blocked: bool,
-    /// What the person reads.
+    /// The prompt that the approver reads.
     pub prompt: Escalation,
-    /// What may be shown of the arguments; whoever asks has redacted it.
+    /// Arguments that may be shown, already redacted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<Arc<str>>,
-    /// How many calls asked for this.
+    /// Number of calls that asked for this.
     pub askers: u32,
-    /// When the first one did.
+    /// Time of the first of these calls.
     pub asked_at: Timestamp,
-    /// When the last one did.
+    /// Time of the last of these calls.
     pub last_asked: Timestamp,
-    /// When it is dropped unanswered.
+    /// Time at which the request is dropped without a decision.
     pub expires: Timestamp,
 }
 
-/// Leave for a call to run.
+/// A permission for a call to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The tool.
     pub tool: ToolRef,
-    /// Which of its calls.
+    /// Calls that the grant covers.
     pub fits: Fits,
-    /// Who gave it.
+    /// Side that gave it.
     pub by: Grantor,
-    /// Whether it was given for a blocked tool.
+    /// True if it was given for a blocked tool.
     pub blocked: bool,
-    /// When it was given.
+    /// Time at which it was given.
     pub granted_at: Timestamp,
-    /// When it ends.
+    /// Time at which it ends.
     pub expires: Timestamp,
-    /// The claim that used it up.
+    /// The claim that spent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spent_by: Option<Digest>,
 }
 
-/// Which calls a grant is for.
+/// The calls that a grant covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fits {
     /// One call with exactly these arguments.
     Once {
-        /// The digest of them.
+        /// Digest of the arguments.
         arguments: Digest,
     },
-    /// All calls of this signature in one conversation.
+    /// All calls of this signature in one session.
     Session {
         /// The signature.
         signature: Signature,
-        /// The conversation.
+        /// The session.
         session: SessionKey,
     },
     /// All calls of this signature until the grant ends.
@@ -221,45 +222,45 @@ pub enum Fits {
     },
 }
 
-/// Who answered.
+/// The side that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grantor {
-    /// Whoever sits at the client that made the call. Cannot let a blocked tool run.
+    /// The user of the client that made the call. Cannot let a blocked tool run.
     Client,
-    /// An operator, with a token to show for it.
+    /// An operator, who needs the admin token.
     Operator,
 }
 
-/// What a person said.
+/// A decision on a request for approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// This call may run.
     Once,
-    /// Calls of this signature may run in this conversation. Where there is none, it means this call only.
+    /// Calls of this signature may run in this session. Without a session, this call only.
     Session,
-    /// Calls of this signature may run until then.
+    /// Calls of this signature may run until the given time.
     Time {
         /// The end.
         until: Timestamp,
     },
-    /// This call may run, and what it asks for may earn its trust back from now on.
+    /// This call may run, and its signature may regain its trust from now on.
     Recover,
-    /// It may not run.
+    /// The call may not run.
     Deny,
 }
 
-/// A request was noted.
+/// The result of recording a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Its number.
+    /// Number of the request.
     pub id: ParkedId,
-    /// The oldest request, if it had to make room; people should be told that it is gone.
+    /// The oldest request, if it had to make room. Operators should be notified that it is gone.
     pub dropped: Option<Parked>,
 }
 
-/// What came of a decision.
+/// The result of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decided {
     /// The next such call passes.
@@ -269,26 +270,26 @@ pub enum Decided {
         /// The oldest grant, if it had to make room.
         dropped: Option<Grant>,
     },
-    /// The calls that wait are refused.
+    /// The waiting calls are refused.
     Denied,
 }
 
-/// Why a decision was not accepted.
+/// The reason why a decision was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotDecided {
-    /// There is no such request any more: answered, expired or dropped.
+    /// No such request is open: it was decided, expired or dropped.
     Gone,
     /// The tool is blocked, and only an operator may let it run.
     OperatorOnly,
-    /// The tool is blocked, and calls of it are approved one by one.
+    /// The tool is blocked, and its calls are approved one by one.
     OnlyOnce,
-    /// The time of the grant would end before it begins.
+    /// The grant would end before it begins.
     EndsInThePast,
 }
 
 impl NotDecided {
-    /// Whether there is nothing to decide, rather than something against this decision.
+    /// Returns true if there is nothing to decide, rather than a reason against this decision.
     pub const fn is_gone(self) -> bool {
         match self {
             Self::Gone => true,
@@ -300,46 +301,48 @@ impl NotDecided {
 impl fmt::Display for NotDecided {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Gone => "there is no such request any more: it was answered, it expired or it made room",
-            Self::OperatorOnly => "the tool is blocked: only an operator can approve a call of it",
+            Self::Gone => {
+                "the request is no longer pending: it was decided, it expired, or newer requests displaced it"
+            }
+            Self::OperatorOnly => "the tool is blocked: only an operator can approve its calls",
             Self::OnlyOnce => "the tool is blocked: approve single calls, or reset it",
-            Self::EndsInThePast => "the grant would end before it begins: name a later time",
+            Self::EndsInThePast => "the grant would end before it begins; set a later time",
         })
     }
 }
 
 impl std::error::Error for NotDecided {}
 
-/// What a waiting call learns about its request.
+/// The state of a request, as a waiting call sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nobody has answered yet.
+    /// No decision yet.
     Pending,
-    /// There is a grant, to be spent.
+    /// A grant exists, to be spent.
     Granted(GrantId),
-    /// A person said no.
+    /// The request was denied.
     Denied,
-    /// The request is gone without an answer.
+    /// The request is gone without a decision.
     Gone,
 }
 
-/// What came of spending a grant.
+/// The result of spending a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spend {
-    /// This owner has it now, and nobody else can.
+    /// This owner has the grant now, exclusively.
     Spent,
-    /// This owner had it already: the answer to an earlier try was lost.
+    /// This owner had the grant already: the answer to an earlier try was lost.
     AlreadyMine,
-    /// It holds for more than one call and is not used up.
+    /// The grant holds for more than one call and is not used up.
     Holds,
-    /// Another owner was faster.
+    /// Another owner spent the grant first.
     Lost,
-    /// It has ended, or never was.
+    /// The grant has ended, or never existed.
     Gone,
 }
 
 impl Spend {
-    /// Whether the call may run.
+    /// Returns true if the call may run.
     pub const fn may_run(self) -> bool {
         match self {
             Self::Spent | Self::AlreadyMine | Self::Holds => true,
@@ -349,24 +352,24 @@ impl Spend {
 }
 
 impl Approvals {
-    /// The most requests that are kept.
+    /// Maximum number of stored requests.
     pub const MOST_PARKED: usize = 1024;
-    /// The most grants that are kept.
+    /// Maximum number of stored grants.
     pub const MOST_GRANTS: usize = 4096;
-    /// How long a grant lasts that nobody used, and one for a session at the longest.
+    /// Lifetime of an unused grant, and maximum lifetime of a grant for a session.
     pub const GRANT_LASTS: Duration = Duration::from_secs(24 * 3600);
-    /// How long the calls that wait can learn of a denial; longer than any of them waits between two looks.
+    /// Time for which waiting calls can find a denial. Longer than their polling interval.
     pub const DENIAL_KEPT: Duration = Duration::from_secs(120);
-    /// The most that is kept of what may be shown of the arguments, in bytes.
+    /// Maximum length of the shown arguments, in bytes.
     pub const MOST_SHOWN: usize = 4096;
 
-    /// A grant that lets this call run and is not spent. One that is not used up goes before one that is.
+    /// Returns an unspent grant that lets this call run. A grant that is not used up goes before one that is.
     pub fn grant_for(&self, wanted: Wanted<'_>, now: Timestamp) -> Option<GrantId> {
         let fitting = self.grants.iter().filter(|(_, grant)| grant.fits(wanted, now));
         fitting.min_by_key(|(id, grant)| (grant.is_used_up_by_a_call(), **id)).map(|(id, _)| *id)
     }
 
-    /// Notes that a call asks. Calls that want the same share one request.
+    /// Records a request for approval. Equal calls share one request.
     pub fn ask(
         &mut self,
         wanted: Wanted<'_>,
@@ -381,7 +384,7 @@ impl Approvals {
             parked.askers = parked.askers.saturating_add(1);
             parked.last_asked = now;
             parked.expires = expires;
-            // The tool may have been blocked, or reset, since the first call asked.
+            // The tool may have been blocked, or reset, since the first request.
             parked.blocked = wanted.blocked;
             parked.prompt = prompt.clone();
             return Asked { id: *id, dropped: None };
@@ -405,7 +408,7 @@ impl Approvals {
         Asked { id, dropped: dropped.map(|(_, parked)| parked) }
     }
 
-    /// What a call that asked learns when it looks again.
+    /// Returns the state of a request for the call that waits for it.
     pub fn answer(&self, id: ParkedId, wanted: Wanted<'_>, now: Timestamp) -> Answer {
         if let Some(grant) = self.grant_for(wanted, now) {
             return Answer::Granted(grant);
@@ -419,7 +422,7 @@ impl Approvals {
         }
     }
 
-    /// A person has decided. The request is over either way.
+    /// Records a decision. The request ends in either case.
     pub fn decide(
         &mut self,
         id: ParkedId,
@@ -463,26 +466,27 @@ impl Approvals {
         Ok(Decided::Granted { grant: id, dropped })
     }
 
-    /// Whether this grant is one for this call. Numbers begin anew in a store that was emptied, so whoever spends a
-    /// grant that was seen earlier asks first, in the same atomic step.
+    /// Returns true if this grant is for this call. Numbers start again in a store that was emptied, so a caller that
+    /// spends a grant it found earlier checks this first, in the same atomic step.
     pub fn is_for(&self, id: GrantId, wanted: Wanted<'_>) -> bool {
         self.grants.get(&id).is_some_and(|grant| grant.is_for(wanted))
     }
 
-    /// Spends a grant for the owner of a claim. Stores do this in one atomic step, before the attempt is marked
-    /// as started; the same owner may repeat it when the answer was lost.
+    /// Spends a grant for the owner of a claim. Stores do this in one atomic step, before the attempt is marked as
+    /// started. The same owner may repeat it if the answer was lost.
     pub fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> Spend {
         self.grants.get_mut(&id).map_or(Spend::Gone, |grant| grant.spend(owner, now))
     }
 
-    /// Gives back what this owner spent, because nothing was done under it. The grant of another stays as it is.
+    /// Returns a grant that this owner spent, because nothing was done under it. A grant of another owner does not
+    /// change.
     pub fn give_back(&mut self, id: GrantId, owner: Digest) {
         if let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.spent_by == Some(owner)) {
             grant.spent_by = None;
         }
     }
 
-    /// A conversation is over, and with it what was granted for it.
+    /// Ends a session, and drops its grants.
     pub fn end_session(&mut self, ended: &SessionKey) {
         self.grants.retain(|_, grant| match &grant.fits {
             Fits::Session { session, .. } => session != ended,
@@ -490,7 +494,7 @@ impl Approvals {
         });
     }
 
-    /// Drops what is over; gives back the requests that nobody answered.
+    /// Drops everything that has expired; returns the requests that got no decision.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Parked> {
         self.denied.retain(|_, until| now < *until);
         self.grants.retain(|_, grant| now < grant.expires);
@@ -499,12 +503,12 @@ impl Approvals {
         over.iter().filter_map(|id| self.parked.remove(id)).collect()
     }
 
-    /// The requests that wait for an answer, oldest first.
+    /// Returns the requests that wait for a decision, oldest first.
     pub fn parked(&self, now: Timestamp) -> impl Iterator<Item = (ParkedId, &Parked)> {
         self.parked.iter().filter(move |(_, parked)| now < parked.expires).map(|(id, parked)| (*id, parked))
     }
 
-    /// The grants that still hold, oldest first.
+    /// Returns the grants that are still valid, oldest first.
     pub fn grants(&self, now: Timestamp) -> impl Iterator<Item = (GrantId, &Grant)> {
         self.grants.iter().filter(move |(_, grant)| now < grant.expires).map(|(id, grant)| (*id, grant))
     }
@@ -515,7 +519,7 @@ impl Approvals {
         number
     }
 
-    /// What is over goes first, then what is spent, then the oldest.
+    /// Removes expired grants first, then spent ones, then the oldest.
     fn make_room_for_a_grant(&mut self, now: Timestamp) -> Option<Grant> {
         if self.grants.len() < Self::MOST_GRANTS {
             return None;
@@ -544,7 +548,7 @@ impl Parked {
 }
 
 impl Grant {
-    /// Spends it for this owner. A pure step over the record, for stores that keep grants one by one.
+    /// Spends the grant for this owner. A pure step over the record, for stores that keep grants one by one.
     pub fn spend(&mut self, owner: Digest, now: Timestamp) -> Spend {
         match (&self.fits, self.spent_by) {
             (Fits::Once { .. }, Some(by)) if by == owner => Spend::AlreadyMine,
@@ -572,7 +576,7 @@ impl Grant {
     }
 
     fn fits(&self, wanted: Wanted<'_>, now: Timestamp) -> bool {
-        // What was granted before the block was granted without knowing of it.
+        // A grant from before the block was given without knowing of it.
         let despite_block = !wanted.blocked || (self.blocked && self.by == Grantor::Operator);
         self.is_for(wanted) && despite_block && self.spent_by.is_none() && now < self.expires
     }
@@ -585,7 +589,7 @@ impl Grant {
     }
 }
 
-/// The approvals of a tenant as they are stored.
+/// The approvals of a tenant, as they are stored.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
@@ -614,10 +618,10 @@ impl TryFrom<Stored> for Approvals {
         let Stored { version, next, parked, denied, grants } = stored;
         if version != VERSION {
             return Err(format!(
-                "stored approvals have version {version}, this program knows version {VERSION}"
+                "stored approvals have version {version}; this program supports version {VERSION}"
             ));
         }
-        // A number that is given twice would let one person's answer reach another's request.
+        // A reused number would apply one decision to another request.
         let used = [parked.last_key_value().map(|(id, _)| id.0), denied.last_key_value().map(|(id, _)| id.0)];
         let used = used.into_iter().chain([grants.last_key_value().map(|(id, _)| id.0)]).flatten().max();
         if used.is_some_and(|used| used >= next) {
@@ -627,7 +631,7 @@ impl TryFrom<Stored> for Approvals {
     }
 }
 
-/// The longest part that fits and does not end within a character.
+/// Returns the longest prefix that fits and does not end within a character.
 fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     end.and_then(|end| text.get(..end)).unwrap_or_default()

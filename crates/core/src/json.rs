@@ -1,14 +1,13 @@
-//! JSON as it came: read once, kept as text, never printed again.
+//! A JSON reader that preserves the text: values are parsed once, kept as text, and never printed again.
 //!
-//! A document is one flat table of nodes over the text it was read from. Two things ask for a reader of our
-//! own: what a key is computed from must keep every digit of a number (a common reader rounds to a double),
-//! and it is read on the way of every call (a tree with a map and a string for each value costs more than
-//! everything else that the core does). Strings and names are borrowed unless they have escapes.
+//! A document is one flat table of nodes over its text. There are two reasons for a reader of its own. Keys are
+//! computed from every digit of a number (a common reader rounds to a double). And every call is parsed (a tree with a
+//! map and a string for each value costs more than the rest of the core). Strings and names are borrowed unless they
+//! have escapes.
 //!
-//! It is strict, because two readers that understand one text differently are how a call that was checked
-//! becomes another call when it runs: RFC 8259 to the letter, names unique within their object (also when
-//! spelled with different escapes), surrogates paired, depth and size limited. Every mistake says where it
-//! is.
+//! It is strict, because two readers that parse one text differently can turn a checked call into another call when it
+//! runs: RFC 8259 to the letter, names unique within their object (also when spelled with different escapes),
+//! surrogates paired, depth and size limited. Every error has its position.
 
 mod read;
 #[cfg(test)]
@@ -24,34 +23,34 @@ pub(crate) use self::read::Shape;
 use self::text::Decoded;
 pub(crate) use self::text::escape;
 
-/// How much JSON is accepted.
+/// Limits of the JSON reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of text; at most 4 GiB whatever is set.
+    /// Size of the text in bytes, at most 4 GiB.
     pub bytes: usize,
-    /// Containers within containers.
+    /// Nesting depth.
     pub depth: usize,
 }
 
 impl Limits {
-    /// What an envelope may be: 1 MiB, 64 deep.
+    /// The limits of an envelope: 1 MiB, depth 64.
     pub const ENVELOPE: Self = Self { bytes: 1 << 20, depth: 64 };
-    /// For the parameters of an envelope that a surface made itself: how long and how deep its messages may be it has seen to
-    /// already, and a tool that writes files takes long ones.
+    /// The limits of parameters in an envelope built by a surface. The surface has checked the size and the depth of
+    /// its messages already, and a tool that writes files takes long ones.
     pub const PARAMS: Self = Self { bytes: 64 << 20, depth: 128 };
 }
 
-/// What is wrong with a text that should be JSON, and where.
+/// A JSON error with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError {
-    /// The byte at which reading stopped.
+    /// The byte offset at which reading stopped.
     pub offset: usize,
-    /// What is wrong there, in words.
+    /// The error, as text.
     pub problem: Cow<'static, str>,
 }
 
 impl JsonError {
-    /// The mistake's place as an editor shows it; `text` is what was read.
+    /// Returns the position of the error for an editor. `text` is the text that was read.
     pub fn position(&self, text: &[u8]) -> Position {
         let before = text.get(..self.offset).unwrap_or(text);
         let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
@@ -71,7 +70,7 @@ impl fmt::Display for JsonError {
 
 impl std::error::Error for JsonError {}
 
-/// A place in a text, both counted from one.
+/// A position in a text, counted from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The line.
@@ -80,7 +79,7 @@ pub struct Position {
     pub column: usize,
 }
 
-/// A text that was read as JSON.
+/// A parsed JSON text.
 #[derive(Clone, Debug)]
 pub struct Document<'t> {
     text: &'t str,
@@ -88,7 +87,7 @@ pub struct Document<'t> {
 }
 
 impl<'t> Document<'t> {
-    /// Reads a text.
+    /// Parses a text.
     pub fn parse(text: &'t [u8], limits: Limits) -> Result<Self, JsonError> {
         let most = limits.bytes.min(read::MOST_BYTES);
         if text.len() > most {
@@ -102,12 +101,12 @@ impl<'t> Document<'t> {
         Ok(Self { text, nodes: read::read(text, limits.depth)? })
     }
 
-    /// The whole of it.
+    /// Returns the root value.
     pub fn root(&self) -> Value<'_> {
         Value { document: self, index: 0 }
     }
 
-    /// The text that it was read from.
+    /// Returns the text.
     pub fn text(&self) -> &'t str {
         self.text
     }
@@ -120,22 +119,22 @@ pub struct Value<'d> {
     index: usize,
 }
 
-/// What a value is.
+/// The kind of a value, with its content.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the variants are JSON's own")]
 pub enum Kind<'d> {
     Null,
     Bool(bool),
-    /// As it stands in the text.
+    /// The number, as it is in the text.
     Number(&'d str),
-    /// With its escapes resolved.
+    /// The string, with its escapes resolved.
     String(Cow<'d, str>),
     Array(Items<'d>),
     Object(Members<'d>),
 }
 
 impl Kind<'_> {
-    /// What to call it in a message: "a string", "an object".
+    /// Returns the kind for a message: "a string", "an object".
     pub const fn describe(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -149,7 +148,7 @@ impl Kind<'_> {
 }
 
 impl<'d> Value<'d> {
-    /// What it is.
+    /// Returns the kind of the value.
     pub fn kind(self) -> Kind<'d> {
         let node = self.node();
         match node.shape {
@@ -164,28 +163,28 @@ impl<'d> Value<'d> {
         }
     }
 
-    /// Its text, as it stands in the document.
+    /// Returns the text of the value, as it is in the document.
     pub fn raw(self) -> &'d str {
         self.document.text.get(self.span()).unwrap_or_default()
     }
 
-    /// Where its text stands in the document, in bytes.
+    /// Returns the byte range of the value in the document.
     pub fn span(self) -> Range<usize> {
         let node = self.node();
         node.start as usize..node.end as usize
     }
 
-    /// The member of this name, if it is an object that has one.
+    /// Returns the member of this name, if the value is an object that has one.
     pub fn get(self, name: &str) -> Option<Value<'d>> {
         self.entries()?.find(|(own, _)| own.is(name)).map(|(_, value)| value)
     }
 
-    /// The value at this place, counted from zero, if it is an array that is long enough.
+    /// Returns the item at this index, if the value is an array that is long enough.
     pub fn item(self, place: usize) -> Option<Value<'d>> {
         self.items()?.nth(place)
     }
 
-    /// The value that a JSON Pointer (RFC 6901) leads to; the empty pointer leads to the value itself.
+    /// Returns the value at a JSON Pointer (RFC 6901). The empty pointer is the value itself.
     pub fn pointer(self, pointer: &str) -> Option<Value<'d>> {
         if pointer.is_empty() {
             return Some(self);
@@ -198,7 +197,7 @@ impl<'d> Value<'d> {
         })
     }
 
-    /// The text, if it is a string.
+    /// Returns the text, if the value is a string.
     pub fn as_str(self) -> Option<Cow<'d, str>> {
         match self.kind() {
             Kind::String(text) => Some(text),
@@ -206,23 +205,23 @@ impl<'d> Value<'d> {
         }
     }
 
-    /// The number as it stands in the text, if it is one.
+    /// Returns the number as it is in the text, if the value is one.
     pub fn as_number(self) -> Option<&'d str> {
         (self.node().shape == Shape::Number).then(|| self.raw())
     }
 
-    /// The number, if it is a whole one that fits: `23`, and `23.0` and `2.3e1`, which mean the same.
+    /// Returns the number, if it is an integer that fits: `23`, and `23.0` and `2.3e1`, which mean the same.
     pub fn as_u64(self) -> Option<u64> {
         let number = self.as_number()?;
         number.parse().ok().or_else(|| whole_number(number))
     }
 
-    /// The double nearest to the number, if it is one and a double can be near to it.
+    /// Returns the nearest double, if the value is a number in the range of a double.
     pub fn as_f64(self) -> Option<f64> {
         self.as_number()?.parse().ok().filter(|number: &f64| number.is_finite())
     }
 
-    /// The truth value, if it is one.
+    /// Returns the boolean, if the value is one.
     pub fn as_bool(self) -> Option<bool> {
         match self.kind() {
             Kind::Bool(truth) => Some(truth),
@@ -230,47 +229,47 @@ impl<'d> Value<'d> {
         }
     }
 
-    /// Whether it is `null`.
+    /// Returns true if the value is `null`.
     pub fn is_null(self) -> bool {
         self.node().shape == Shape::Null
     }
 
-    /// Whether it is an object.
+    /// Returns true if the value is an object.
     pub fn is_object(self) -> bool {
         self.node().shape == Shape::Object
     }
 
-    /// Its values, if it is an array.
+    /// Returns the items, if the value is an array.
     pub fn items(self) -> Option<Items<'d>> {
         (self.node().shape == Shape::Array).then(|| Items(self.children()))
     }
 
-    /// Its members, if it is an object.
+    /// Returns the members, if the value is an object.
     pub fn members(self) -> Option<Members<'d>> {
         self.entries().map(|entries| Members(entries.0))
     }
 
-    /// Its members with their names still in the spelling of the text, if it is an object.
+    /// Returns the members with their names as spelled in the text, if the value is an object.
     pub(crate) fn entries(self) -> Option<Entries<'d>> {
         self.is_object().then(|| Entries(self.children()))
     }
 
-    /// Its place in the table of its document; for those who keep places rather than values.
+    /// Returns the index of the value in the table of its document, for callers that store indexes.
     pub(crate) fn place(self) -> usize {
         self.index
     }
 
-    /// Another value of the same document.
+    /// Returns another value of the same document by its index.
     pub(crate) fn at(self, place: usize) -> Self {
         Self { index: place, ..self }
     }
 
-    /// The place behind everything that is in it.
+    /// Returns the index after everything inside the value.
     pub(crate) fn place_after(self) -> usize {
         self.node().after as usize
     }
 
-    /// How a string (or a name) is spelled.
+    /// Returns the spelling of a string or a name.
     pub(crate) fn spelling(self) -> Spelling<'d> {
         match self.shape() == Shape::Escaped {
             true => Spelling::Escaped(self.inner()),
@@ -278,12 +277,12 @@ impl<'d> Value<'d> {
         }
     }
 
-    /// What it is, without looking into it.
+    /// Returns the shape of the value, without its content.
     pub(crate) fn shape(self) -> Shape {
         self.node().shape
     }
 
-    /// The text between the quotes, escapes not resolved. Only for strings.
+    /// Returns the text between the quotes, with escapes unresolved. Only for strings.
     pub(crate) fn inner(self) -> &'d str {
         let Range { start, end } = self.span();
         self.document.text.get(start.saturating_add(1)..end.saturating_sub(1)).unwrap_or_default()
@@ -305,7 +304,7 @@ impl fmt::Debug for Value<'_> {
     }
 }
 
-/// The values of an array, in order.
+/// The items of an array, in order.
 #[derive(Clone, Debug)]
 pub struct Items<'d>(Children<'d>);
 
@@ -328,7 +327,7 @@ impl<'d> Iterator for Members<'d> {
     }
 }
 
-/// A member's name as it is spelled in the text.
+/// The name of a member, as spelled in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spelling<'d> {
     /// Without escapes.
@@ -338,7 +337,7 @@ pub(crate) enum Spelling<'d> {
 }
 
 impl<'d> Spelling<'d> {
-    /// The characters that it means.
+    /// Returns the characters with escapes resolved.
     pub(crate) fn decoded(self) -> Decoded<'d> {
         match self {
             // Without backslashes there is nothing to resolve.
@@ -346,7 +345,7 @@ impl<'d> Spelling<'d> {
         }
     }
 
-    /// Whether this is how someone may spell that name.
+    /// Returns true if this is a spelling of that name.
     pub(crate) fn is(self, name: &str) -> bool {
         match self {
             Self::Plain(own) => own == name,
@@ -355,7 +354,7 @@ impl<'d> Spelling<'d> {
     }
 }
 
-/// Like [`Members`], for those who must not pay for resolving escapes.
+/// The members of an object like [`Members`], without the cost of resolving escapes.
 #[derive(Clone, Debug)]
 pub(crate) struct Entries<'d>(Children<'d>);
 
@@ -367,7 +366,7 @@ impl<'d> Iterator for Entries<'d> {
     }
 }
 
-/// The nodes directly below one: the values of an array; names and values of an object by turns.
+/// The nodes directly below a node: the items of an array, or alternately the names and values of an object.
 #[derive(Clone)]
 struct Children<'d> {
     document: &'d Document<'d>,
@@ -393,22 +392,22 @@ impl fmt::Debug for Children<'_> {
     }
 }
 
-/// A number with a fraction, an exponent or a sign, if it is whole and fits.
+/// Returns a number with a fraction, an exponent or a sign as an integer, if it is one and fits.
 fn whole_number(text: &str) -> Option<u64> {
     if let Some((whole, fraction)) = text.split_once('.')
         && fraction.bytes().all(|digit| digit == b'0')
     {
-        // Every digit counts, which a double could not keep.
+        // Parsed from the digits, because a double would lose some.
         return whole.parse().ok().or_else(|| (whole == "-0").then_some(0));
     }
     let number: f64 = text.parse().ok()?;
-    // 2^64 is the first that does not fit; below it, a whole double is exactly one number.
+    // 2^64 is the first value that does not fit. Below it, an integral double is exactly one integer.
     let fits = number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was checked to fit")]
     fits.then_some(number as u64)
 }
 
-/// The name that one step of a pointer means, if it is well formed.
+/// Returns the member name in one step of a pointer, if it is well formed.
 fn pointer_name(step: &str) -> Option<Cow<'_, str>> {
     if !step.contains('~') {
         return Some(Cow::Borrowed(step));
@@ -432,7 +431,7 @@ fn pointer_name(step: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(name))
 }
 
-/// The place that one step of a pointer means: digits without needless zeros.
+/// Returns the array index in one step of a pointer: digits without leading zeros.
 fn pointer_place(step: &str) -> Option<usize> {
     let is_plain = step.bytes().all(|byte| byte.is_ascii_digit()) && (step == "0" || !step.starts_with('0'));
     is_plain.then(|| step.parse().ok()).flatten()

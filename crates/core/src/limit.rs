@@ -1,33 +1,32 @@
-//! How much at once: concurrency and rate of one tool or dependency.
+//! Concurrency limit and rate limit of one tool or dependency.
 //!
-//! The rate is a bucket that fills while attempts are made and drains evenly. What has been spent is kept
-//! as a whole number of "attempts times time", so that a rate such as three in a second, whose step is not a
-//! whole number of anything, neither gains nor loses an attempt however long it runs. Nothing ticks: the
-//! bucket drains when someone asks.
+//! The rate limit is a leaky bucket: attempts fill it, and it drains evenly. The spent amount is a whole number of
+//! "attempts times time". A rate such as three per second, whose interval is not a whole number of any unit, therefore
+//! neither gains nor loses an attempt however long it runs. There is no timer: the bucket drains when it is used.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 use crate::policy::{LimitPolicy, RateLimit};
 
-/// What is running and what has run lately.
+/// The attempts in flight and the recent attempts.
 #[derive(Clone, Debug, Default)]
 pub struct Limiter {
     inside: u32,
     bucket: Option<Bucket>,
 }
 
-/// Why an attempt may not start now.
+/// The reason why an attempt may not start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overloaded {
-    /// Too many at once.
+    /// Too many attempts are in flight.
     Concurrency,
-    /// Too many in too short a time; the moment when the next one fits.
+    /// Too many attempts in too short a time; the time at which the next one fits.
     Rate(Timestamp),
 }
 
 impl Limiter {
-    /// Takes a place, or says why there is none. An attempt that finds no place uses up no rate.
+    /// Takes a permit. A refused attempt uses up no rate.
     pub fn enter(&mut self, policy: &LimitPolicy, now: Timestamp) -> Result<(), Overloaded> {
         if policy.concurrency.is_some_and(|most| self.inside >= most.get()) {
             return Err(Overloaded::Concurrency);
@@ -43,12 +42,12 @@ impl Limiter {
         Ok(())
     }
 
-    /// Gives the place back. One that was never taken cannot be given back.
+    /// Returns a permit. A permit that was never taken cannot be returned.
     pub fn leave(&mut self) {
         self.inside = self.inside.saturating_sub(1);
     }
 
-    /// Gives the place back of an attempt that was not made after all: it uses up no rate either.
+    /// Returns the permit of an attempt that was not made: it uses up no rate either.
     pub fn withdraw(&mut self) {
         self.leave();
         if let Some(bucket) = &mut self.bucket {
@@ -56,14 +55,14 @@ impl Limiter {
         }
     }
 
-    /// Attempts that are running.
+    /// Returns the number of attempts in flight.
     pub const fn inside(&self) -> u32 {
         self.inside
     }
 }
 
-/// What was spent lately. Its unit is one attempt times one nanosecond: an attempt costs the whole `per`,
-/// and as many units as `attempts` drain in each nanosecond.
+/// The recently spent amount. Its unit is one attempt times one nanosecond: an attempt costs the whole `per`, and
+/// `attempts` units drain in each nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     rate: RateLimit,
@@ -79,7 +78,7 @@ impl Bucket {
     fn take(&mut self, rate: RateLimit, now: Timestamp) -> Result<(), Timestamp> {
         self.drain(now);
         if self.rate != rate {
-            // A reload: so many attempts stay spent, at the new price.
+            // After a reload, as many attempts stay spent, at the new cost.
             let attempts = self.spent.div_ceil(cost(self.rate).max(1));
             *self = Self { rate, spent: (attempts * cost(rate)).min(capacity(rate)), at: self.at };
         }
@@ -93,7 +92,7 @@ impl Bucket {
         }
     }
 
-    /// A clock that stepped back drains nothing, and draining goes on from where it stands now.
+    /// A clock that stepped back drains nothing. Draining continues from the new time.
     fn drain(&mut self, now: Timestamp) {
         let drained = now.since(self.at).as_nanos().saturating_mul(per_nanosecond(self.rate));
         self.spent = self.spent.saturating_sub(drained);
@@ -109,12 +108,12 @@ fn per_nanosecond(rate: RateLimit) -> u128 {
     u128::from(rate.attempts.get())
 }
 
-/// A span has less than 2^94 nanoseconds and a number of attempts less than 2^32: this fits.
+/// A duration has less than 2^94 nanoseconds and a number of attempts less than 2^32, so this fits.
 fn capacity(rate: RateLimit) -> u128 {
     cost(rate) * per_nanosecond(rate)
 }
 
-/// How long until so much has drained, in whole milliseconds, as that is what moments are counted in.
+/// Returns the time until so much has drained, in whole milliseconds, the unit of timestamps.
 fn draining(rate: RateLimit, excess: u128) -> Duration {
     let millis = excess.div_ceil(per_nanosecond(rate)).div_ceil(1_000_000);
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_followed_by_an_even_trickle_and_the_moment_told_is_right() {
+    fn a_burst_is_followed_by_an_even_trickle_and_the_retry_time_is_right() {
         let (policy, mut limiter) = (at_most(3, SECOND), Limiter::default());
         assert!((0..3).all(|_| limiter.enter(&policy, at(0)).is_ok()));
         for fits in [334, 667, 1000, 1334] {

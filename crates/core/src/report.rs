@@ -1,9 +1,9 @@
-//! What a host tells about a tool that it ran itself: it failed, or it worked.
+//! Reports of a host about a tool that it ran itself: a failure or a success.
 //!
-//! A report counts as a finished call of that tool would: for trust, and for scores. It names the arguments if the trouble
-//! belongs to a part of the tool (a host, a folder, a command); without them it is about the tool as a whole. The fields are
-//! those of the report interface that plugins have, spelled as in the envelopes. The tool belongs to its plugin, else to the
-//! service that it names, else to the host.
+//! A report counts as a finished call of that tool, for trust and for scores. It has the arguments if the failure
+//! belongs to a part of the tool (a host, a folder, a command). Without them it is about the tool as a whole. The
+//! fields are those of the report interface for plugins, spelled as in the envelopes. The namespace of the tool is its
+//! plugin, else its service, else the host.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,67 +24,68 @@ use crate::redact;
 use crate::stats::Outcome;
 use crate::trust::{Report, ReportedFailure, Signature};
 
-/// Somebody else's tool, and what came of it.
+/// A report about a tool that the host ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReport {
-    /// Which tool.
+    /// The tool.
     pub tool: ToolRef,
-    /// The part of its arguments that matters, if the report has them; otherwise it is about the tool as a whole.
+    /// Signature of the relevant part of its arguments, if the report has them; otherwise the report is about the tool
+    /// as a whole.
     pub signature: Option<Signature>,
-    /// The host that it depends on: as told, else as its arguments say; the service stands in for it.
+    /// Host that the tool depends on: as reported, else from its arguments; `None` if a service is reported instead.
     pub domain: Option<Domain>,
-    /// The server or service behind it.
+    /// Server or service of the tool.
     pub service: Option<Domain>,
-    /// The model that asked for it.
+    /// Model that made the call.
     pub model: Option<ModelId>,
-    /// How long it took.
+    /// Duration of the call.
     pub took: Option<Duration>,
-    /// The digest of its arguments.
+    /// Digest of its arguments.
     pub arguments: Option<Digest>,
-    /// What else the host said, redacted and cut.
+    /// Additional context from the host, redacted and shortened.
     pub context: Option<RawJson>,
-    /// How it ended.
+    /// Outcome of the call.
     pub ended: Reported,
 }
 
-/// How a reported call ended.
+/// The outcome of a reported call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reported {
-    /// It worked.
+    /// The call succeeded.
     Success,
-    /// It failed.
+    /// The call failed.
     Failure {
-        /// What was said, redacted and cut.
+        /// Error message, redacted and shortened.
         message: String,
-        /// The HTTP status, where there was one.
+        /// HTTP status, if there was one.
         http_status: Option<u16>,
-        /// How bad the reporter says it is; it counts if given.
+        /// Severity set by the reporter. It overrides the classification.
         severity: Option<Severity>,
-        /// Whether time can heal it; otherwise only a person.
+        /// True if the tool can recover by itself; otherwise an operator has to reset it.
         recoverable: bool,
     },
 }
 
-/// What a report is about.
+/// The kind of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportKind {
-    /// A tool failed.
+    /// A failure of a tool.
     Failure,
-    /// A tool worked.
+    /// A success of a tool.
     Success,
 }
 
-/// Why a report cannot be taken. The same one never can.
+/// The reason why a report is not valid. Sending it again does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// It is not JSON, or too large, or too deep.
+    /// The report is not JSON, or too large, or too deep.
     Json(JsonError),
-    /// It is JSON, but not a report.
+    /// The JSON is not a valid report.
     Fields {
-        /// What is wrong, field by field.
+        /// Problems by field.
         problems: Vec<Problem>,
-        /// How many more there are beyond those listed.
+        /// Number of further problems that are not listed.
         more: usize,
     },
 }
@@ -92,7 +93,7 @@ pub enum ReportError {
 impl fmt::Display for ReportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(error) => write!(f, "the report is not readable JSON: {error}"),
+            Self::Json(error) => write!(f, "the report is not valid JSON: {error}"),
             Self::Fields { problems, more } => {
                 let listed: Vec<_> = problems.iter().map(ToString::to_string).collect();
                 write!(f, "the report is not valid: {}", listed.join("; "))?;
@@ -112,7 +113,7 @@ impl std::error::Error for ReportError {
 }
 
 impl ToolReport {
-    /// Reads a report of this kind, or says everything that is wrong with it.
+    /// Parses a report of this kind, or returns all its problems.
     pub fn parse(text: &[u8], kind: ReportKind) -> Result<Self, ReportError> {
         let document = Document::parse(text, Limits::ENVELOPE).map_err(ReportError::Json)?;
         let mut reader = Reader::new(UnknownFields::Refuse);
@@ -124,7 +125,7 @@ impl ToolReport {
         }
     }
 
-    /// Whose trust it is about.
+    /// Returns the subject of the report, for trust.
     pub fn about(&self) -> Report<'_> {
         Report {
             tool: &self.tool,
@@ -134,7 +135,7 @@ impl ToolReport {
         }
     }
 
-    /// How bad it was; nothing if it worked.
+    /// Returns the failure for trust; `None` for a success.
     pub fn failure(&self, overrides: &Overrides, now: Timestamp) -> Option<ReportedFailure> {
         match &self.ended {
             Reported::Success => None,
@@ -145,7 +146,7 @@ impl ToolReport {
         }
     }
 
-    /// The record of the failure; nothing if it worked.
+    /// Returns the failure record; `None` for a success.
     pub fn failure_record(
         &self,
         tenant: Option<&TenantId>,
@@ -174,7 +175,7 @@ impl ToolReport {
         })
     }
 
-    /// How it counts for scores.
+    /// Returns the outcome for scores.
     pub fn outcome(&self, failure: Option<ReportedFailure>) -> Outcome {
         Outcome::of(failure.map(|failure| failure.severity.unwrap_or(failure.classified)), None)
     }
@@ -204,7 +205,7 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
     let domain: Option<Domain> = reader.optional(report, "domain", ID, id);
     let service: Option<Domain> = reader.optional(report, "service", ID, id);
     let arguments = reader.optional(report, "arguments", "an object", an_object);
-    // Whatever a host likes to say beside. Nothing is decided by it.
+    // The host may add any context. No decision depends on it.
     let context = reader.optional(report, "context", "an object", an_object).map(redact::summary);
     let model = reader.optional(report, "modelId", ID, id);
     let took = reader.optional(report, "durationMs", MILLISECONDS, whole).map(Duration::from_millis);
@@ -216,7 +217,7 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
     let empty = Document::parse(b"{}", Limits::ENVELOPE).ok()?;
     let aims = Aims::of(arguments.unwrap_or_else(|| empty.root()));
     let signature = arguments.map(|_| signature::signature(&tool, &aims));
-    // A call that names no host depends on its server; so does a report.
+    // A call without a host depends on its server, and so does a report.
     let domain = match (domain, &service) {
         (Some(domain), _) => Some(domain),
         (None, Some(_)) => None,
@@ -240,14 +241,14 @@ fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {
     Some(Reported::Failure { message, http_status: status.or(http_status), severity, recoverable })
 }
 
-/// An error as somebody put it.
+/// An error as reported.
 struct Said {
     message: String,
     http_status: Option<u16>,
 }
 
-/// A text; an object with an `error` as results have it; an exception with its `type` and `message`; or any other object, whose
-/// text then is the message.
+/// Parses an error: a text; an object with an `error`, as results have it; an exception with its `type` and `message`;
+/// or any other object, whose text becomes the message.
 fn error_of(value: Value<'_>) -> Option<Said> {
     let said = |message: &str| redact::excerpt(message.trim(), LONGEST_MESSAGE);
     if let Some(text) = value.as_str() {
@@ -265,9 +266,9 @@ fn error_of(value: Value<'_>) -> Option<Said> {
     Some(Said { message: said(&message), http_status: None })
 }
 
-/// To whom a tool belongs of which nobody says it.
+/// Namespace of a tool that is reported without a plugin or service.
 const HOST: &str = "host";
-/// Bytes of what was said that are looked at.
+/// Maximum length of a message, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 const ERROR: &str =
     "a text, an object with an \"error\", or an exception with its \"message\"; neither empty";
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_9_what_is_not_said_is_as_for_a_call() {
+    fn rp_9_missing_fields_are_as_for_a_call() {
         let report = failed(
             r#"{"toolName":"get","pluginName":"web","error":"x","arguments":{"url":"https://a.example/x"}}"#,
         );
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_9_a_report_says_everything_that_is_wrong_with_it_and_where() {
+    fn rp_9_an_invalid_report_lists_all_problems_with_their_places() {
         let wrong = br#"{"tool_name":"t","error":{},"severity":"bad","recoverable":"no","httpStatus":42,"domain":""}"#;
         let error = ToolReport::parse(wrong, ReportKind::Failure).unwrap_err().to_string();
         for part in [

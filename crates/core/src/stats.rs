@@ -1,11 +1,11 @@
-//! How well tools and models do, as numbers that an agent can choose by.
+//! Scores of tools and models, by which an agent can choose.
 //!
-//! Scores are about the recent past: an outcome loses a tenth of its weight per hour down to a tenth, so that
-//! an old fault fades without being forgotten. This decay is for scores only; trust counts in full.
+//! Scores are about the recent past: an outcome loses a tenth of its weight per hour, down to a tenth, so that an old
+//! failure fades and still counts. This decay is for scores only; trust counts in full.
 //!
-//! Outcomes are kept as counts per hour of age, not one by one, and durations in buckets a quarter of an
-//! octave wide: the memory per tool does not depend on how much it is used. Beyond so many tools or models,
-//! the rest share one place called `other`.
+//! Outcomes are stored as counts per hour of age, not one by one, and durations in buckets a quarter of an octave wide.
+//! The memory per tool does not depend on its use. Beyond a maximum number of tools or models, the rest share one entry
+//! called `other`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::classify::{Mistake, Severity};
 use crate::id::{ModelId, ToolRef};
 use crate::{Timestamp, millis};
 
-/// How a finished call counts.
+/// The outcome of a finished call, for scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It worked.
+    /// The call succeeded.
     Success,
     /// The tool failed.
     Failure,
-    /// The model failed: arguments that the tool cannot accept, a tool that does not exist. It says nothing
-    /// about the tool.
+    /// The model failed: arguments that the tool cannot accept, or a tool that does not exist. It says nothing about
+    /// the tool.
     Mistake,
 }
 
 impl Outcome {
-    /// How a call counts that ended with a fault of this kind, or with a result that tells of one in its structure.
+    /// Returns the outcome of a call with a fault of this kind, or with a result that reports one in its structure.
     pub const fn of(severity: Option<Severity>, mistake: Option<Mistake>) -> Self {
         match (severity, mistake) {
             (_, Some(Mistake::Arguments | Mistake::UnknownTool)) | (Some(Severity::InvalidInput), None) => {
@@ -43,26 +43,26 @@ impl Outcome {
     }
 }
 
-/// How well something does.
+/// Success rate and duration of a tool, or of a model with a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Score {
-    /// The share of calls that worked, recent ones counting more.
+    /// Share of calls that succeeded. Recent calls count more.
     pub success_rate: f64,
-    /// The rate is above this with 95 % confidence (Wilson). To choose with care, choose by this.
+    /// Lower bound of the rate with 95 % confidence (Wilson). Use it for a careful choice.
     pub low: f64,
-    /// And below this.
+    /// Upper bound of the rate with 95 % confidence.
     pub high: f64,
-    /// 95 % of the calls took no longer, to about a fifth; nothing if no duration is known.
+    /// Duration that 95 % of the calls did not exceed, accurate to about a fifth; absent if no duration is known.
     #[serde(rename = "p95Ms", default, skip_serializing_if = "Option::is_none", with = "whole_millis")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub p95: Option<Duration>,
-    /// How many calls this rests on, without any decay.
+    /// Number of calls, without any decay.
     pub samples: u64,
 }
 
-/// A span as whole milliseconds, as everything on the wire.
+/// Serialization of a duration as whole milliseconds, the unit on the wire.
 mod whole_millis {
     use std::time::Duration;
 
@@ -87,17 +87,17 @@ pub struct Statistics {
     models: BTreeMap<Place<ModelId>, BTreeMap<Place<ToolRef>, Record>>,
 }
 
-/// A name, or the place that all names beyond the limit share.
+/// A name, or the entry that all names beyond the maximum share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place<T> {
-    /// One that has statistics of its own.
+    /// A name with its own statistics.
     Named(T),
-    /// Everything else.
+    /// All other names.
     Other,
 }
 
 impl Statistics {
-    /// A call has finished. `model` is who made it, if that is known.
+    /// Records a finished call. `model` is the model that made it, if known.
     pub fn record(
         &mut self,
         tool: &ToolRef,
@@ -110,7 +110,7 @@ impl Statistics {
             let tools = room_for(&mut self.models, model, MOST_MODELS);
             room_for(tools, tool, MOST_TOOLS_PER_MODEL).add(outcome == Outcome::Success, took, now);
         }
-        // A mistake still makes the tool known, so that `other` does not depend on who errs first.
+        // A mistake still adds the tool, so that `other` does not depend on which model makes one first.
         let record = room_for(&mut self.tools, tool, MOST_TOOLS);
         match outcome {
             Outcome::Success => record.add(true, took, now),
@@ -119,23 +119,23 @@ impl Statistics {
         }
     }
 
-    /// How well a tool does; nothing if nobody has used it, rather than a number that was made up.
+    /// Returns the score of a tool; `None` if it was never used.
     pub fn score(&self, tool: &ToolRef, now: Timestamp) -> Option<Score> {
         self.tools.get(&Place::Named(tool.clone()))?.score(now)
     }
 
-    /// How well a model does with a tool; its own mistakes count against it.
+    /// Returns the score of a model with a tool. The model's own mistakes count.
     pub fn model_score(&self, model: &ModelId, tool: &ToolRef, now: Timestamp) -> Option<Score> {
         let tools = self.models.get(&Place::Named(model.clone()))?;
         tools.get(&Place::Named(tool.clone()))?.score(now)
     }
 
-    /// All scores of tools, in the order of their names, `other` last.
+    /// Returns the scores of all tools by name, `other` last.
     pub fn tools(&self, now: Timestamp) -> impl Iterator<Item = (&Place<ToolRef>, Score)> {
         self.tools.iter().filter_map(move |(tool, record)| Some((tool, record.score(now)?)))
     }
 
-    /// All scores of models with tools, in the order of their names, `other` last.
+    /// Returns the scores of all models with their tools by name, `other` last.
     pub fn models(&self, now: Timestamp) -> impl Iterator<Item = (&Place<ModelId>, &Place<ToolRef>, Score)> {
         let pairs = self
             .models
@@ -145,7 +145,7 @@ impl Statistics {
     }
 }
 
-/// The place of a name: its own as long as there is room, else the one that the rest share.
+/// Returns the entry of a name: its own as long as there is room, else the shared one.
 fn room_for<'m, K: Clone + Ord, V: Default>(
     map: &'m mut BTreeMap<Place<K>, V>,
     name: &K,
@@ -156,10 +156,10 @@ fn room_for<'m, K: Clone + Ord, V: Default>(
     map.entry(place).or_default()
 }
 
-/// Outcomes by age: one slot per hour as long as the weight still changes, and one for all that is older.
+/// Outcomes by age: one slot per hour while the weight still changes, and one for everything older.
 #[derive(Clone, Debug, Default)]
 struct Record {
-    /// The newest hour is first.
+    /// Newest hour first.
     hours: VecDeque<Slot>,
     old: Counts,
 }
@@ -175,14 +175,14 @@ struct Slot {
 struct Counts {
     successes: u64,
     failures: u64,
-    /// How many calls took how long, by [`bucket`].
+    /// Number of calls per duration [`bucket`].
     durations: BTreeMap<u8, u64>,
 }
 
 impl Record {
     fn add(&mut self, worked: bool, took: Option<Duration>, now: Timestamp) {
         let hour = hour_of(now);
-        // A clock that went back must not open a slot out of order; the newest one takes it.
+        // A clock that went back must not add a slot out of order; the newest slot takes the call.
         if self.hours.front().is_none_or(|newest| newest.hour < hour) {
             self.hours.push_front(Slot { hour, counts: Counts::default() });
             while self.hours.len() > DECAYING_HOURS {
@@ -235,7 +235,7 @@ impl Counts {
     }
 }
 
-/// The weight of an outcome of this age, in tenths.
+/// Returns the weight of an outcome of this age, in tenths.
 fn weight(age_hours: u64) -> u8 {
     u8::try_from(age_hours).map_or(1, |age| 10_u8.saturating_sub(age).max(1))
 }
@@ -244,8 +244,8 @@ fn hour_of(now: Timestamp) -> u64 {
     now.as_millis() / 3_600_000
 }
 
-/// The interval in which the true rate lies with 95 % confidence. Unlike the plain one it is right for few
-/// samples and at the ends: one success out of one does not mean 100 %.
+/// Returns the interval of the true rate with 95 % confidence. Unlike the plain interval, it is valid for few samples
+/// and near the ends: one success out of one does not mean 100 %.
 fn wilson(rate: f64, samples: f64) -> (f64, f64) {
     const Z: f64 = 1.96;
     let z2 = Z * Z / samples;
@@ -254,7 +254,7 @@ fn wilson(rate: f64, samples: f64) -> (f64, f64) {
     (((middle - spread) / (1.0 + z2)).clamp(0.0, 1.0), ((middle + spread) / (1.0 + z2)).clamp(0.0, 1.0))
 }
 
-/// The upper end of the bucket in which the 95th of a hundred lies.
+/// Returns the upper end of the bucket of the 95th percentile.
 fn p95(slots: &[(u8, &Counts)]) -> Option<Duration> {
     let mut buckets: BTreeMap<u8, u64> = BTreeMap::new();
     for (weight, counts) in slots {
@@ -264,7 +264,7 @@ fn p95(slots: &[(u8, &Counts)]) -> Option<Duration> {
         }
     }
     let all = buckets.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    // Rounded up, so that of few calls the slowest one counts.
+    // Rounded up, so that among few calls the slowest one counts.
     let wanted = all.saturating_sub(all / 20);
     let mut below = 0_u64;
     let found = buckets.iter().find(|(_, count)| {
@@ -274,7 +274,7 @@ fn p95(slots: &[(u8, &Counts)]) -> Option<Duration> {
     found.map(|(bucket, _)| Duration::from_millis(upper_end(*bucket)))
 }
 
-/// Four buckets per octave of milliseconds; the last one takes all that is longer than an hour.
+/// Returns the bucket of a duration: four per octave of milliseconds. The last one has everything over an hour.
 fn bucket(millis: u64) -> u8 {
     let millis = millis.clamp(1, LONGEST_MILLIS);
     let octave = millis.ilog2();
@@ -285,7 +285,7 @@ fn bucket(millis: u64) -> u8 {
 fn upper_end(bucket: u8) -> u64 {
     let (octave, quarter) = (u32::from(bucket / 4), u64::from(bucket % 4));
     let next = (4 + quarter + 1) << octave;
-    // Divided late, so that the narrow buckets below four milliseconds come out right.
+    // Divided last, so that the narrow buckets below four milliseconds are exact.
     (next.div_ceil(4)).saturating_sub(1).max(1)
 }
 
@@ -294,15 +294,15 @@ fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// The hours in which the weight still falls; after them it is a tenth for good.
+/// Hours in which the weight still falls; after them it stays at a tenth.
 const DECAYING_HOURS: usize = 9;
-/// Tools with statistics of their own.
+/// Maximum number of tools with their own statistics.
 const MOST_TOOLS: usize = 256;
-/// Models with statistics of their own.
+/// Maximum number of models with their own statistics.
 const MOST_MODELS: usize = 16;
-/// Tools of one model with statistics of their own; there may be as many of these for each model.
+/// Maximum number of tools with their own statistics, for each model.
 const MOST_TOOLS_PER_MODEL: usize = 64;
-/// The longest duration that is told apart; a little more than an hour.
+/// Longest distinct duration; a little more than an hour.
 const LONGEST_MILLIS: u64 = 1 << 22;
 
 #[cfg(test)]
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_nobody_used_has_no_score() {
+    fn an_unused_tool_has_no_score() {
         let statistics = recorded(&[(0, Outcome::Mistake)]);
         assert_eq!(statistics.score(&tool("b"), hour(0)), None);
         assert_eq!(
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_ended_with_decides_how_it_counts() {
+    fn the_end_of_a_call_decides_how_it_counts() {
         for (severity, mistake, outcome) in [
             (None, None, Outcome::Success),
             (Some(Severity::ServerError), None, Outcome::Failure),

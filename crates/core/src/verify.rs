@@ -1,5 +1,5 @@
-//! Finding out whether a call took effect whose outcome is unknown: a hint for people and models, or a read-only call whose
-//! answer shows it.
+//! Verification of calls with an unknown outcome: a hint for operators and models, or a read-only call whose result
+//! shows the effect.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::id::{Namespace, ToolName, ToolRef};
 use crate::key::KeyTemplate;
 use crate::output::Output;
 
-/// How to find out whether a call took effect.
+/// The way to check whether a call took effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verify {
-    /// What a person or a model is told to do.
+    /// Instruction for an operator or a model.
     Hint(Arc<str>),
-    /// A call that shows it.
+    /// Call that shows the effect.
     Call(Arc<VerifyCall>),
 }
 
 impl Verify {
-    /// What a person or a model is told to do.
+    /// Returns the instruction for an operator or a model.
     pub fn hint(&self) -> Arc<str> {
         match self {
             Self::Hint(hint) => hint.clone(),
@@ -35,14 +35,14 @@ impl From<&str> for Verify {
     }
 }
 
-/// A read-only call whose answer shows whether another call took effect.
+/// A read-only call whose result shows whether another call took effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerifyCall {
     tool: ToolRef,
     params: Filled,
     ran_if: Condition,
     hint: Arc<str>,
-    /// As it was written.
+    /// Text of the setting.
     text: Box<str>,
 }
 
@@ -52,14 +52,14 @@ impl fmt::Display for VerifyCall {
     }
 }
 
-/// Why something is no call that verifies.
+/// The reason why a setting is not a valid verification call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidVerify {
     /// The tool is not named as `server/tool`.
     Tool,
-    /// The params are no object.
+    /// The params are not an object.
     Params,
-    /// A template in the params or in the value cannot be read.
+    /// A template in the params or in the value is not valid.
     Template,
     /// The condition is not a JSON pointer, an equals sign and a value.
     Condition,
@@ -68,9 +68,9 @@ pub enum InvalidVerify {
 impl fmt::Display for InvalidVerify {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tool => "names no tool as `server/tool`",
-            Self::Params => "has params that are no table",
-            Self::Template => "has a brace without its other half or without a name",
+            Self::Tool => "does not name its tool as `server/tool`",
+            Self::Params => "has params that are not a table",
+            Self::Template => "has an unmatched brace or a placeholder without a name",
             Self::Condition => "has a ran_if that is not a JSON pointer, `=` and a value",
         })
     }
@@ -78,21 +78,21 @@ impl fmt::Display for InvalidVerify {
 
 impl std::error::Error for InvalidVerify {}
 
-/// What the answer of a verification shows.
+/// The finding of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The call took effect.
     Ran,
-    /// It did not.
+    /// The call did not take effect.
     DidNotRun,
-    /// Neither can be told, and why.
+    /// The result shows neither; with the reason.
     Unclear(String),
 }
 
 impl VerifyCall {
-    /// A call of this tool (`server/tool`) with these params, in which `{name}` stands for an argument of the call that is
-    /// verified. `ran_if` is a JSON pointer into its answer, an equals sign and the value that is there if the call took effect;
-    /// `*` in the pointer stands for any member of a list.
+    /// Creates a call of this tool (`server/tool`) with these params, in which `{name}` stands for an argument of the
+    /// call to verify. `ran_if` is a JSON pointer into the result, an equals sign, and the value that is there if the
+    /// call took effect. `*` in the pointer stands for any member of a list.
     pub fn new(tool: &str, params: &Json, ran_if: &str) -> Result<Self, InvalidVerify> {
         let (namespace, name) = tool.split_once('/').ok_or(InvalidVerify::Tool)?;
         let namespace = Namespace::new(namespace).map_err(|_| InvalidVerify::Tool)?;
@@ -106,20 +106,20 @@ impl VerifyCall {
         Ok(Self { tool, params, ran_if, hint, text })
     }
 
-    /// The tool that is called.
+    /// Returns the tool to call.
     pub fn tool(&self) -> &ToolRef {
         &self.tool
     }
 
-    /// The params of the verification of a call with these arguments, or the names of the arguments that it lacks.
+    /// Returns the params for verifying a call with these arguments, or the names of the arguments that it lacks.
     pub fn params(&self, arguments: &Json) -> Result<Json, Vec<String>> {
         let mut missing = Vec::new();
         let filled = self.params.fill(arguments, &mut missing);
         if missing.is_empty() { Ok(filled) } else { Err(missing) }
     }
 
-    /// What this answer shows about a call with these arguments. An answer that has not got what the pointer names shows
-    /// nothing: a pointer with a mistake in it must not let calls run twice.
+    /// Returns the finding for a call with these arguments. A result without the place of the pointer shows nothing: a
+    /// wrong pointer must not let calls run twice.
     pub fn finding(&self, arguments: &Json, answer: &Output) -> Finding {
         let mut missing = Vec::new();
         let wanted = self.ran_if.value.fill(arguments, &mut missing);
@@ -127,7 +127,7 @@ impl VerifyCall {
             return Finding::Unclear(format!("the call has no argument {}", missing.join(", ")));
         }
         let Some(shown) = shown(answer.content.as_str()) else {
-            return Finding::Unclear(format!("{} did not answer with JSON", self.tool));
+            return Finding::Unclear(format!("{} did not return JSON", self.tool));
         };
         match look(&shown, &self.ran_if.pointer, &wanted) {
             Look::Equal => Finding::Ran,
@@ -141,7 +141,7 @@ impl VerifyCall {
     }
 }
 
-/// A value in which names of arguments stand for the arguments.
+/// A JSON value in which names of arguments stand for the arguments.
 #[derive(Clone, Debug, PartialEq)]
 enum Filled {
     As(Json),
@@ -182,7 +182,7 @@ impl Filled {
     }
 }
 
-/// Where to look in an answer, and what is there if the call took effect.
+/// The place in a result, and its value if the call took effect.
 #[derive(Clone, Debug, PartialEq)]
 struct Condition {
     pointer: Box<[Box<str>]>,
@@ -207,7 +207,7 @@ impl Condition {
     }
 }
 
-/// What an answer shows: what an MCP tool gives as data, or as text if that is JSON; else the answer itself.
+/// Returns the data of a result: an MCP tool's structured content, or its text if that is JSON; else the result itself.
 fn shown(answer: &str) -> Option<Json> {
     let answer: Json = serde_json::from_str(answer).ok()?;
     if let Some(data) = answer.get("structuredContent").filter(|data| !data.is_null()) {
@@ -221,14 +221,14 @@ fn shown(answer: &str) -> Option<Json> {
     texts.find_map(|text| serde_json::from_str(text).ok())
 }
 
-/// What is found at the end of a pointer.
+/// The value at the end of a pointer, compared with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// The value.
+    /// The expected value.
     Equal,
-    /// Another one, or the answer says that there is none.
+    /// Another value, or the result says that there is none.
     Other,
-    /// The answer has no such place.
+    /// The result has no such place.
     Missing,
 }
 
@@ -259,7 +259,7 @@ fn look(at: &Json, pointer: &[Box<str>], wanted: &Json) -> Look {
     }
 }
 
-/// Whether two values are the same, a number and its digits too: an id may be either.
+/// Returns true if two values are equal. A number equals its digits as a text, because an id may be either.
 fn is_same(one: &Json, other: &Json) -> bool {
     match (one, other) {
         (Json::Number(one), Json::Number(other)) => one == other || one.as_f64() == other.as_f64(),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_answer_has_at_the_pointer_decides() {
+    fn the_value_at_the_pointer_decides() {
         for (ran_if, answer, ran) in [
             ("/paid = true", json!({ "paid": true }), true),
             ("/paid = true", json!({ "paid": false }), false),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_verification_is_refused_with_the_reason() {
+    fn an_invalid_verification_is_refused_with_the_reason() {
         let new = |tool, params, ran_if| VerifyCall::new(tool, &params, ran_if).unwrap_err();
         assert_eq!(new("payments", json!({}), "/a = 1"), InvalidVerify::Tool);
         assert_eq!(new("bank/payments", json!([]), "/a = 1"), InvalidVerify::Params);

@@ -1,77 +1,76 @@
-//! When to give up on a call that is pending.
+//! Watchdog for pending calls.
 //!
-//! A tool that hangs must not take the session with it. A pending call that shows no sign of life for the
-//! idle limit is stuck; progress pushes that back, so that a long call which reports is left alone; the
-//! total limit holds however much it reports, or a tool that counts forever would never be ended. What
-//! follows (cancel upstream, answer `stuck_call`) is for the caller to do.
+//! A tool that hangs must not block the session. A pending call without a sign of life for the idle limit is stuck.
+//! Progress extends that, so a long call that reports is not ended. The total limit always applies, or a tool that
+//! reports for ever would never be ended. The caller of the watchdog acts on the verdict (cancel upstream, answer
+//! `stuck_call`).
 
 use std::time::Duration;
 
 use crate::Timestamp;
 use crate::policy::TimePolicy;
 
-/// Watches one pending call.
+/// The watchdog of one pending call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watchdog {
-    /// How long it may be silent.
+    /// Maximum time without a sign of life.
     idle: Duration,
-    /// When it ends in any case.
+    /// Time at which the call ends in any case.
     end: Timestamp,
     last_sign: Timestamp,
 }
 
-/// What is to be done about a pending call.
+/// The verdict on a pending call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing yet.
+    /// The call is within its limits.
     Fine {
-        /// When to ask again, if nothing happens before.
+        /// Time of the next check, if nothing happens before.
         next_check: Timestamp,
     },
-    /// It has been silent for too long.
+    /// The call was silent for too long.
     Stuck,
-    /// It has taken too long in all.
+    /// The call took too long in total.
     TotalLimit,
 }
 
 impl Watchdog {
-    /// The call is pending from now on.
+    /// Starts the watchdog of a call that is pending from now on.
     pub fn new(time: &TimePolicy, now: Timestamp) -> Self {
         Self { idle: time.attempt, end: now + time.total, last_sign: now }
     }
 
-    /// The call has shown a sign of life. One that arrives late still counts: a slow timer of ours must not
-    /// end a call that lives.
+    /// Records a sign of life. A late one still counts: a slow timer of Steadfast must not end a call that is alive.
     pub fn progress(&mut self, now: Timestamp) {
         self.last_sign = self.last_sign.max(now);
     }
 
-    /// When it last showed a sign of life, or began.
+    /// Returns the time of the last sign of life, or of the start.
     pub fn last_sign(&self) -> Timestamp {
         self.last_sign
     }
 
-    /// When it will be stuck or too long, if nothing happens before.
+    /// Returns the time at which a limit is reached, if nothing happens before.
     pub fn due(&self) -> Timestamp {
         self.silent_at().min(self.end)
     }
 
-    /// When it will have been silent for too long, if nothing happens before.
+    /// Returns the time at which the idle limit is reached, if nothing happens before.
     pub fn silent_at(&self) -> Timestamp {
         self.last_sign + self.idle
     }
 
-    /// Whether it has shown a sign of life since then, and not been silent for too long after it.
+    /// Returns true if the call has shown a sign of life since then, and the idle limit has not passed after it.
     pub fn shows_life(&self, since: Timestamp, now: Timestamp) -> bool {
         since < self.last_sign && now < self.silent_at()
     }
 
-    /// When it ends in any case.
+    /// Returns the time at which the call ends in any case.
     pub fn total_at(&self) -> Timestamp {
         self.end
     }
 
-    /// How it stands. Of two limits that are both over, the one that was over first is named.
+    /// Returns the verdict. If both limits have passed, the first one counts.
     pub fn verdict(&self, now: Timestamp) -> Verdict {
         if now < self.due() {
             Verdict::Fine { next_check: self.due() }
@@ -143,7 +142,7 @@ mod tests {
     }
 
     proptest! {
-        /// Asking at each `next_check` is enough: nothing is over before it, something may be at it.
+        /// Checking at each `next_check` is enough: no limit passes before it, and one may pass at it.
         #[test]
         fn nothing_is_over_before_the_next_check(signs in proptest::collection::vec(0_u64..3000, 0..8), now in 0_u64..3000) {
             let mut dog = Watchdog::new(&TIME, at(0));

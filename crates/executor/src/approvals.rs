@@ -1,4 +1,4 @@
-//! Requests and grants: in the store, with a copy here for the decisions that must not wait.
+//! Approval requests and grants. They live in the store, with a copy in memory for decisions that must not wait.
 
 use std::fmt;
 use std::future::Future;
@@ -22,12 +22,12 @@ use crate::cells::Tenant;
 use crate::engine::{Engine, Inner};
 use crate::telling::Outside;
 
-/// Why a person's answer could not be taken.
+/// Reason why a decision on an approval request was not accepted.
 #[derive(Debug)]
 pub enum AnswerError {
-    /// It does not fit the request.
+    /// The decision does not fit the request.
     NotDecided(NotDecided),
-    /// The store failed; it may be tried again.
+    /// The store failed. The decision may be sent again.
     Store(StoreError),
 }
 
@@ -35,71 +35,71 @@ impl fmt::Display for AnswerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotDecided(why) => why.fmt(f),
-            Self::Store(error) => write!(f, "the answer could not be stored: {error}"),
+            Self::Store(error) => write!(f, "the decision could not be stored: {error}"),
         }
     }
 }
 
 impl std::error::Error for AnswerError {}
 
-/// Puts questions to the person at the end of a caller.
+/// An interface to the user at the client, for approval requests.
 pub trait Asker: fmt::Debug + Send + Sync {
-    /// A call waits for this request. What comes back first counts, this or an operator's answer; it is dropped when
-    /// nobody wants to hear of it any more.
+    /// Asks for a decision on a request that a call waits for. The first decision counts, this one or an operator's.
+    /// The future is dropped when the decision is no longer needed.
     fn ask(&self, id: ParkedId, request: Parked) -> Asking;
 }
 
-/// A question on its way.
+/// The future of a decision by the user at the client.
 pub type Asking = Pin<Box<dyn Future<Output = Asked> + Send>>;
 
-/// What came of asking the caller's end.
+/// Result of an approval request to the client.
 #[derive(Clone, Debug)]
 pub enum Asked {
-    /// The person has decided. Counts as the word of the client, which is not that of an operator.
+    /// The user has decided. It counts as the decision of the client, which is not that of an operator.
     Decided(Decision),
-    /// Nobody there can be asked.
+    /// The client cannot ask a user.
     Nobody,
-    /// The caller gets this question as the answer to its call, and brings the decision when it calls again.
+    /// The caller gets this question as the response to its call, and brings the decision when it calls again.
     PutToCaller(Output),
 }
 
-/// What a person is asked for that is no call.
+/// A request for approval of something other than a call.
 #[derive(Debug)]
 pub struct Wish<'a> {
-    /// Whose data it is about.
+    /// Tenant whose data it concerns.
     pub tenant: Option<&'a TenantId>,
-    /// The session that wants it.
+    /// Session that asks.
     pub session: Option<&'a SessionKey>,
-    /// What is wanted, under the name of a tool.
+    /// The action to approve, in the form of a tool name.
     pub tool: &'a ToolRef,
-    /// What it is wanted for. A yes holds for the same alone.
+    /// Subject of the action. A grant is valid only for the same subject.
     pub shown: &'a str,
-    /// What the person reads.
+    /// Text that the approver reads.
     pub prompt: Escalation,
     /// True if only an operator may approve.
     pub operator_only: bool,
-    /// Who asks the person at the client, where one can be asked.
+    /// Interface to the user at the client, if there is one.
     pub asker: Option<Arc<dyn Asker>>,
 }
 
-/// What came of a wish.
+/// Result of a request for approval of something other than a call.
 #[derive(Debug)]
 pub enum Granted {
-    /// A person said yes, to this once.
+    /// Approved, once.
     Yes(Grantor),
-    /// A person said no.
+    /// Denied.
     No,
-    /// Nobody could be asked: it waits for an operator, under this number.
+    /// The client cannot ask a user. The request waits for an operator, with this id.
     Waits(ParkedId),
-    /// The caller gets this question as its answer, and brings the decision when it asks again.
+    /// The caller gets this question as its response, and brings the decision when it asks again.
     PutToCaller(Output),
 }
 
-/// How often a change is tried again because somebody else was faster.
+/// Maximum number of tries of a change that loses against concurrent writers.
 const TRIES: u32 = 32;
 
 impl Engine {
-    /// The requests of a tenant that wait for an answer.
+    /// Returns the pending approval requests of a tenant.
     pub fn approvals(&self, tenant: Option<&TenantId>) -> Vec<(ParkedId, Parked)> {
         let cell = self.inner.machines.tenants.get(&tenant.cloned());
         let now = self.inner.clock.now();
@@ -107,7 +107,7 @@ impl Engine {
         judged.approvals.parked(now).map(|(id, parked)| (id, parked.clone())).collect()
     }
 
-    /// A person's answer to a request.
+    /// Records a decision on an approval request.
     pub async fn decide(
         &self,
         tenant: Option<&TenantId>,
@@ -148,8 +148,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Asks a person for something that is no call: the one at the client, else an operator. What was granted before counts
-    /// once.
+    /// Requests approval for something other than a call, from the user at the client, else from an operator. An
+    /// existing grant is used up once.
     pub async fn ask_person(&self, wish: Wish<'_>) -> Result<Granted, StoreError> {
         let (inner, now, tenant) = (&self.inner, self.inner.clock.now(), wish.tenant.cloned());
         let signature = Signature(wish.shown.into());
@@ -193,13 +193,13 @@ impl Engine {
         };
         let decided = inner.change_approvals(&tenant, |approvals| {
             let decided = approvals.decide(id, decision, Grantor::Client, now);
-            // Somebody else may have been faster.
+            // Another decision may have been faster.
             decided.is_ok().then(|| take(approvals)).flatten()
         });
         Ok(decided.await?.map_or(Granted::No, Granted::Yes))
     }
 
-    /// A session is over, and with it what was approved for it, and its trust where that is its own.
+    /// Ends a session: removes its approvals, and its trust if each session has its own.
     pub async fn end_session(
         &self,
         tenant: Option<&TenantId>,
@@ -212,8 +212,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Changes the approvals of a tenant in the store, and the copy here with it. `change` may be made more than
-    /// once; only the last one counts.
+    /// Changes the approvals of a tenant in the store, and the copy in memory with it. `change` may run more than once;
+    /// only the last run counts.
     pub(crate) async fn change_approvals<R>(
         &self,
         tenant: &Option<TenantId>,
@@ -247,13 +247,10 @@ impl Inner {
                 Written::Stale(now) => found = now,
             }
         }
-        Err(StoreError::not_done(
-            Trouble::Full,
-            "the approvals are being changed by too many at once; try again",
-        ))
+        Err(StoreError::not_done(Trouble::Full, "too many concurrent changes of the approvals; try again"))
     }
 
-    /// The same where the change has to be made somewhere: if the store fails, only here.
+    /// Changes the approvals like `change_approvals`. If the store fails, it changes only the copy in memory.
     pub(crate) async fn change_approvals_at_least_here<R>(
         &self,
         tenant: &Option<TenantId>,
@@ -271,7 +268,8 @@ impl Inner {
         }
     }
 
-    /// Tells people of a request, the first time that it is asked for; with the call that asks, where it is one.
+    /// Notifies operators of a request when it is first asked for. Includes the id of the call that asks, if there is
+    /// one.
     pub(crate) fn tell_asked(
         &self,
         tenant: &Option<TenantId>,
@@ -292,7 +290,7 @@ impl Inner {
         }
     }
 
-    /// Takes what the store says about the approvals of a tenant, under the lock of changes.
+    /// Adopts the stored approvals of a tenant. The caller holds the lock of changes.
     pub(crate) fn adopt_stored_approvals(&self, name: &DocumentName, body: &str) -> Result<(), StoreError> {
         let (tenant, approvals) = (TenantId::new(&name.id).ok(), read(body)?);
         self.tell_asked_elsewhere(&tenant, &approvals);
@@ -300,8 +298,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Notifies people here of requests that other processes parked. Numbers only grow, so the greatest one that was seen says
-    /// which are new. Whoever calls this holds the lock of changes: a request of our own has been taken by then.
+    /// Notifies operators of requests that other processes added. Ids only grow, so the highest seen id shows which are
+    /// new. The caller holds the lock of changes, so that a request of this process has been adopted by then.
     fn tell_asked_elsewhere(&self, tenant: &Option<TenantId>, approvals: &Approvals) {
         let now = self.clock.now();
         let seen = self.machines.tenants.get(tenant).see_asked(approvals);
@@ -315,7 +313,7 @@ impl Inner {
         }
     }
 
-    /// Takes these approvals as the ones that hold.
+    /// Replaces the approvals in memory.
     fn take_approvals(&self, tenant: &Option<TenantId>, approvals: Approvals) {
         let cell = self.machines.tenants.get(tenant);
         cell.see_asked(&approvals);
@@ -323,7 +321,8 @@ impl Inner {
         self.approvals_changed(&cell);
     }
 
-    /// Keeps others from changing what a document says about approvals, in this process; nothing where it is no such document.
+    /// Locks the approvals of a document against changes in this process. Returns `None` for a document of another
+    /// kind.
     pub(crate) async fn lock_approvals(&self, name: &DocumentName) -> Option<OwnedMutexGuard<()>> {
         if name.kind != DocumentKind::Approvals {
             return None;
@@ -332,13 +331,13 @@ impl Inner {
         Some(cell.changing_approvals.clone().lock_owned().await)
     }
 
-    /// Tells those who wait for an answer, and those who count them.
+    /// Wakes calls that wait for a decision, and updates the count of pending requests.
     fn approvals_changed(&self, cell: &Tenant) {
         self.count_waiting(cell);
         cell.approvals_changed.notify_waiters();
     }
 
-    /// A request that expires does so by itself: nobody changes anything then.
+    /// Updates the counts of pending requests, because requests expire without any change.
     pub(crate) fn recount_waiting(&self) {
         for (_, cell) in self.machines.tenants.all() {
             self.count_waiting(&cell);

@@ -1,7 +1,7 @@
-//! What people changed by hand: who, when, on what.
+//! The audit log: changes by operators, with their time, author and subject.
 //!
-//! Every such change goes through one function, after it was made. An entry that cannot be written undoes nothing: it is
-//! told of in the log, and so is every entry that can.
+//! Every such change goes through one function, after it was made. An entry that cannot be written undoes nothing.
+//! Every entry is also logged, and so is a failure to write one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, StoreError, l
 use crate::engine::{Engine, Inner};
 use crate::telling::Outside;
 
-/// Who changes something by hand, and from where.
+/// The author of a change, and the surface that it came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct By {
-    /// The operator, as whoever lets them in knows them.
+    /// Name of the operator, as authenticated.
     pub name: String,
-    /// From where.
+    /// Surface that the change came from.
     pub from: Surface,
 }
 
-/// From where something is changed by hand.
+/// Surface that a change came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -34,18 +34,18 @@ pub enum Surface {
     Cli,
     /// The HTTP API.
     Http,
-    /// The page in the browser.
+    /// The dashboard.
     Dashboard,
-    /// A tool of ours that a client called.
+    /// A tool of Steadfast that an MCP client called.
     Mcp,
-    /// A program that has the engine inside it.
+    /// A program that embeds the engine.
     Library,
-    /// The verification that a tool is set to have.
+    /// The configured verification of a tool.
     Verify,
 }
 
 impl By {
-    /// Somebody of this name. A name is shown, so it is cut and without secrets.
+    /// Creates an author. The name is shown, so it is truncated and redacted.
     pub fn new(name: impl AsRef<str>, from: Surface) -> Self {
         Self { name: redact::excerpt(name.as_ref(), LONGEST_NAME), from }
     }
@@ -65,12 +65,12 @@ impl fmt::Display for By {
     }
 }
 
-/// What was done.
+/// Type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Deed {
-    /// A request was granted.
+    /// A request was approved.
     Approved,
     /// A request was denied.
     Denied,
@@ -78,15 +78,15 @@ pub enum Deed {
     BreakerForcedOpen,
     /// A breaker was reset.
     BreakerReset,
-    /// A tool was forgiven.
+    /// Trust in a tool was restored.
     TrustReset,
     /// A tool may earn its trust back.
     RecoveryApproved,
-    /// A conversation was set free.
+    /// The loop guard of a session was reset.
     GuardReset,
-    /// Records were forgotten.
+    /// Records were deleted.
     Flushed,
-    /// An unknown outcome was settled.
+    /// An unknown outcome was resolved.
     Resolved,
     /// Modes were switched.
     Switched,
@@ -94,34 +94,34 @@ pub enum Deed {
     LossAccepted,
 }
 
-/// One change by hand, as it is remembered.
+/// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEntry {
-    /// The format; readers leave out a newer one.
+    /// Format version. Readers skip a newer one.
     pub format: u32,
-    /// When.
+    /// Time of the change.
     #[serde(rename = "atMs")]
     pub at: Timestamp,
-    /// Who.
+    /// Author.
     pub by: By,
-    /// What.
+    /// Type of the change.
     pub deed: Deed,
-    /// Whose data it is.
+    /// Tenant whose data was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// On what: a tool, a breaker, a conversation, a request, the fingerprint of a key.
+    /// Subject: a tool, a breaker, a session, a request, or the fingerprint of a key.
     pub on: String,
-    /// How it was, where that is short.
+    /// State before the change, if it is short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// How it is now.
+    /// State after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
-/// A change by hand that has just been made.
+/// A change that has just been made, to be recorded.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "as in the entry that is made of it")]
 pub struct Done<'a> {
@@ -132,29 +132,29 @@ pub struct Done<'a> {
     pub after: Option<String>,
 }
 
-/// Which entries of the audit to read; the newest come first.
+/// Filter for entries of the audit log. The newest come first.
 #[derive(Clone, Debug)]
 pub struct AuditPage {
-    /// Whose.
+    /// Tenants.
     pub tenants: Tenants,
-    /// Not older than this.
+    /// Earliest time.
     pub since: Timestamp,
-    /// By whom: the name alone.
+    /// Name of the author.
     pub by: Option<String>,
-    /// What.
+    /// Type of the change.
     pub deed: Option<Deed>,
-    /// Behind this place: where the page before ended.
+    /// Position after which to continue: the end of the previous page.
     pub behind: Option<Position>,
-    /// The most entries.
+    /// Maximum number of entries.
     pub limit: usize,
 }
 
-/// Whose data.
+/// Filter for tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tenants {
-    /// Everybody's: for those who run it.
+    /// All data, for operators of the whole installation.
     All,
-    /// That of one tenant; or what belongs to none.
+    /// Data of one tenant, or data without a tenant.
     One(Option<TenantId>),
 }
 
@@ -165,7 +165,7 @@ impl Default for AuditPage {
 }
 
 impl Engine {
-    /// What people changed by hand, the newest first.
+    /// Returns the entries of the audit log, newest first.
     pub async fn audit(&self, page: &AuditPage) -> Result<Part<AuditEntry>, StoreError> {
         let query = Query {
             subject: page.by.as_deref().map(Into::into),
@@ -185,14 +185,14 @@ impl Engine {
         look_through(&*self.inner.store, &query, usize::MAX, wanted).await
     }
 
-    /// Remembers a change by hand that a surface made itself, such as a switch that was turned.
+    /// Records a change that a surface made itself, such as a switch of modes.
     pub async fn audited(&self, by: &By, done: Done<'_>) {
         self.inner.audited(by, done).await;
     }
 }
 
 impl Inner {
-    /// Remembers a change by hand, as well as it can.
+    /// Records a change. A failure is logged.
     pub(crate) async fn audited(&self, by: &By, done: Done<'_>) {
         let shown = |text: String| redact::excerpt(&text, LONGEST_TEXT);
         let entry = AuditEntry {
@@ -231,16 +231,16 @@ impl Inner {
                 deed = ?entry.deed,
                 on = entry.on,
                 why,
-                "a change by hand was made and could not be written to the audit"
+                "a change by an operator was made but could not be written to the audit log"
             );
         }
     }
 }
 
 const FORMAT: u32 = 1;
-/// How much of the audit is kept.
+/// Size of the audit log.
 const KEEP: Keep = Keep { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
-/// How long a change by hand waits for its entry.
+/// Maximum time that a change waits for its entry.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_NAME: usize = 128;
 const LONGEST_TEXT: usize = 512;

@@ -1,4 +1,4 @@
-//! Breakers for people: how they stand, and the hand that opens or resets one.
+//! Circuit breakers for operators: views, and changes that open or reset one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,12 +17,12 @@ use crate::engine::{Engine, Inner};
 use crate::persist::Marked;
 use crate::telling::Outside;
 
-/// Names a breaker of a tenant. As text it can stand in a URL as it is.
+/// The key of a circuit breaker of a tenant. Its text form can stand in a URL unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerKey {
-    /// That of a tool.
+    /// The breaker of a tool.
     Tool(ToolRef),
-    /// The coarser one of what several tools depend on: a host, a server, or `*` for everything.
+    /// The breaker of a dependency of several tools: a host, a server, or `*` for everything.
     Dependency(Arc<str>),
 }
 
@@ -31,14 +31,14 @@ macro_rules! name_pattern {
     () => {
         concat!(
             "([-0-9A-Za-z_.~*]",
-            // Of one byte, without those that are plain.
+            // One byte, without the plain characters.
             "|=(2[0-9BCF]|3[A-F]|40|5[B-E]|60|7[BCD])",
-            // Of two bytes; below C2 A0 are control characters.
+            // Two bytes. Below C2 A0 are control characters.
             "|=C2=[AB][0-9A-F]|=(C[3-9A-F]|D[0-9A-F])=[89AB][0-9A-F]",
-            // Of three bytes, without surrogates.
+            // Three bytes, without surrogates.
             "|=E0=[AB][0-9A-F]=[89AB][0-9A-F]|=ED=[89][0-9A-F]=[89AB][0-9A-F]",
             "|=E[1-9A-CEF](=[89AB][0-9A-F]){2}",
-            // Of four bytes, up to U+10FFFF.
+            // Four bytes, up to U+10FFFF.
             "|=F0=[9AB][0-9A-F](=[89AB][0-9A-F]){2}|=F4=8[0-9A-F](=[89AB][0-9A-F]){2}",
             "|=F[123](=[89AB][0-9A-F]){3}",
             "){1,256}"
@@ -46,21 +46,21 @@ macro_rules! name_pattern {
     };
 }
 
-/// Why a text names no breaker.
+/// A text that is not a valid breaker key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidBreakerKey;
 
 impl fmt::Display for InvalidBreakerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "a breaker is named as tool:SERVER:TOOL or dependency:NAME, as the list of breakers has it",
+            "not a valid breaker key: use tool:SERVER:TOOL or dependency:NAME, as in the list of breakers",
         )
     }
 }
 
 impl std::error::Error for InvalidBreakerKey {}
 
-/// Bytes that URLs may change are written as `=` and two digits, so that no decoding on the way changes the name.
+/// Bytes that URLs may change are written as `=` and two digits, so that URL decoding does not change the name.
 impl fmt::Display for BreakerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -79,8 +79,8 @@ impl fmt::Display for BreakerKey {
 }
 
 impl BreakerKey {
-    /// What every such name looks like, and nothing else does: names of 1 to 256 characters, each plain, or as the bytes of its
-    /// UTF-8 where it is neither plain nor a control character.
+    /// Regular expression that matches exactly the valid keys: names of 1 to 256 characters, each plain, or as the
+    /// bytes of its UTF-8 if it is neither plain nor a control character.
     pub const PATTERN: &str =
         concat!("^(tool:", name_pattern!(), ":", name_pattern!(), "|dependency:", name_pattern!(), ")$");
 }
@@ -102,7 +102,7 @@ impl FromStr for BreakerKey {
             }
             _ => return Err(InvalidBreakerKey),
         };
-        // One name each, so that two texts are never the same breaker.
+        // Keys have one text form each, so that two texts are never the same breaker.
         if key.to_string() == text { Ok(key) } else { Err(InvalidBreakerKey) }
     }
 }
@@ -150,23 +150,23 @@ fn unescape(text: &str) -> Result<String, InvalidBreakerKey> {
     String::from_utf8(plain).map_err(|_| InvalidBreakerKey)
 }
 
-/// A breaker as people see it.
+/// A circuit breaker for views.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BreakerView {
-    /// Its name, for steering it.
+    /// Its key, for changes.
     pub key: BreakerKey,
-    /// What it is about.
+    /// The tool or dependency that it protects.
     pub about: BreakerAbout,
-    /// Whether it is obeyed.
+    /// Mode: off, shadow or enforce.
     pub mode: Mode,
-    /// How it stands.
+    /// Its state.
     #[serde(flatten)]
     pub view: View,
 }
 
-/// What a breaker is about.
+/// The subject of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -178,56 +178,56 @@ pub enum BreakerAbout {
         /// Its name.
         tool: ToolName,
     },
-    /// What several tools depend on.
+    /// A dependency of several tools.
     Dependency {
-        /// Its name; `*` is everything.
+        /// Its name. `*` is everything.
         name: Arc<str>,
     },
 }
 
-/// What a person wants of a breaker.
+/// A change of a circuit breaker by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steer {
-    /// Refuse every call.
+    /// Force it open: refuse every call.
     Open {
-        /// Until then one call is let through to find out; without it until it is reset.
+        /// Time after which one call is let through as a probe. Without it, the breaker stays open until it is reset.
         until: Option<Timestamp>,
     },
-    /// Let calls through, and forget what was counted.
+    /// Close it, and clear its counts.
     Reset,
 }
 
-/// What became of that.
+/// Result of a change of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Steered {
-    /// How it stands now.
+    /// The breaker after the change.
     pub breaker: BreakerView,
-    /// How it stood before.
+    /// Its state before the change.
     pub before: State,
-    /// The change, if it changed its state.
+    /// The transition, if its state changed.
     pub change: Option<Transition>,
-    /// Whether anything was known of it before. Nothing may mean that its name is mistyped, or that it was never called.
+    /// True if the breaker was known before. If not, its name may be mistyped, or the tool was never called.
     pub known: bool,
-    /// Whether others know.
+    /// Processes that the change applies to.
     pub reach: Reach,
 }
 
-/// Who knows of a change.
+/// Processes that a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// It is stored: all who share the store obey.
+    /// The change is stored and applies to all processes that share the store.
     Everywhere,
-    /// The store failed. This process obeys; the others will when it is back.
+    /// The store failed. The change applies to this process, and to the others when the store recovers.
     OnlyHere,
 }
 
 impl Engine {
-    /// The breakers of a tenant, those of tools first. What is stored is taken over before, so that those are among them
-    /// that this process has forgotten or never used.
+    /// Returns the breakers of a tenant, those of tools first. The stored ones are loaded before, so that the list
+    /// includes breakers that this process has removed or never used.
     pub async fn breakers(&self, tenant: Option<&TenantId>) -> Vec<BreakerView> {
         let inner = &self.inner;
         inner.load_kind(DocumentKind::Breaker).await;
@@ -235,7 +235,7 @@ impl Engine {
         let tools = inner.machines.tools.all().into_iter().filter(|(key, _)| key.tenant == tenant);
         let tools = tools.map(|(key, _)| BreakerKey::Tool(key.tool));
         let dependencies = inner.machines.dependencies.all().into_iter();
-        // Every server has a place where its retries are counted; its breaker is used where callers ask for it.
+        // Every server has an entry for its retry budget. Its breaker is listed only if callers use it.
         let used = dependencies.filter(|(key, cell)| {
             let breaker = cell.breaker.lock();
             key.tenant == tenant && (breaker.epoch() > 0 || breaker.counts() != Counts::default())
@@ -244,8 +244,8 @@ impl Engine {
         tools.chain(dependencies).map(|key| inner.breaker_view(&tenant, key)).collect()
     }
 
-    /// Opens or resets a breaker by hand, also for other processes that share the store and for those that come later.
-    /// What is stored is taken over first; attempts that are under way count for it no more. For operators.
+    /// Opens or resets a breaker, also for other processes that share the store and for later ones. The stored state is
+    /// loaded first. Attempts in flight no longer count for it. For operators.
     pub async fn steer_breaker(
         &self,
         tenant: Option<&TenantId>,
@@ -336,7 +336,7 @@ impl Inner {
         BreakerView { key, about, mode: policy.modes.breaker, view }
     }
 
-    /// The policy by which the last call was judged; without one, that of a call of which nothing else is known.
+    /// Returns the policy of the last call. Without one, returns that of a call with no further details.
     fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<Policy> {
         match key {
             BreakerKey::Tool(tool) => self.policy_of_tool(tenant, tool),

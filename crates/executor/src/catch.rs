@@ -1,4 +1,4 @@
-//! A future whose panic is a value.
+//! A future that returns a panic as a value.
 
 use std::any::Any;
 use std::future::Future;
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Somebody else's future. After it has panicked it must not be polled again.
+/// A future of user code whose panic becomes a value. After a panic it must not be polled again.
 pub(crate) struct Caught<F>(pub(crate) F);
 
 impl<F: Future + Unpin> Future for Caught<F> {

@@ -1,10 +1,10 @@
-//! What is said to a call from outside while it is under way.
+//! Signals to a call in flight.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 
-/// The ear of one call. Signals do not queue: each is either raised or not.
+/// The signals of one call. They do not queue: each is either raised or not.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     raised: AtomicU8,
@@ -13,20 +13,20 @@ pub(crate) struct Control {
     shown: Notify,
 }
 
-/// Something that was said.
+/// A signal to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// The caller withdraws the call.
+    /// The caller cancels the call.
     Cancel,
-    /// The caller is gone.
+    /// The caller has disconnected.
     Gone,
-    /// The attempt shows a sign of life.
+    /// The attempt signals progress.
     Progress,
-    /// The last of those who waited for the same run has withdrawn its call.
+    /// The last follower of the same run has cancelled its call.
     Alone,
 }
 
-/// What is said to the attempts of one call: from which of them on an answer is still wanted. They are numbered from 1.
+/// Cancellation of the attempts of one call: all attempts up to a number. They are numbered from 1.
 #[derive(Debug, Default)]
 pub(crate) struct Unwanted {
     last: AtomicU32,
@@ -34,7 +34,7 @@ pub(crate) struct Unwanted {
 }
 
 impl Unwanted {
-    /// Nobody wants the answer of this attempt any more, nor that of one before it.
+    /// Cancels this attempt and all before it.
     pub(crate) fn cancel(&self, attempt: u32) {
         self.last.fetch_max(attempt, Ordering::AcqRel);
         self.changed.notify_waiters();
@@ -79,8 +79,8 @@ impl Control {
         self.raise(PROGRESS);
     }
 
-    /// How many signs of life were shown, once there are others than so many. For whoever passes them on; the call itself
-    /// [hears](Self::heard) them.
+    /// Waits until the number of progress signals differs from `seen`, and returns it. For surfaces that pass them on;
+    /// the call itself waits for [signals](Self::heard).
     pub(crate) async fn signs(&self, seen: u32) -> u32 {
         loop {
             let shown = self.shown.notified();
@@ -92,7 +92,7 @@ impl Control {
         }
     }
 
-    /// Waits for the next signal and lowers it. A cancel counts before everything else.
+    /// Waits for the next signal and lowers it. A cancellation takes precedence over the others.
     pub(crate) async fn heard(&self) -> Signal {
         loop {
             let changed = self.changed.notified();
@@ -103,7 +103,7 @@ impl Control {
         }
     }
 
-    /// Whether the caller has gone or has withdrawn the call, without waiting for it.
+    /// Returns the signal if the caller has disconnected or cancelled, without waiting.
     pub(crate) fn left(&self) -> Option<Signal> {
         let raised = self.raised.load(Ordering::Acquire);
         if raised & (CANCEL | GONE) != 0 { self.take() } else { None }

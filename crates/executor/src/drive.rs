@@ -1,9 +1,9 @@
-//! One call on its way: the steps of the core's machine, carried out.
+//! The driver of one call: performs the steps of the core's call machine.
 //!
-//! The machine decides; this file acts, one step at a time, and tells the machine what came of it. Store operations
-//! are awaited to their end before anything else is heard, so that the machine never gets an answer to a step that
-//! it has left. While something longer goes on (an attempt, a wait, a person who thinks) the caller's signals, the
-//! machine's timer and the renewal of the lease are heard beside it.
+//! The machine decides. This file acts, one step at a time, and reports the result to the machine. Store operations are
+//! awaited to their end before any other event is handled, so that the machine never gets the result of a step that it
+//! has left. During longer activities (an attempt, a wait, a pending approval) the driver also handles the caller's
+//! signals, the machine's timer and the renewal of the lease.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,10 +41,10 @@ use crate::shelf::Shelf;
 use crate::telling::Listener;
 use crate::tool::{Answer, AnyTool, Attempt, Ending, NotDone, Running, ToolFault};
 
-/// How long an attempt that is ended has to say something after it was told.
+/// Time that an attempt has to return a result after it was cancelled.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// One call on its way.
+/// The driver of one call.
 pub(crate) struct Drive {
     pub(crate) inner: Arc<Inner>,
     pub(crate) envelope: Arc<CallEnvelope>,
@@ -54,32 +54,32 @@ pub(crate) struct Drive {
     pub(crate) tool: Arc<dyn AnyTool>,
     pub(crate) desk: Arc<Desk>,
     asker: Option<Arc<dyn Asker>>,
-    /// Who hears of this call alone.
+    /// The listener for this call alone.
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) notices: Vec<Notice>,
-    /// Everything that the machine was told, for whoever replays it one day.
+    /// All events that were fed to the machine, for a later replay.
     pub(crate) trail: Trail,
     pub(crate) surface: OfSurface,
     going: Going,
-    /// The end of an attempt whose outcome is unknown, where it can be seen.
+    /// The future that ends an attempt with an unknown outcome, if its end is visible.
     ending: Option<Ending>,
     is_settling: bool,
     entered: Option<(Key, Entered)>,
     renewal: Renewal,
-    /// Its run, if what it answers could not be saved.
+    /// Owner of the run, if its result could not be saved.
     unsaved: Option<Owner>,
     pub(crate) stopped: bool,
-    /// Its outcome was unknown at some time. People are told of that if it still is when the call is over.
+    /// Notice of an unknown outcome. Operators are notified if the outcome is still unknown at the end of the call.
     unnotified: Option<Notice>,
-    /// Its place in the order of things.
+    /// Sequence number of the call's arrival.
     pub(crate) received: u64,
-    /// The runs of unknown outcome that this call looks into, should it be a read that succeeds.
+    /// Runs with an unknown outcome that this call verifies, if it is a read that succeeds.
     looks_into: Vec<Owner>,
-    /// Where the tool is found that verifies whether it took effect; used once.
+    /// Registry with the tool that verifies if this call took effect. Used once.
     pub(crate) shelf: Option<Arc<dyn Shelf>>,
 }
 
-/// What goes on while the machine waits.
+/// The activity that the machine waits for.
 enum Going {
     Nothing,
     Attempt { running: Running, number: u32, started: Timestamp },
@@ -87,17 +87,17 @@ enum Going {
     Asking { id: ParkedId, ask: Box<Ask>, caller: Option<Asking> },
 }
 
-/// The lease of the claim, kept alive.
+/// State of the lease renewal.
 enum Renewal {
-    /// There is none to keep.
+    /// There is no lease to renew.
     None,
-    /// Due at this moment.
+    /// The renewal is due at this time.
     Due(Timestamp),
-    /// Under way.
+    /// The renewal is in flight.
     Asked(Pin<Box<dyn Future<Output = Result<Renewed, StoreError>> + Send>>),
 }
 
-/// What a renewal came to.
+/// Result of a renewal.
 struct Renewed {
     owner: Owner,
     sent: Timestamp,
@@ -145,7 +145,7 @@ impl Drive {
         }
     }
 
-    /// A read of the same conversation at the same server shows whether a call had its effect of which that is not known.
+    /// Notes a read-only call that can show if earlier calls of this session at the same server took effect.
     pub(crate) fn note_read(&mut self) {
         let (request, policy) = (self.call.request(), self.call.policy());
         if policy.class == ToolClass::ReadOnly {
@@ -154,14 +154,14 @@ impl Drive {
         }
     }
 
-    /// Asks the store; once more where an answer was to be given again because nobody had received it, and somebody has by
-    /// now: then this is a new call.
+    /// Claims the key in the store. If the store replays a response that is not known to be delivered, and the delivery
+    /// is confirmed meanwhile, it claims once more: then this is a new call.
     async fn claim(&mut self, claim: &Claim) -> Result<ClaimVerdict, StoreError> {
         let session = SessionId::of(self.call.request());
         let known = self.inner.known_to(claim, &session, self.received);
         let verdict = self.store.claim(claim, &known).await?;
         let ClaimVerdict::Replay(replay) = &verdict else { return Ok(verdict) };
-        // The answer may have been handed over while the store was asked.
+        // The response may have been handed over during the store operation.
         let known = self.inner.known_to(claim, &session, self.received);
         let is_in_doubt =
             replay.reason == ReplayReason::Undelivered && !known.overlapped.contains(&replay.receipt.owner);
@@ -172,8 +172,8 @@ impl Drive {
         Ok(verdict)
     }
 
-    /// Carries out the steps until the call is over, and says how it ended. The call stays where it is while it
-    /// does: a call that was moved into its own future would be in there twice.
+    /// Performs the steps until the call ends, and returns its result. It borrows the driver instead of taking it: a
+    /// call that was moved into its own future would be stored in it twice.
     pub(crate) async fn run(&mut self, first: Step) -> Box<CallResult> {
         let mut step = first;
         loop {
@@ -192,7 +192,7 @@ impl Drive {
                     let run = self.inner.runs.follow(key);
                     let changed: Pin<Box<dyn Future<Output = Wake> + Send>> = match run {
                         Some(run) => Box::pin(over(run, None)),
-                        // The machine's timer says when to look.
+                        // The machine's timer wakes the call.
                         None => Box::pin(std::future::pending()),
                     };
                     self.going = Going::Following { key, changed };
@@ -293,7 +293,7 @@ impl Drive {
         }
     }
 
-    /// Tells the machine what happened; what it says is what to do next.
+    /// Feeds an event to the machine and returns the next step.
     fn feed(&mut self, event: Event) -> Step {
         let now = self.inner.clock.now();
         let what = What::of(&event);
@@ -305,14 +305,14 @@ impl Drive {
         self.see_claim(now);
         self.see_end();
         step.unwrap_or_else(|misuse| {
-            // A mistake of this file: the call goes on waiting, and somebody has to hear of it.
+            // A bug in this file: the call keeps waiting, and the log reports it.
             tracing::error!(event = "engine.misuse", %misuse);
             debug_assert!(false, "{misuse}");
             Step::Stay
         })
     }
 
-    /// Whether the call holds a claim now, or another one than before.
+    /// Registers the run and schedules the lease renewal when the call holds a claim for the first time, or a new one.
     fn see_claim(&mut self, now: Timestamp) {
         let held = self.call.record().map(|record| record.key);
         match (held, &self.entered) {
@@ -327,7 +327,8 @@ impl Drive {
         }
     }
 
-    /// Whether the end of the attempt is to be brought about, and that its outcome is unknown is to be told.
+    /// Starts to end the attempt if the machine waits for its end, and wakes followers when its outcome becomes
+    /// unknown.
     fn see_end(&mut self) {
         if self.call.awaits_end() {
             let settling = self.call.policy().settling;
@@ -344,9 +345,9 @@ impl Drive {
         }
     }
 
-    // ---- while something goes on ----
+    // ---- waiting ----
 
-    /// Waits for the next thing that the machine has to hear of.
+    /// Waits for the next event for the machine.
     async fn wait(&mut self) -> Event {
         if self.stopped {
             if self.call.is_settling() {
@@ -395,7 +396,7 @@ impl Drive {
                     self.withdraw();
                     return Event::Cancelled(self.others());
                 }
-                // A caller that waits has not left, whoever else has.
+                // A caller with a response does not count as gone, even if all others have left.
                 Heard::Signal(Signal::Alone) if self.desk.is_given() => {
                     return Event::Cancelled(self.others());
                 }
@@ -420,8 +421,9 @@ impl Drive {
         }
     }
 
-    /// An attempt would follow this, and nobody hears the caller before it is under way. Whoever has left by now has not asked
-    /// for it.
+    /// Returns the event, or the caller's cancellation or disconnect if there is one. An attempt would follow this
+    /// event, and signals are not read again before it has started. A caller that has left by now must not cause an
+    /// attempt.
     fn unless_left(&self, event: Event) -> Event {
         match self.desk.control.left() {
             Some(Signal::Cancel) => Event::Cancelled(self.others()),
@@ -430,7 +432,7 @@ impl Drive {
         }
     }
 
-    /// The caller withdraws the call. Whoever runs what it waited for may be alone now.
+    /// Stops following a run because the caller cancelled. The leader of that run may be the only one left now.
     fn withdraw(&mut self) {
         if let Going::Following { key, .. } = &self.going {
             let key = *key;
@@ -496,7 +498,7 @@ impl Drive {
         })
     }
 
-    /// Tells the attempt that nobody wants its answer any more.
+    /// Signals to the attempt that its result is no longer wanted.
     fn cancel_attempt(&self) {
         if let Going::Attempt { number, .. } = self.going {
             self.desk.unwanted.cancel(number);
@@ -514,13 +516,13 @@ impl Drive {
         self.end_attempt(Fault::new(Source::Timeout { after }, why)).await
     }
 
-    /// The engine stops, and this attempt with it: what became of it nobody will know.
+    /// Ends the attempt because the engine stops. Its outcome stays unknown.
     async fn lost(&mut self) -> Event {
         let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
         self.end_attempt(Fault::new(source, "the engine was shut down while the tool was at work")).await
     }
 
-    /// Ends the attempt. It is told first, and what it says then still counts.
+    /// Ends the attempt. It is signalled first, and a result that it returns within the grace period still counts.
     async fn end_attempt(&mut self, silent: Fault) -> Event {
         self.cancel_attempt();
         let Going::Attempt { running, .. } = &mut self.going else {
@@ -534,12 +536,12 @@ impl Drive {
         self.ran(answer).await
     }
 
-    // ---- others ----
+    // ---- other calls, approvals, trust ----
 
-    /// Waits for somebody else's run: in this process without asking the store.
+    /// Waits for the run of another call. A run of this process is followed without the store.
     fn follow(&self, key: Key) -> Pin<Box<dyn Future<Output = Wake> + Send>> {
         match self.inner.runs.follow(key) {
-            // That its outcome is unknown may have been recorded since the store was asked.
+            // Its outcome may have been recorded as unknown since the store operation.
             Some(run) => Box::pin(over(run, Some(0))),
             None => {
                 let store = self.store.clone();
@@ -551,7 +553,8 @@ impl Drive {
         }
     }
 
-    /// Whoever wants to probe writes it down first; who finds another one there has its breaker changed by that.
+    /// Writes the probe of a half-open circuit breaker to the store before it starts. If another process has a probe,
+    /// the write changes the breaker here.
     fn share_probe(
         &self,
         scope: BreakerScope,
@@ -566,7 +569,7 @@ impl Drive {
         }
     }
 
-    /// Puts the call before a person.
+    /// Requests approval for the call.
     async fn ask(&mut self, ask: Box<Ask>) {
         let shown = crate::keep::shown(&self.envelope);
         let now = self.inner.clock.now();
@@ -577,7 +580,7 @@ impl Drive {
         let id = asked.await.id;
         let request = self.call.request();
         self.inner.tell_asked(&request.tenant, id, Some(&request.id), self.call.policy().trust.notify);
-        // What only an operator may allow, nobody else is asked for.
+        // Requests that only an operator may approve are not sent to the client.
         let caller = match (&self.asker, self.parked(id)) {
             (Some(asker), Some(parked)) if !ask.operator_only => Some(asker.ask(id, parked)),
             (Some(_) | None, Some(_) | None) => None,
@@ -585,7 +588,7 @@ impl Drive {
         self.going = Going::Asking { id, ask, caller };
     }
 
-    /// The request as it is known here.
+    /// Returns the pending request from the copy in this process.
     fn parked(&self, id: ParkedId) -> Option<Parked> {
         let tenant = self.inner.machines.tenants.get(&self.call.request().tenant);
         let judged = tenant.judged.lock();
@@ -593,8 +596,8 @@ impl Drive {
         parked.find(|(other, _)| *other == id).map(|(_, parked)| parked.clone())
     }
 
-    /// The person at the caller's end has answered. Whether that settles it is seen by the next look: somebody else may
-    /// have been faster, and a tool that was blocked meanwhile is not theirs to allow.
+    /// Records the decision of the user at the client. The next check of the request shows if it counts: another
+    /// decision may have been faster, and a tool that was blocked meanwhile cannot be allowed by a client.
     async fn decided(&mut self, id: ParkedId, decision: Decision) {
         let now = self.inner.clock.now();
         let recovers = self.parked(id).and_then(|parked| parked.prompt.domain);
@@ -608,7 +611,8 @@ impl Drive {
         }
     }
 
-    /// The person at the caller's end lets what asks earn its trust back: this host, or the tool.
+    /// Starts the recovery of trust after the user at the client approved it: for the host if one is named, else the
+    /// tool.
     async fn recover(&mut self, domain: Option<Domain>) {
         let request = self.call.request();
         let target = domain.as_ref().map_or(Target::Tool(&request.tool), Target::Domain);
@@ -642,7 +646,7 @@ impl Drive {
         Event::Renewed { owner, sent, verdict }
     }
 
-    /// A renewal that is under way is waited for: it must not be overtaken by what follows it.
+    /// Waits for a renewal in flight, so that the next store operation does not overtake it.
     async fn finish_renewal(&mut self) {
         if let Renewal::Asked(renewal) = &mut self.renewal {
             if let Err(error) = renewal.await {
@@ -660,7 +664,7 @@ impl Drive {
         self.desk.answer(&result, self.call.request(), limit, &self.store, &self.inner.deliveries, at);
     }
 
-    /// Tells those who hear of it before the caller does.
+    /// Informs operators, followers and hooks of the end of the call before its caller gets the response.
     async fn ended(&mut self, result: &CallResult) {
         self.tell();
         if let Some(unknown) = self.unnotified.take()
@@ -680,7 +684,7 @@ impl Drive {
         }
     }
 
-    /// Gives the answer to whoever waits for it.
+    /// Records the end of the call and sends the response to its caller.
     pub(crate) fn finish(self, result: &CallResult) {
         self.inner.note_trip(&self.envelope, &self.call, result);
         self.inner.note_end(&self.cells, &self.call, result);
@@ -718,7 +722,7 @@ impl Drive {
     }
 }
 
-/// Something that was heard while the machine waited.
+/// Something that ended a wait of the driver.
 enum Heard {
     Ended(Ended),
     Signal(Signal),
@@ -728,12 +732,12 @@ enum Heard {
     Time,
 }
 
-/// What went on has ended.
+/// Result of an activity.
 enum Ended {
     Ran(Answer),
     Woke(Wake),
     Answered(Approval),
-    /// The person at the caller's end has decided.
+    /// The user at the client has decided.
     Asked(ParkedId, Decision),
 }
 
@@ -779,7 +783,7 @@ impl Going {
     }
 }
 
-/// What a person is asked for.
+/// Returns the description of the call that approvals are matched against.
 fn wanted(call: &Call, answers: Answers) -> Wanted<'_> {
     let request = call.request();
     Wanted {
@@ -791,7 +795,7 @@ fn wanted(call: &Call, answers: Answers) -> Wanted<'_> {
     }
 }
 
-/// Whose answer counts.
+/// Source of the decisions that count.
 #[derive(Clone, Copy)]
 enum Answers {
     Anyone,
@@ -804,7 +808,7 @@ impl Answers {
     }
 }
 
-/// Waits until something changes about a run; `seen` is how often that is known to have happened.
+/// Waits until a run changes. `seen` is the number of changes that are known already.
 async fn over(mut run: watch::Receiver<followers::Run>, mut seen: Option<u32>) -> Wake {
     loop {
         match &*run.borrow_and_update() {

@@ -1,4 +1,4 @@
-//! The way in.
+//! The entry point of the crate: calls, options, shutdown and the builder.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -60,19 +60,20 @@ use crate::trust_file::{TrustFile, TrustKept};
 use crate::turns::{self, Turning};
 use crate::verification::{Told, Verifications};
 
-/// Makes calls safe to make. Cheap to clone; all clones are one engine.
+/// Runs calls with deduplication, retries, circuit breakers, approvals and the other mechanisms of Steadfast.
+/// Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
-    /// Ends the engine's own tasks with the last clone.
+    /// Ends the engine's own tasks when the last clone is dropped.
     _life: Arc<DropGuard>,
 }
 
-/// What an engine is made of.
+/// The state that all clones of an engine share.
 pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) store: Arc<dyn Store>,
-    /// Where calls that change nothing are remembered: losing them costs a run and no more.
+    /// The store for read-only calls. Losing its records costs one more run and nothing else.
     pub(crate) local: Arc<dyn Store>,
     pub(crate) policies: Box<dyn Policies>,
     pub(crate) machines: Machines,
@@ -83,8 +84,8 @@ pub(crate) struct Inner {
     pub(crate) verifications: Verifications,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
-    /// Turns that nobody runs any more and that are being given back, lists of tools that are being written, and open records
-    /// that are being judged.
+    /// Background tasks that a shutdown waits for: turns that are released because their runner is gone, writes of tool
+    /// lists, and checks of open records.
     pub(crate) giving_back: TaskTracker,
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
@@ -100,75 +101,76 @@ pub(crate) struct Inner {
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
-    /// Whether what was stored before this process has been taken over.
+    /// True once the state that was stored before this process started has been loaded.
     pub(crate) is_loaded: AtomicBool,
     pub(crate) process: Process,
-    /// Names this engine, in the ids of its runs and in its history.
+    /// Name of this engine in the ids of its runs and in its history.
     pub(crate) tag: Arc<str>,
-    /// Numbers everything that the machines of calls are told, in the order in which they are.
+    /// Sequence number of all events that are fed to call machines, in their order.
     pub(crate) told: AtomicU64,
     seed: u64,
 }
 
-/// What a caller gets.
+/// The response to a call, with what the surface needs to deliver it.
 #[derive(Clone, Debug)]
 pub struct Called {
-    /// The answer.
+    /// The result.
     pub result: ResultEnvelope,
-    /// For marking the answer as [delivered](Engine::delivered), where that matters.
+    /// Handle for marking the response as [delivered](Engine::delivered), where that matters.
     pub arrival: Option<Arrival>,
-    /// What the guard has to say to the model beside the tool's own words, one paragraph each. It is part of the
-    /// result's error text as well; for surfaces that pass the tool's words on as they came.
+    /// Remarks of the loop guard for the model, one paragraph each. The error text of the result contains them too.
+    /// They are for surfaces that pass the tool's own output on unchanged.
     pub remarks: Vec<Cow<'static, str>>,
-    /// The most bytes of text that the caller is to be given of the output, where there is a limit. The output stands here
-    /// whole: a surface that keeps the rest for its caller shortens it.
+    /// Maximum bytes of output text to give to the caller, if limited. The output here is complete: a surface that
+    /// stores the rest for its caller shortens it.
     pub text_limit: Option<usize>,
 }
 
-/// What the surface knows about a call that its envelope does not say.
+/// Facts about a call that the surface knows and the envelope does not contain.
 #[derive(Clone, Debug)]
 pub struct CallOptions {
-    /// Whether somebody can be asked while the call waits.
+    /// Possibility to request approval while the call waits.
     pub channel: Channel,
-    /// Who puts a question to the person at the caller's end, where the surface can. Operators are asked beside it.
+    /// Interface to the user at the client, for surfaces that can ask one. Operators are asked as well.
     pub asker: Option<Arc<dyn Asker>>,
-    /// What is known about the tool beside its name.
+    /// Details of the tool beyond its name.
     pub tool: Option<Arc<ToolInfo>>,
-    /// What becomes of equal calls for which nobody gave a key. A surface that joins them has to tell which answers
-    /// were [delivered](Engine::delivered): until then an answer is given again.
+    /// Handling of equal calls without an idempotency key. A surface that joins them must report which responses were
+    /// [delivered](Engine::delivered): until then a response is replayed.
     pub equal_calls: EqualCalls,
-    /// The client's id of this dispatch, if it has one. A resend of it gets the same answer; it counts where nobody
-    /// gave a key.
+    /// The client's id of this dispatch, if it has one. A resend of the same dispatch gets the same response. Used only
+    /// if there is no idempotency key.
     pub call_id: Option<CallId>,
-    /// Whose keys those are that callers give.
+    /// Scope of the idempotency keys that callers give.
     pub keys_of: KeysOf,
-    /// How long the caller is known to wait.
+    /// Time for which the caller is known to wait.
     pub waits: Waits,
-    /// What the client brings back to a call that asked for input, so that this round is another call than the first;
-    /// see [`continuation_digest`](steadfast_core::key::continuation_digest).
+    /// Digest of the input that the client brings back to a call that asked for it, so that this round is a different
+    /// call from the first. See [`continuation_digest`](steadfast_core::key::continuation_digest).
     pub continuation: Option<Digest>,
-    /// The trace that the call belongs to, where its host names no turn and traces may be turns: one that two calls of a
-    /// conversation share is.
+    /// The trace that the call belongs to, for hosts that name no turn and may use traces as turns. A trace counts as a
+    /// turn if two calls of a conversation share it.
     pub trace: Option<TurnId>,
-    /// Somebody who hears of this call alone. It must be quick, and it must not panic.
+    /// A listener for this call alone. It must be quick and must not panic.
     pub listener: Option<Arc<dyn Listener>>,
-    /// Whether the call belongs to a turn that may be submitted again.
+    /// Membership of the call in a turn that may be submitted again.
     pub in_turn: InTurn,
-    /// From when on no attempt starts. One that runs then is left alone.
+    /// Time after which no attempt starts. An attempt that already runs continues.
     pub start_by: Option<Timestamp>,
-    /// Read-only tools of the same server, by which a caller can find out whether a call had its effect.
+    /// Read-only tools of the same server, by which a caller can find out if a call took effect.
     pub reads: Arc<[Box<str>]>,
-    /// Where the tool is found that verifies whether a call took effect, where one is set.
+    /// Registry with the tool that verifies the effect of a call, if such a tool is configured.
     pub shelf: Option<Arc<dyn Shelf>>,
 }
 
-/// Whether a call belongs to a turn that may be submitted again.
+/// Membership of a call in a turn that may be submitted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InTurn {
-    /// It does not.
+    /// The call belongs to no such turn.
     #[default]
     Not,
-    /// It does: however it ends, that is kept where it survives this process, and its key never stands for another call.
+    /// The call belongs to such a turn. Its end is stored durably in every case, and its key never stands for another
+    /// call.
     ThatMayComeAgain,
 }
 
@@ -193,27 +195,27 @@ impl Default for CallOptions {
     }
 }
 
-/// How a shutdown went.
+/// Result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Calls that had to be ended. What they were doing is recorded as unknown, unless it may run again.
+    /// Number of calls that had to be ended. Their outcome is recorded as unknown, unless they are safe to run again.
     pub ended: usize,
-    /// Store operations that did not get through, and are lost with this process.
+    /// Number of store operations that did not complete and are lost with this process.
     pub lost: usize,
 }
 
 impl Engine {
-    /// An engine with everything at its default: the standard profile, and a memory that ends with the process.
+    /// Returns a builder with all defaults: the standard profile, and an in-memory store.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
     }
 
-    /// Reads a call. One that cannot be read is told to whoever listens, and its answer is the error.
+    /// Parses a call. A call that cannot be parsed is reported to the listeners, and the error is the response.
     pub fn read(&self, text: &[u8], unknown: UnknownFields) -> Result<CallEnvelope, EnvelopeError> {
         self.read_from(text, unknown, None)
     }
 
-    /// The same from a sender who is known, if it is: a call that does not say who makes it is theirs.
+    /// Parses a call like [`read`](Self::read). If the sender is known, it becomes the actor of a call that names none.
     pub fn read_from(
         &self,
         text: &[u8],
@@ -225,19 +227,20 @@ impl Engine {
         })
     }
 
-    /// Makes a call. The tool is run as often as it should be, and the future ends in bounded time.
+    /// Makes a call. The tool runs as often as the policy allows, and the future completes in bounded time.
     ///
-    /// Dropping the future is a disconnect: what was not started is given back, what was goes on and is recorded.
+    /// Dropping the future is a disconnect: an attempt that has not started is abandoned and its claim released. One
+    /// that has started continues, and its result is recorded.
     pub fn call(&self, envelope: CallEnvelope, tool: impl Tool) -> Calling {
         self.call_with(envelope, tool, CallOptions::default())
     }
 
-    /// The same, with what the surface knows beside the envelope.
+    /// Makes a call like [`call`](Self::call), with facts that the envelope does not contain.
     pub fn call_with(&self, envelope: CallEnvelope, tool: impl Tool, options: CallOptions) -> Calling {
         self.dispatch(Arc::new(envelope), Arc::new(tool), options, RunBy::Driver)
     }
 
-    /// The answer of this call has reached its caller. Equal calls without a key are new calls from now on.
+    /// Marks a response as delivered. From now on, equal calls without an idempotency key are new calls.
     pub fn delivered(&self, arrival: Arrival) {
         if let Some(told) = arrival.told.clone() {
             self.inner.verifications.told(told, arrival.receipt.owner.clone());
@@ -246,45 +249,46 @@ impl Engine {
         self.inner.deliveries.arrived(arrival, now);
     }
 
-    /// The policy of whatever this envelope is about, for surfaces that do more with a tool's server than to call it.
+    /// Returns the policy for an envelope, for surfaces that do more with a tool's server than call it.
     pub fn policy_of(&self, envelope: &CallEnvelope) -> Result<Arc<Policy>, EnvelopeError> {
         let params = Request::params(envelope)?;
         Ok(self.inner.policies.policy(envelope, params.root(), Annotations::default()))
     }
 
-    /// The time by which it decides.
+    /// Returns the current time of the engine's clock.
     pub fn now(&self) -> Timestamp {
         self.inner.clock.now()
     }
 
-    /// What happens to calls, as it happens. A reader that is too slow misses events and is told so.
+    /// Subscribes to the events of all calls. A reader that is too slow misses events and gets an error that says so.
     pub fn events(&self) -> broadcast::Receiver<EngineEvent> {
         self.inner.telling.stream()
     }
 
-    /// What people want to know at once. A reader that is too slow misses some and is told so.
+    /// Subscribes to the notifications for operators. A reader that is too slow misses some and gets an error that says
+    /// so.
     pub fn notifications(&self) -> broadcast::Receiver<Arc<Notification>> {
         self.inner.telling.notifications()
     }
 
-    /// The calls that are under way.
+    /// Returns the number of calls in flight.
     pub fn open_calls(&self) -> usize {
         self.inner.gate.open.load(Ordering::Acquire)
     }
 
-    /// Takes no more calls, waits for those under way, and after `limit` ends them: what may have had its effect is
-    /// recorded as unknown.
+    /// Accepts no more calls, waits for those in flight, and ends them after `limit`. Calls that may have taken effect
+    /// are recorded with an unknown outcome.
     ///
-    /// Calls whose caller was answered before are waited for like the others. They go on only where their record is open: an
-    /// answer that comes in time is saved, and what nobody knew is done after all. To end them sooner would gain nothing but
-    /// a call that somebody has to resolve by hand.
+    /// It also waits for calls whose caller already has a response. These continue only while their record is open: a
+    /// result that comes in time is saved and turns the unknown outcome into a known one. Ending them sooner would only
+    /// leave calls that an operator has to resolve.
     pub async fn shutdown(&self, limit: Duration) -> Drained {
         let inner = &self.inner;
         inner.gate.closing.store(true, Ordering::Release);
         let drained = tokio::time::timeout(limit, inner.gate.empty()).await.is_ok();
         let ended = if drained { 0 } else { self.open_calls() };
         inner.stopping.cancel();
-        // What was told to end has its last words and one store operation left.
+        // Calls that were told to end still have a last chance to report and one store operation.
         let _ = tokio::time::timeout(LAST_STEPS, inner.gate.empty()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
         inner.giving_back.close();
@@ -326,15 +330,15 @@ impl Inner {
     }
 }
 
-/// When a call came.
+/// Arrival of a call.
 #[derive(Clone, Copy)]
 struct Received {
-    /// In the order of things.
+    /// Its sequence number.
     order: u64,
     at: Timestamp,
 }
 
-/// The whole way of one call.
+/// Runs one call from its arrival to its end.
 #[expect(clippy::too_many_arguments, reason = "the parts of a call, named once")]
 async fn drive(
     inner: Arc<Inner>,
@@ -352,7 +356,7 @@ async fn drive(
     };
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
     let mut taken = inner.take_in(&envelope, &options, hook_key.as_deref(), number);
-    // Of a call that is left alone nothing is asked either.
+    // A tool is not asked to describe itself if no mechanism acts on the call.
     if let Ok((policy, _)) = &taken
         && options.tool.is_none()
         && (!policy.modes.leave_alone() || inner.acts_on_some_class(&envelope))
@@ -388,7 +392,7 @@ async fn drive(
     };
     request.computed_since = inner.pauses.before(&request, policy.modes.dedupe, || store.now());
     let seed = inner.seed_of(number);
-    // They are told after each step, and hardly any step has more.
+    // Notices are passed on after each step, and few steps have more.
     let mut notices = Vec::with_capacity(4);
     let mut trail = Trail::new();
     let (call, step) = cells.with(|shared| {
@@ -407,7 +411,7 @@ async fn drive(
     drop(place);
 }
 
-/// The schema that arguments are checked against before the tool is bothered, if they are.
+/// Returns the schema that arguments are checked against before the tool is called, if the policy asks for that.
 fn checked_against<'t>(tool: &'t ToolInfo, policy: &Policy) -> Option<Document<'t>> {
     match policy.arguments {
         ArgumentCheck::Enforce => tool.schema(),
@@ -415,7 +419,7 @@ fn checked_against<'t>(tool: &'t ToolInfo, policy: &Policy) -> Option<Document<'
     }
 }
 
-/// A call on its way. Dropping it leaves the call to the engine.
+/// A call in flight. Dropping it leaves the call to the engine.
 #[must_use = "a call that is not awaited is a disconnect"]
 pub struct Calling {
     drive: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -423,28 +427,28 @@ pub struct Calling {
 }
 
 impl Calling {
-    /// Withdraws the call. It still has to be awaited: it may have come too late.
+    /// Cancels the call. The call must still be awaited, because the cancellation may come too late.
     pub fn cancel(&self) {
         self.desk.control.cancel();
     }
 
-    /// Whether nothing of ours acts on the call, by the policy that it began with. Until it has begun nobody knows, and it
-    /// is not said.
+    /// Returns true if no mechanism acts on the call, by the policy that it began with. Returns false until the call
+    /// has begun, because its policy is not known before.
     pub fn is_left_alone(&self) -> bool {
         self.desk.left_alone.load(Ordering::Acquire)
     }
 
-    /// Something that can withdraw the call from elsewhere.
+    /// Returns a handle that cancels the call from elsewhere.
     pub fn canceller(&self) -> Canceller {
         Canceller { desk: self.desk.clone() }
     }
 
-    /// Something that hears the signs of life of its attempts.
+    /// Returns a receiver of the progress signals of the call's attempts.
     pub fn signs_of_life(&self) -> SignsOfLife {
         SignsOfLife { desk: self.desk.clone(), seen: 0 }
     }
 
-    /// Leaves the rest of the call to a task of its own.
+    /// Moves the rest of the call to a task of its own.
     pub(crate) fn detach(&mut self) {
         if let Some(drive) = self.drive.take()
             && let Ok(runtime) = Handle::try_current()
@@ -464,7 +468,7 @@ impl Future for Calling {
             self.drive = None;
         }
         let Some(called) = self.desk.take() else { return Poll::Pending };
-        // Answered early: what was going on goes on without this caller.
+        // The caller has its response: the rest continues without it.
         self.detach();
         Poll::Ready(called)
     }
@@ -481,24 +485,24 @@ impl Drop for Calling {
 
 impl fmt::Debug for Calling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Calling").field("over", &self.drive.is_none()).finish_non_exhaustive()
+        f.debug_struct("PendingCall").field("over", &self.drive.is_none()).finish_non_exhaustive()
     }
 }
 
-/// Withdraws a call from elsewhere.
+/// A handle that cancels a call from elsewhere.
 #[derive(Clone, Debug)]
 pub struct Canceller {
     desk: Arc<Desk>,
 }
 
 impl Canceller {
-    /// Withdraws the call. It may have come too late.
+    /// Cancels the call. The cancellation may come too late.
     pub fn cancel(&self) {
         self.desk.control.cancel();
     }
 }
 
-/// The signs of life that the attempts of a call show; those of a call that waits for another's run are not among them.
+/// A receiver of the progress signals of a call's attempts. A call that waits for another run has none.
 #[derive(Debug)]
 pub struct SignsOfLife {
     desk: Arc<Desk>,
@@ -506,13 +510,13 @@ pub struct SignsOfLife {
 }
 
 impl SignsOfLife {
-    /// Waits for the next one. Several in the meantime are one.
+    /// Waits for the next signal. Several signals since the last wait count as one.
     pub async fn next(&mut self) {
         self.seen = self.desk.control.signs(self.seen).await;
     }
 }
 
-/// Where a call and its caller meet.
+/// State that a call shares with its caller: the response and the signals.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     pub(crate) control: Control,
@@ -525,7 +529,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Answers the caller, once, at this place in the order of things.
+    /// Sends the response to the caller, once. `at` is its sequence number.
     pub(crate) fn answer(
         &self,
         result: &CallResult,
@@ -550,9 +554,9 @@ impl Desk {
         }
     }
 
-    /// Has what a model got wrong explained, should it be refused for that.
+    /// Sets the explanation to add for the model if the tool refuses the arguments.
     fn assist_with(&self, assistance: Assistance) {
-        // There is one call to a desk.
+        // Each slot belongs to one call.
         let _ = self.assistance.set(assistance);
     }
 
@@ -563,7 +567,7 @@ impl Desk {
         }
     }
 
-    /// Whether the caller was answered.
+    /// Returns true if the caller has its response.
     pub(crate) fn is_given(&self) -> bool {
         self.given.load(Ordering::Acquire)
     }
@@ -574,7 +578,7 @@ impl Desk {
 }
 
 impl Inner {
-    /// The policy of a call and what it asks for, from one reading of its parameters.
+    /// Returns the policy of a call and its request, from one parse of its parameters.
     fn take_in(
         &self,
         envelope: &CallEnvelope,
@@ -610,13 +614,13 @@ impl Inner {
         Ok((policy, request))
     }
 
-    /// What running a call twice would do, as far as that is known.
+    /// Returns the class of the tool of a call, as far as it is known.
     pub(crate) fn class_of(&self, envelope: &CallEnvelope, annotations: Annotations) -> Option<ToolClass> {
         let params = Request::params(envelope).ok()?;
         Some(self.policies.policy(envelope, params.root(), annotations).class)
     }
 
-    /// Whether any mechanism acts on the tool, should it be of one class or another.
+    /// Returns true if some mechanism would act on the tool for at least one class.
     fn acts_on_some_class(&self, envelope: &CallEnvelope) -> bool {
         let Ok(params) = Request::params(envelope) else { return false };
         let read_only = Annotations { read_only: Some(true), ..Annotations::default() };
@@ -627,8 +631,8 @@ impl Inner {
         })
     }
 
-    /// What this process knows of a claim beside what the store knows, for a call that came at this place in the order of
-    /// things.
+    /// Returns the facts about a claim that this process knows in addition to the store, for a call with this sequence
+    /// number.
     pub(crate) fn known_to(&self, claim: &Claim, session: &SessionId, received: u64) -> Known {
         Known {
             delivered: self.deliveries.known_to(claim),
@@ -638,9 +642,9 @@ impl Inner {
         }
     }
 
-    /// Names a run: the engine, and the call that makes it.
+    /// Returns the id of a run, made of the engine's name and the number of the call.
     fn run_id(&self, number: u64) -> RunId {
-        // Both are short and known, so that the text needs no place of its own before it is shared.
+        // Both parts are short, so that the text needs no allocation before it is shared.
         let mut text = [0; 64];
         let mut rest = &mut text[..];
         let _ = write!(rest, "{}-{number:x}", self.tag);
@@ -649,7 +653,7 @@ impl Inner {
         RunId(std::str::from_utf8(written).unwrap_or_default().into())
     }
 
-    /// The machines that this call shares with others.
+    /// Returns the machines that this call shares with others.
     fn cells(&self, envelope: &CallEnvelope, request: &Request) -> Cells {
         let machines = &self.machines;
         let tenant = &request.tenant;
@@ -668,7 +672,7 @@ impl Inner {
         }
     }
 
-    /// The answer to a call at the door, told to whoever listens.
+    /// Returns the response to a rejected call and reports it to the listeners.
     fn turned_away(&self, envelope: &CallEnvelope, error: ErrorBody) -> Called {
         self.turn_away(Some(envelope), &error);
         let result = ResultEnvelope::turned_away(envelope, error);
@@ -684,13 +688,13 @@ impl Inner {
         About { envelope, request: call.request(), policy: call.policy(), at: self.clock.now() }
     }
 
-    /// The place of something that a machine is told now. Asked for while the machine is lent, so that it is the order in
-    /// which they were.
+    /// Returns the sequence number of the next event for a machine. Take it while the machine is borrowed, so that the
+    /// numbers follow the order of the events.
     pub(crate) fn next_told(&self) -> u64 {
         self.told.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number that no other engine has for this one of ours.
+    /// Returns a seed for this call number that no other engine shares.
     pub(crate) fn seed_of(&self, number: u64) -> u64 {
         spread(self.seed ^ number)
     }
@@ -713,15 +717,15 @@ impl Inner {
         }
     }
 
-    /// Removes from the stores what is past its lifetime, counts what is left of requests, and finds calls whose process is
-    /// gone, for as long as the engine lives.
+    /// Removes expired records from the stores, counts the pending approvals, and finds calls whose process is gone,
+    /// for as long as the engine lives.
     async fn sweep(self: &Arc<Self>, judges: bool) {
         let mut pause = SWEEP;
         let mut judge_at = self.clock.now();
         loop {
             if judges && judge_at <= self.clock.now() {
                 judge_at = self.clock.now() + JUDGE_EVERY;
-                // A shutdown waits for it: who records that an outcome is unknown also has to notify people.
+                // A shutdown waits for it: recording an unknown outcome includes the notification of operators.
                 let judging = self.clone();
                 let judged = self.giving_back.spawn(async move { judging.judge_open_records().await });
                 _ = judged.await;
@@ -744,13 +748,13 @@ impl Inner {
     }
 }
 
-/// What a call depends on: the host that its arguments name, else the server of its tool.
+/// Returns the dependency of a call: the host that its arguments name, else the server of its tool.
 fn dependency(request: &Request) -> DependencyKey {
     let name = request.domain.as_ref().map_or_else(|| request.tool.namespace.to_shared(), Domain::to_shared);
     DependencyKey { tenant: request.tenant.clone(), name }
 }
 
-/// The coarser breaker that the caller asked for.
+/// Returns the key of the coarser circuit breaker that the caller asked for.
 pub(crate) fn coarser(envelope: &CallEnvelope, request: &Request) -> Option<DependencyKey> {
     match envelope.transport.circuit_breaker_hint {
         None | Some(BreakerHint::Tool) => None,
@@ -768,7 +772,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// How an engine is made.
+/// A builder of engines.
 #[derive(Default)]
 pub struct EngineBuilder {
     clock: Option<Arc<dyn Clock>>,
@@ -787,91 +791,92 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Where calls are remembered. Without one: in memory.
+    /// Sets the store of the call records. Default: in memory.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// Which policy holds for a call. Without any: the standard profile, of no class.
+    /// Sets the source of policies. Default: the standard profile, with no tool class.
     pub fn policies(mut self, policies: impl Policies) -> Self {
         self.policies = Some(Box::new(policies));
         self
     }
 
-    /// Code of the user's at named points of a call.
+    /// Sets the user code that runs at named points of a call.
     pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
         self.hooks = Some(hooks);
         self
     }
 
-    /// Somebody who hears of everything. May be given more than once.
+    /// Adds a listener for all events. May be called more than once.
     pub fn listener(mut self, listener: Arc<dyn Listener>) -> Self {
         self.listeners.push(listener);
         self
     }
 
-    /// What time it is. Without one: the machine's.
+    /// Sets the clock. Default: the system clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// As whom claims are made. Without one: as this process.
+    /// Sets the process identity under which claims are made. Default: this process.
     pub fn process(mut self, process: Process) -> Self {
         self.process = Some(process);
         self
     }
 
-    /// The most calls at once; more are refused at once. Each takes a few KiB.
+    /// Sets the maximum number of calls in flight. Calls beyond it are refused at once. Each takes a few KiB.
     pub fn most_calls(mut self, most: usize) -> Self {
         self.most_calls = Some(most);
         self
     }
 
-    /// This one makes no calls and lasts for a moment: it does not search for calls whose process is gone.
+    /// Marks a short-lived engine that makes no calls. It does not search for calls whose process is gone.
     pub fn only_looks(mut self) -> Self {
         self.only_looks = true;
         self
     }
 
-    /// How much of the history of calls is kept. Without it: 100,000 calls, for a day.
+    /// Sets the size of the call history. Default: 100,000 calls, for a day.
     pub fn history(mut self, keep: Keep) -> Self {
         self.history = Some(keep);
         self
     }
 
-    /// Keeps the trust of calls without a tenant in this file instead of the store.
+    /// Stores the trust of calls without a tenant in this file instead of the store.
     pub fn trust_file(self, file: TrustFile) -> Self {
         self.trust_kept(TrustKept::InFile(file))
     }
 
-    /// Where trust is kept beyond this process. Without it: in the store.
+    /// Sets the place where trust is stored beyond this process. Default: the store.
     pub fn trust_kept(mut self, kept: TrustKept) -> Self {
         self.trust_kept = kept;
         self
     }
 
-    /// How much of the traces of turns is kept, counted in their lines. Without it: 200,000, for a day.
+    /// Sets the size of the stored traces of turns, counted in entries. Default: 200,000, for a day.
     pub fn traces(mut self, keep: Keep) -> Self {
         self.traces = Some(keep);
         self
     }
 
-    /// How many failures the history of trust remembers, for calls without a tenant. Without it: 1000.
+    /// Sets the number of failures in the trust history, for calls without a tenant. Default: 1000.
     pub fn trust_history(mut self, most: usize) -> Self {
         self.trust_history = Some(most);
         self
     }
 
-    /// The most records in memory: those of calls that change nothing, and all of them where no store is given.
-    /// Without it: 25,000. Each costs about as much as the answer that it keeps.
+    /// Sets the maximum number of records in memory: those of read-only calls, and all records if no store is set.
+    /// Default: 25,000. Each takes about as much memory as the response in it.
     pub fn records_in_memory(mut self, most: usize) -> Self {
         self.records_in_memory = Some(most);
         self
     }
 
-    /// Starts it, with what the store knows. A store that fails now is no reason not to start: it heals.
+    /// Starts the engine and loads the stored state. If the store fails now, the engine starts anyway and loads the
+    /// state when the store recovers.
     ///
     /// Needs a tokio runtime whose time driver is enabled.
     pub async fn start(self) -> Engine {
@@ -889,7 +894,7 @@ impl EngineBuilder {
         let usual = Bounds::default();
         let trust_bounds = Bounds { history: self.trust_history.unwrap_or(usual.history), ..usual };
         let (deliveries, arrivals) = Deliveries::new();
-        // An engine of its own, also beside another one of this process that started in the same moment.
+        // Makes this engine differ from another one of this process that started in the same millisecond.
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
         let me = Owner { process: process.clone(), call: number, claim: 0 }.digest();
         let seed = seed(me, clock.now().as_millis());
@@ -971,21 +976,21 @@ impl fmt::Debug for EngineBuilder {
     }
 }
 
-/// Numbers the calls of this process, whichever engine makes them: with the process it is what owner tokens are made
-/// of, and two engines on one store must not make the same one.
+/// Number of the next call of this process, across all its engines. Owner tokens are made of it and the process, and
+/// two engines on one store must not make the same token.
 pub(crate) static CALLS: AtomicU64 = AtomicU64::new(1);
 
-/// The most calls at once, unless it is set.
+/// Default maximum number of calls in flight.
 const MOST_CALLS: usize = 10_000;
-/// How often the stores are swept, and how soon again if there was more than one sweep does.
+/// Interval of the sweeps, and the shorter one after a sweep that left work.
 const SWEEP: Duration = Duration::from_secs(30);
 const SWEEP_MORE: Duration = Duration::from_millis(100);
-/// The interval at which open records are searched for calls whose process has ended.
+/// Interval of the search of open records for calls whose process has ended.
 const JUDGE_EVERY: Duration = Duration::from_secs(5 * 60);
-/// What calls that were told to end have for that.
+/// Time that calls have to end after they were told to.
 const LAST_STEPS: Duration = Duration::from_secs(5);
 
-/// Counts the calls that are under way.
+/// Counter of the calls in flight.
 #[derive(Debug)]
 struct Gate {
     open: AtomicUsize,
@@ -994,7 +999,7 @@ struct Gate {
     left: Notify,
 }
 
-/// A call's place inside.
+/// A slot in the limit of calls in flight, released on drop.
 struct Place(Arc<Inner>);
 
 impl Gate {
@@ -1006,7 +1011,7 @@ impl Gate {
         let gate = &inner.gate;
         let inside = gate.open.fetch_add(1, Ordering::AcqRel);
         let place = Place(inner.clone());
-        // The place is given back when it is dropped, also where there was none.
+        // A slot is always counted and released on drop, also if there was no room.
         (inside < gate.most && !gate.closing.load(Ordering::Acquire)).then_some(place)
     }
 
@@ -1014,7 +1019,7 @@ impl Gate {
         let why = if self.closing.load(Ordering::Acquire) {
             "the call was not run: steadfast is being shut down. Call again in a moment"
         } else {
-            "the call was not run: as many calls as allowed are under way. Wait a moment, then call again"
+            "the call was not run: concurrency limit reached. Wait a moment, then call again"
         };
         ErrorBody::for_now(Code::Overloaded, why)
     }
@@ -1039,13 +1044,13 @@ impl Drop for Place {
     }
 }
 
-/// Jitter only has to differ between processes and calls; nobody's safety depends on it.
+/// Returns a seed for jitter. It only has to differ between processes and calls; no safety depends on it.
 fn seed(me: Digest, now: u64) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = *me.as_bytes();
     spread(u64::from_be_bytes([a, b, c, d, e, f, g, h]) ^ now)
 }
 
-/// SplitMix64: neighbouring numbers become unlike ones.
+/// SplitMix64: maps neighbouring numbers to unrelated ones.
 fn spread(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,6 @@
-//! The last failures of each tool, kept for a month.
+//! The last failures of each tool, stored for a month.
 //!
-//! They are written beside the calls, like the history, and nothing is decided by them.
+//! They are written in the background, like the history. No decision depends on them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::audit::Tenants;
 use crate::engine::{Engine, Inner};
 use crate::gathered::Gathered;
 
-/// Which failures to read; the newest come first.
+/// Filter for failures. The newest come first.
 #[derive(Clone, Debug)]
 pub struct FailuresPage {
-    /// Whose.
+    /// Tenants.
     pub tenants: Tenants,
-    /// Of these tools; nothing means of all.
+    /// The tool. `None` selects all tools.
     pub tool: Option<ToolRef>,
-    /// Behind this place: where the page before ended.
+    /// Position after which to continue: the end of the previous page.
     pub behind: Option<Position>,
-    /// The most records.
+    /// Maximum number of records.
     pub limit: usize,
 }
 
 impl FailuresPage {
-    /// The newest failures of everybody's tools.
+    /// Selects the newest failures of all tenants and tools.
     pub const fn newest(limit: usize) -> Self {
         Self { tenants: Tenants::All, tool: None, behind: None, limit }
     }
 }
 
 impl Engine {
-    /// How calls of tools failed, the newest first.
+    /// Returns the failed calls of tools, newest first.
     pub async fn failures(&self, page: &FailuresPage) -> Result<Part<FailureRecord>, StoreError> {
-        // What was told already is there for who asks now.
+        // Queued failures are written first, so that the result includes them.
         self.inner.write_failures_now().await;
         let subject = match (&page.tool, &page.tenants) {
             (Some(tool), Tenants::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
@@ -55,7 +55,7 @@ impl Engine {
     }
 }
 
-/// Where failures go.
+/// Creates the write queue of failures.
 pub(crate) fn gathered() -> Gathered<FailureRecord> {
     Gathered::new(Journal::Failures, |_| 1)
 }
@@ -73,7 +73,7 @@ impl Inner {
         }
     }
 
-    /// Writes those that wait.
+    /// Writes the queued failures.
     pub(crate) async fn write_failures_now(&self) {
         self.failures.write(self, KEEP, |records| records.iter().filter_map(entry).collect()).await;
     }
@@ -84,7 +84,7 @@ fn entry(record: &FailureRecord) -> Option<Entry> {
     Some(Entry { at: record.at, subject: subject(record.tenant.as_ref(), &record.tool), body })
 }
 
-/// The name of a tool of a tenant.
+/// Returns the journal subject of a tool of a tenant.
 fn subject(tenant: Option<&TenantId>, tool: &ToolRef) -> Arc<str> {
     match tenant {
         Some(tenant) => format!("{tenant} {tool}").into(),
@@ -92,9 +92,9 @@ fn subject(tenant: Option<&TenantId>, tool: &ToolRef) -> Arc<str> {
     }
 }
 
-/// How many are kept of each tool, and of all.
+/// Number of failures to store per tool, and in total.
 const KEEP: Keep = Keep { most: 100_000, most_per_subject: Some(100), age: Duration::from_secs(30 * 86_400) };
-/// The most records that wait to be written, or are on their way.
+/// Maximum number of records that wait to be written or are being written.
 const WAITING: usize = 4096;
-/// How many are looked through at once for those that fit. Where that is not enough, the next page goes on.
+/// Number of records to search per page. If they contain too few matches, the next page continues.
 const LOOKED_THROUGH: usize = 20_000;

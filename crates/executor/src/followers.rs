@@ -1,8 +1,8 @@
-//! Callers in this process that wait for one run.
+//! Callers in this process that wait for the same in-flight run.
 //!
-//! A run that is ours is entered here while it is under way, so that duplicates in this process wait without
-//! asking the store, learn of a refusal that is never stored, and so that a cancel knows whether others wait.
-//! Most runs have nobody who waits: what it takes to wake others is made when the first of them comes.
+//! A run of this process is registered here while it is in flight. Duplicates in this process then wait without asking
+//! the store, learn of a refusal that is never stored, and a cancellation knows if others wait. Most runs have no
+//! followers, so the channel that wakes them is created when the first one comes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,38 +16,38 @@ use tokio::sync::watch;
 
 use crate::engine::Desk;
 
-/// The runs of this process.
+/// The in-flight runs of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     runs: Mutex<HashMap<Key, Entry, foldhash::quality::RandomState>>,
     entered: AtomicU64,
 }
 
-/// A run that is under way.
+/// A run in flight.
 #[derive(Debug)]
 struct Entry {
-    /// Tells it from a run that takes over under the same key.
+    /// Distinguishes it from a run that takes over the same key.
     number: u64,
     run: Run,
     followers: Option<watch::Sender<Run>>,
-    /// Hears when the last of them has withdrawn its call.
+    /// Signalled when the last follower has cancelled its call.
     leader: Weak<Desk>,
 }
 
-/// How a run stands.
+/// State of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Run {
-    /// It is under way. Counts how often its record has changed.
+    /// The run is in flight. The number counts the changes of its record.
     Open(u32),
-    /// It is over, and the store says how it ended.
+    /// The run has ended, and the store has its result.
     Over,
-    /// It was refused. That is not stored: whoever waited here gets the same refusal.
+    /// The run was refused. That is not stored, so its followers get the same refusal from here.
     Refused(Box<Failure>),
 }
 
 impl Runs {
-    /// A run of ours begins. It is over when the guard is dropped. Whoever waits for an earlier one under the same key
-    /// looks again.
+    /// Registers a run. It ends when the returned guard is dropped. Followers of an earlier run with the same key check
+    /// the store again.
     pub(crate) fn enter(self: &Arc<Self>, key: Key, leader: &Arc<Desk>) -> Entered {
         let number = self.entered.fetch_add(1, Ordering::Relaxed);
         let before = self.runs.lock().insert(
@@ -58,7 +58,7 @@ impl Runs {
         Entered { runs: self.clone(), key, number }
     }
 
-    /// One of those who waited for this run has withdrawn its call, and waits no more.
+    /// Removes a follower that cancelled its call.
     pub(crate) fn withdrew(&self, key: Key) {
         let runs = self.runs.lock();
         let entry = runs.get(&key).filter(|entry| {
@@ -71,7 +71,7 @@ impl Runs {
         }
     }
 
-    /// Waits for a run of this process, if it is one.
+    /// Subscribes to a run of this process, or returns `None` if there is none with this key.
     pub(crate) fn follow(&self, key: Key) -> Option<watch::Receiver<Run>> {
         let mut runs = self.runs.lock();
         let entry = runs.get_mut(&key)?;
@@ -80,7 +80,7 @@ impl Runs {
     }
 }
 
-/// A run of ours that is under way.
+/// The registration of a run in flight.
 #[derive(Debug)]
 pub(crate) struct Entered {
     runs: Arc<Runs>,
@@ -89,7 +89,7 @@ pub(crate) struct Entered {
 }
 
 impl Entered {
-    /// Whether others in this process wait for it.
+    /// Returns the presence of followers in this process.
     pub(crate) fn others(&self) -> Others {
         let runs = self.runs.runs.lock();
         let followers = runs.get(&self.key).filter(|entry| entry.number == self.number);
@@ -99,7 +99,7 @@ impl Entered {
         }
     }
 
-    /// Its record has changed, and it goes on: whoever waits looks again.
+    /// Wakes the followers because the record of the run has changed, while the run continues.
     pub(crate) fn changed(&self) {
         let mut runs = self.runs.runs.lock();
         if let Some(entry) = runs.get_mut(&self.key).filter(|entry| entry.number == self.number)
@@ -112,7 +112,7 @@ impl Entered {
         }
     }
 
-    /// It was refused; whoever waits gets the same refusal.
+    /// Ends the run with a refusal, which its followers get as well.
     pub(crate) fn refused(&self, failure: &Failure) {
         let mut runs = self.runs.runs.lock();
         if let Some(entry) = runs.get_mut(&self.key).filter(|entry| entry.number == self.number) {
@@ -127,7 +127,7 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut runs = self.runs.runs.lock();
-        // A run that was taken over under the same key has an entry of its own.
+        // A run that was taken over with the same key has its own entry.
         let ours = runs.get(&self.key).is_some_and(|entry| entry.number == self.number);
         let entry = if ours { runs.remove(&self.key) } else { None };
         drop(runs);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_hears_of_the_end() {
+    fn followers_are_woken_at_the_end() {
         let runs = Arc::new(Runs::default());
         let entered = runs.enter(key(), &Arc::default());
         assert_eq!(entered.others(), Others::None);

@@ -1,7 +1,8 @@
-//! What waits to be written to a log of the store.
+//! A queue of entries to write to a journal of the store.
 //!
-//! It is written beside the calls, so that a slow store never holds one up. What comes is gathered for a moment, and wakes the
-//! writer only if nothing waits yet; while the store cannot be reached it waits; what does not fit is dropped and counted.
+//! Entries are written in the background, so that a slow store never delays a call. They are collected for a moment,
+//! and the writer wakes only when the queue was empty. While the store is unavailable they wait. Entries beyond the
+//! limit are dropped and counted.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,45 +13,45 @@ use tokio::sync::Notify;
 
 use crate::engine::Inner;
 
-/// How long things are gathered before they are written.
+/// Time for which entries are collected before a write.
 const GATHER: Duration = Duration::from_millis(5);
-/// How long a store that cannot be reached is left alone.
+/// Pause after a failed write to an unavailable store.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The most that is written at once.
+/// Maximum number of entries per write.
 const BATCH: usize = 256;
 
-/// Things on their way to a log.
+/// The write queue of a journal.
 #[derive(Debug)]
 pub(crate) struct Gathered<T> {
     journal: Journal,
     weigh: fn(&T) -> usize,
     waiting: Mutex<Waiting<T>>,
     added: Notify,
-    /// One writes at a time, so that who has written what waits has also waited for what was on its way. What is in it changes
-    /// places with what waits, so that neither grows anew each time.
+    /// Lock of the writer: a writer that holds it has also waited for any earlier write. Its buffer is swapped with
+    /// that of the queue, so that neither is allocated again each time.
     writing: tokio::sync::Mutex<Vec<T>>,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     things: Vec<T>,
-    /// That of these, and of what is on its way.
+    /// Total weight of the queued entries and those in flight.
     weight: usize,
-    /// How many had no place.
+    /// Number of entries that were dropped.
     dropped: u64,
-    /// Whether the store could not be reached.
+    /// True if the store was unavailable.
     held_up: bool,
 }
 
 impl<T> Gathered<T> {
-    /// For this log, in which each thing takes so much of the place that there is.
+    /// Creates a queue for this journal. `weigh` returns the share of the limit that an entry takes.
     pub(crate) fn new(journal: Journal, weigh: fn(&T) -> usize) -> Self {
         let waiting = Waiting { things: Vec::new(), weight: 0, dropped: 0, held_up: false };
         let (waiting, writing) = (Mutex::new(waiting), tokio::sync::Mutex::default());
         Self { journal, weigh, waiting, added: Notify::new(), writing }
     }
 
-    /// Adds it, if all weigh no more than this then.
+    /// Adds an entry, unless the total weight would exceed `most`.
     pub(crate) fn add(&self, thing: T, most: usize) {
         let mut waiting = self.waiting.lock();
         let was_empty = waiting.things.is_empty();
@@ -67,15 +68,15 @@ impl<T> Gathered<T> {
         }
     }
 
-    /// Comes back when it is time to write.
+    /// Waits until it is time to write.
     pub(crate) async fn due(&self) {
         self.added.notified().await;
         let pause = if self.waiting.lock().held_up { AGAIN } else { GATHER };
         tokio::time::sleep(pause).await;
     }
 
-    /// Writes what waits. Then everything that was added before is in the store, unless that cannot be reached: then it waits
-    /// on. What may have been written is not written again.
+    /// Writes the queue. Afterwards, all entries that were added before are in the store. If it is unavailable, they
+    /// stay queued. Entries that may have been written are not written again.
     pub(crate) async fn write(
         &self,
         inner: &Inner,
@@ -91,7 +92,7 @@ impl<T> Gathered<T> {
         };
         if dropped > 0 {
             let journal = self.journal;
-            tracing::warn!(event = "journal.dropped", ?journal, dropped, "more happens than can be written");
+            tracing::warn!(event = "journal.dropped", ?journal, dropped, "the write queue is full");
         }
         let mut done = 0;
         for batch in things.chunks(BATCH) {
@@ -110,7 +111,7 @@ impl<T> Gathered<T> {
         *room = things;
     }
 
-    /// Some are written, and the others have to wait on.
+    /// Removes the weight of written entries, and puts the others back into the queue.
     fn written(&self, written: &[T], mut others: Vec<T>) {
         let weight: usize = written.iter().map(self.weigh).sum();
         let mut waiting = self.waiting.lock();

@@ -1,6 +1,6 @@
-//! What became of calls, kept for a day: digests, derived facts and what was said of failures; no parameters and no results.
+//! The history of calls: digests, derived facts and failure messages, without parameters and results. Stored for a day.
 //!
-//! It is written beside the calls and may lose its last moments in a crash: nothing is decided by it.
+//! It is written in the background and may lose its last entries in a crash. No decision depends on it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,20 +28,20 @@ use steadfast_store::{Entry, Journal, Keep};
 use crate::engine::{InTurn, Inner};
 use crate::gathered::Gathered;
 
-/// One call, as it is remembered.
+/// One call in the history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the facts of a call, by name")]
 pub struct CallFacts {
-    /// The format; readers refuse a newer one.
+    /// Format version. Readers refuse a newer one.
     pub format: u32,
     pub request_id: RequestId,
     pub tool: ToolRef,
     pub class: ToolClass,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
-    /// The caller's own words about it, without the idempotency key.
+    /// The caller's own context of the call, without the idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<CallContext>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,22 +56,22 @@ pub struct CallFacts {
     pub model: Option<ModelId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// What trust judged it by.
+    /// Signature that trust judged the call by.
     pub signature: String,
-    /// The canonical arguments.
+    /// Digest of the canonical arguments.
     pub digest: Digest,
-    /// The key of its record, as a fingerprint.
+    /// Fingerprint of the key of its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Whether a duplicate would have been refused rather than made to wait.
+    /// True if a duplicate would have been refused instead of waiting.
     pub best_effort: bool,
-    /// The shape of the dangerous command that was asked for.
+    /// Form of the dangerous command in its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub danger: Option<String>,
-    /// How the arguments broke the tool's schema.
+    /// Violation of the tool's schema by the arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid_arguments: Option<String>,
-    /// What decided its jitter.
+    /// Seed of its jitter.
     pub seed: u64,
     #[serde(rename = "arrivedAtMs")]
     pub arrived: Timestamp,
@@ -83,40 +83,40 @@ pub struct CallFacts {
     /// The rule that decided its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// What its caller was told of its failure, without secrets. Calls that an older version recorded do not say.
+    /// Failure message for its caller, without secrets. Absent in calls that an older version recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub replayed: bool,
-    /// Whether the tool asked for input, and has done nothing yet.
+    /// True if the tool asked for input and has done nothing yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub input_required: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
-    /// How it counts for the score of its tool; nothing if it says nothing about it.
+    /// Effect on the score of its tool. Absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scored: Option<Outcome>,
-    /// The engine that made the call; the order of moments is within one.
+    /// Engine that made the call. The order of moments is valid within one engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
-    /// What else it asked for. Calls that an older version recorded do not say, and cannot be replayed.
+    /// Further parameters of the call. Absent in calls that an older version recorded, which cannot be replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
-    /// Everything that happened to it: `[order, milliseconds after the arrival, what]`. Nothing where it was too much.
+    /// All events of the call: `[order, milliseconds after the arrival, what]`. Empty if there were too many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trail: Vec<Moment>,
-    /// How its attempts ended, as far as anything was decided by it.
+    /// Ends of its attempts, as far as a decision depended on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<AttemptOutcome>,
 }
 
-/// What the surface said of a call beside its envelope, as far as it is remembered.
+/// Facts from the surface about a call that are recorded beside its envelope.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OfSurface {
     pub(crate) annotations: Annotations,
     pub(crate) in_turn: InTurn,
 }
 
-/// A call that is over.
+/// A call that has ended, ready to be written.
 #[derive(Debug)]
 pub(crate) struct Finished {
     call: Call,
@@ -133,15 +133,15 @@ pub(crate) struct Finished {
     hint: Option<BreakerHint>,
 }
 
-/// How much is kept, unless it is set.
+/// Default size of the history.
 pub(crate) const KEEP: Keep =
     Keep { most: 100_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
-/// The most calls that wait to be written, or are on their way. Each takes a few KiB.
+/// Maximum number of calls that wait to be written or are being written. Each takes a few KiB.
 const WAITING: usize = 8192;
 pub(crate) const FORMAT: u32 = 1;
-/// Bytes of what a caller was told.
+/// Maximum bytes of a failure message for the caller.
 const LONGEST_MESSAGE: usize = 1024;
-/// Bytes of what was said of an attempt.
+/// Maximum bytes of the message of an attempt.
 const LONGEST_WORDS: usize = 256;
 
 impl Finished {
@@ -254,17 +254,17 @@ impl Finished {
     }
 }
 
-/// What the writer keeps from entry to entry.
+/// State that the writer reuses between entries.
 struct Writing {
-    /// Whose history it is.
+    /// Engine whose history it writes.
     engine: Arc<str>,
     text: Vec<u8>,
-    /// Signatures as they may be shown. There are few, they come again and again, and looking for secrets in one
-    /// takes longer than everything else here.
+    /// Signatures in redacted form. There are few, they repeat often, and redacting one takes longer than the rest of
+    /// the work here.
     signatures: HashMap<Arc<str>, String>,
 }
 
-/// The most signatures that are remembered; all of them go when there is one more.
+/// Maximum number of remembered signatures. Beyond it, all of them are removed.
 const SIGNATURES: usize = 1024;
 
 impl Writing {
@@ -285,7 +285,7 @@ impl Writing {
     }
 }
 
-/// Where finished calls go.
+/// Creates the write queue of finished calls.
 pub(crate) fn gathered() -> Gathered<Finished> {
     Gathered::new(Journal::History, |_| 1)
 }
@@ -304,7 +304,7 @@ impl Inner {
         }
     }
 
-    /// Writes what waits; for the end of the engine.
+    /// Writes the queued calls. Used at the end of the engine.
     pub(crate) async fn write_history_now(&self) {
         self.write_gathered(&mut Writing::of(self.tag.clone())).await;
     }

@@ -1,8 +1,8 @@
 //! Calls whose tool is run by the host: `begin`, `report`, `heartbeat`, `cancel`.
 //!
-//! The host asks whether it may run, runs its tool, and reports what came of it; everything in between is the same
-//! machine. A report may be answered with another order to run: then an attempt failed and is to be repeated, and
-//! the wait before it has passed already.
+//! The host asks for permission to run, runs its tool, and reports the result. Everything in between is the same
+//! machine as for other calls. The response to a report may be another order to run: then the attempt failed and is to
+//! be repeated, and the backoff has already passed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,53 +20,53 @@ use tokio::sync::{Notify, oneshot};
 use crate::engine::{CallOptions, Called, Desk, Engine};
 use crate::tool::{Answer, Attempt, NotDone, Tool};
 
-/// Names a call that the host runs.
+/// Id of a call that the host runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What the host does next.
+/// The next action of the host.
 #[derive(Clone, Debug)]
 pub enum Begun {
     /// Run the tool, then report.
     Run(Order),
-    /// Nothing: this is the answer.
+    /// Do nothing: this is the response to the call.
     Answered(Box<Called>),
 }
 
-/// Leave to run a tool once.
+/// Permission to run a tool once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The call.
     pub call: Ticket,
-    /// Which attempt, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// When it counts as lost at the latest, unless it shows signs of life.
+    /// Time at which the attempt counts as lost, unless the host sends heartbeats.
     pub deadline: Option<Timestamp>,
-    /// Names the run, for upstreams that recognise duplicates.
+    /// Id of the run, for upstreams that deduplicate.
     pub run: RunId,
 }
 
-/// What a host learns when it shows a sign of life.
+/// Response to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pulse {
-    /// Go on.
+    /// Continue.
     Wanted,
-    /// Nobody wants the answer any more: stop if that is safe, and report what came of it.
+    /// The result is no longer wanted. Stop if that is safe, and report the outcome.
     Unwanted,
 }
 
-/// Why a report or a heartbeat is not taken.
+/// Reason for the rejection of a report or heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostError {
-    /// There is no such call: it was never begun, or is long over.
+    /// There is no such call: it was never begun, or ended long ago.
     NoSuchCall,
-    /// This attempt was ended; another one has been ordered since, or none.
+    /// This attempt was ended. Another one may have been ordered since.
     NotThisAttempt,
 }
 
 impl HostError {
-    /// Whether the call itself is not there, rather than this attempt of it.
+    /// Returns true if the call itself does not exist, rather than this attempt of it.
     pub const fn is_no_such_call(&self) -> bool {
         match self {
             Self::NoSuchCall => true,
@@ -102,7 +102,7 @@ struct Numbered {
     calls: BTreeMap<Ticket, Arc<HostCall>>,
 }
 
-/// Calls that hosts never came back to make room after this many.
+/// Maximum number of calls. Beyond it, the oldest are removed, for hosts that never came back.
 const MOST: usize = 10_000;
 
 /// A call that a host runs.
@@ -113,7 +113,7 @@ struct HostCall {
     changed: Notify,
 }
 
-/// An order that was given, and where its report goes.
+/// An order that was given to the host, and the channel for its report.
 #[derive(Debug)]
 struct Ordered {
     attempt: u32,
@@ -124,7 +124,7 @@ struct Ordered {
 }
 
 impl Engine {
-    /// Asks whether a tool of the host's may run.
+    /// Begins a call whose tool the host runs, and returns an order to run it or the response.
     pub async fn begin(&self, envelope: CallEnvelope, options: CallOptions) -> Begun {
         let host = HostTool::default();
         let slot = host.call.clone();
@@ -140,7 +140,7 @@ impl Engine {
         self.next(ticket, &call).await
     }
 
-    /// The host's tool has ended.
+    /// Reports the result of an attempt by the host.
     pub async fn report(&self, call: Ticket, attempt: u32, answer: Answer) -> Result<Begun, HostError> {
         let host = self.inner.hosted.find(call)?;
         let report = {
@@ -150,12 +150,12 @@ impl Engine {
                 None => return Err(HostError::NotThisAttempt),
             }
         };
-        // An attempt that was ended a moment ago does not hear it any more.
+        // The attempt may have been ended a moment ago; then nothing receives the report.
         report.send(answer).map_err(|_| HostError::NotThisAttempt)?;
         Ok(self.next(call, &host).await)
     }
 
-    /// The host's tool is still at work.
+    /// Reports that the host's tool still runs.
     pub fn heartbeat(&self, call: Ticket, attempt: u32) -> Result<Pulse, HostError> {
         let host = self.inner.hosted.find(call)?;
         let ordered = host.ordered.lock();
@@ -166,20 +166,21 @@ impl Engine {
         Ok(if unwanted { Pulse::Unwanted } else { Pulse::Wanted })
     }
 
-    /// Whoever asked for the call withdraws it.
+    /// Cancels a call on behalf of its caller.
     pub fn cancel(&self, call: Ticket) -> Result<(), HostError> {
         self.inner.hosted.find(call)?.desk.control.cancel();
         Ok(())
     }
 
-    /// The host is gone and never heard of this order: nothing was run. The call is over, and says nothing about its tool.
+    /// Returns an order that never reached the host, so that nothing ran. The call ends and does not count for its
+    /// tool.
     pub async fn give_back(&self, order: &Order) -> Result<(), HostError> {
         let gone = Source::Transport { error: Transport::ConnectionClosed, written: false };
-        let fault = Fault::new(gone, "the host was gone before it was told to run");
+        let fault = Fault::new(gone, "the host was gone before it received the order to run");
         self.report(order.call, order.attempt, Err(NotDone::NotRun(fault))).await.map(|_| ())
     }
 
-    /// Waits for the next order or for the answer.
+    /// Waits for the next order or for the response.
     async fn next(&self, call: Ticket, host: &HostCall) -> Begun {
         loop {
             let (answered, changed) = (host.desk.answered.notified(), host.changed.notified());
@@ -228,7 +229,7 @@ impl HostCall {
     }
 }
 
-/// Stands for the host: an attempt is an order, and lasts until its report.
+/// The tool that represents the host: an attempt is an order, and lasts until its report.
 #[derive(Debug, Default)]
 struct HostTool {
     call: Arc<Mutex<Option<Arc<HostCall>>>>,
@@ -251,7 +252,7 @@ impl Tool for HostTool {
             }
             match reported.await {
                 Ok(answer) => answer,
-                // The host's order was forgotten; only time ends the attempt now.
+                // The host's order was dropped; only the timeout ends the attempt now.
                 Err(_) => std::future::pending().await,
             }
         }

@@ -1,4 +1,4 @@
-//! What is known about a tool beside its name, and what a model is told with it.
+//! Details of a tool beyond its name, and the explanations that a model gets from them.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use steadfast_core::output::RawJson;
 use steadfast_core::policy::Annotations;
 use steadfast_core::redact;
 
-/// What is known about a tool beside its name; with MCP, what its server lists of it.
+/// Details of a tool beyond its name. With MCP, they come from the server's tool list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolInfo {
-    /// What the server says of it.
+    /// Annotations by the server.
     pub annotations: Annotations,
-    /// The schema of its arguments. With it arguments can be checked, and a model that got them wrong hears what is
-    /// missing.
+    /// Schema of the arguments. With it, arguments can be checked, and a model that got them wrong gets an explanation
+    /// of the errors.
     pub input_schema: Option<RawJson>,
 }
 
 impl ToolInfo {
-    /// The schema, read. One that cannot be read is as good as none: the tool itself still answers.
+    /// Returns the parsed schema. An invalid schema counts as none: the tool itself still responds.
     pub(crate) fn schema(&self) -> Option<Document<'_>> {
         let schema = self.input_schema.as_ref()?;
         Document::parse(schema.as_str().as_bytes(), Limits::ENVELOPE).ok()
     }
 }
 
-/// Adds to a tool's refusal of arguments what is wrong with them.
+/// Adds an explanation of the errors in the arguments to a tool's refusal of them.
 #[derive(Debug)]
 pub(crate) struct Assistance {
     pub(crate) envelope: Arc<CallEnvelope>,
     pub(crate) tool: Arc<ToolInfo>,
-    /// The argument that the tool is given beside those that were sent.
+    /// The argument that the engine adds to those that were sent.
     pub(crate) put_there: Option<Arc<str>>,
 }
 

@@ -1,7 +1,8 @@
-//! What did not get through to the store, repeated until it does.
+//! Store operations that failed, retried until they succeed.
 //!
-//! A result that could not be saved, a claim or grant that could not be given back and a request for approval outlive their
-//! call. They are kept in memory, in order and bounded; the oldest makes room, and that is told.
+//! A result that could not be saved, a claim or grant that could not be given back and a request for approval outlive
+//! their call. They are queued in memory, in order and bounded. If the queue is full, the oldest is dropped and that is
+//! logged.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,29 +24,29 @@ use tokio::sync::Notify;
 
 use crate::engine::Inner;
 
-/// The operations that are repeated.
+/// The retry queue of store operations.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     queue: Mutex<Queue>,
-    /// There is more to do, or it has become due.
+    /// Notified when an operation was added or has become due.
     added: Notify,
-    /// One that was under way no longer is.
+    /// Notified when an operation in flight has ended.
     settled: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Keeping>,
-    /// Taken out to be repeated right now. They count: until the store has answered, nothing got through.
+    /// Number of operations that are being retried right now. They count as pending until the store has confirmed them.
     under_way: usize,
 }
 
-/// One of them.
+/// A store operation to retry.
 #[derive(Debug)]
 pub(crate) struct Keeping {
     what: What,
     tries: u32,
-    /// Not before this moment. A release must not overtake its own claim, which is void by then.
+    /// Time of the next try. A release must not overtake its own claim, which is void by then.
     due: Timestamp,
 }
 
@@ -63,13 +64,13 @@ pub(crate) struct Parking {
     ask: Ask,
     shown: String,
     policy: ApprovalPolicy,
-    /// Whether clients are told of it.
+    /// True if clients are notified of it.
     for_client: bool,
 }
 
-/// The most operations that wait.
+/// Maximum number of queued operations.
 const MOST: usize = 10_000;
-/// A command that was sent is void after this long at the latest.
+/// Time after which a command that was sent to the store is void.
 const COMMAND_LIVES: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -81,7 +82,7 @@ impl Keeper {
 
     pub(crate) fn keep(&self, kept: impl Iterator<Item = Keeping>) {
         let mut kept = kept.peekable();
-        // Nearly always: calls need not wait for each other to say that there is nothing.
+        // The usual case: it avoids the lock if there is nothing to add.
         if kept.peek().is_none() {
             return;
         }
@@ -89,28 +90,28 @@ impl Keeper {
         queue.waiting.extend(kept);
         while queue.waiting.len() > MOST {
             if let Some(dropped) = queue.waiting.pop_front() {
-                tracing::error!(event = "store.gave_up", what = ?dropped.what, "too much waits for the store");
+                tracing::error!(event = "store.gave_up", what = ?dropped.what, "too many operations wait for the store; the oldest was dropped");
             }
         }
         drop(queue);
         self.added.notify_one();
     }
 
-    /// Tries this at once; if that comes to nothing, it is repeated like everything else.
+    /// Tries the operation at once. If that fails, it is queued like the others.
     pub(crate) async fn try_now(&self, keeping: Keeping, inner: &Inner) {
         self.queue.lock().under_way += 1;
         UnderWay { keeper: self, keeping: Some(keeping) }.repeat(inner).await;
         self.added.notify_one();
     }
 
-    /// How much did not get through yet.
+    /// Returns the number of operations that have not succeeded yet.
     pub(crate) fn len(&self) -> usize {
         let queue = self.queue.lock();
         queue.waiting.len() + queue.under_way
     }
 
-    /// The store is back: nothing waits for its next turn. Only a release that was never tried does, because its own
-    /// claim may still be on the way.
+    /// Makes operations due because the store is back. An exception is a release that was never tried: its own claim
+    /// may still be in flight.
     pub(crate) fn hurry(&self, now: Timestamp) {
         for keeping in &mut self.queue.lock().waiting {
             if keeping.tries > 0
@@ -122,7 +123,7 @@ impl Keeper {
         self.added.notify_one();
     }
 
-    /// Repeats them for as long as the engine lives.
+    /// Retries operations for as long as the engine lives.
     pub(crate) async fn run(&self, inner: &Inner) {
         loop {
             let added = self.added.notified();
@@ -147,7 +148,7 @@ impl Keeper {
         }
     }
 
-    /// Tries everything once more, due or not, and waits for what is under way; for the end of the engine.
+    /// Tries all operations once more, due or not, and waits for those in flight. Used at the end of the engine.
     pub(crate) async fn drain(&self, inner: &Inner) {
         let mut left = self.queue.lock().waiting.len();
         while left > 0 {
@@ -184,11 +185,11 @@ impl Keeper {
     }
 }
 
-/// How many are repeated at once: a store that comes back finds as many as there were calls meanwhile, and each may
-/// wait for a disk or a replica.
+/// Number of concurrent retries. A store that recovers gets as many operations as there were calls meanwhile, and each
+/// may wait for a disk or a replica.
 const HANDS: usize = 32;
 
-/// An operation that is being repeated. If that comes to nothing, or is given up, it waits again.
+/// An operation that is being retried. If it fails or is dropped, it goes back to the queue.
 struct UnderWay<'a> {
     keeper: &'a Keeper,
     keeping: Option<Keeping>,
@@ -251,7 +252,7 @@ impl Keeping {
         Self { what, tries: 0, due }
     }
 
-    /// Whether its caller relies on it, who may hear the answer and call again at once.
+    /// Returns true if the caller relies on it: it may get the response and call again at once.
     pub(crate) fn goes_before_the_answer(&self) -> bool {
         match self.what {
             What::GiveBack { .. } => true,
@@ -292,12 +293,12 @@ impl Parking {
     }
 }
 
-/// What a person may see of the arguments.
+/// Returns the excerpt of the arguments that an operator may see.
 pub(crate) fn shown(envelope: &CallEnvelope) -> String {
     redact::excerpt(envelope.payload.params.as_str(), Approvals::MOST_SHOWN)
 }
 
-/// Neither answers nor arguments are shown.
+/// Shows neither results nor arguments.
 impl fmt::Debug for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The engine: carries out what the core decides.
+//! The engine: runs tool calls and performs the actions that the core decides on.
 //!
 //! ```no_run
 //! # async fn example(envelope: steadfast_core::envelope::CallEnvelope) {
@@ -6,39 +6,39 @@
 //! use steadfast_executor::{Attempt, Engine};
 //!
 //! let engine = Engine::builder().start().await;
-//! let called = engine
+//! let response = engine
 //!     .call(envelope, async |attempt: Attempt| {
 //!         let content = RawJson::from_trusted(attempt.params().to_owned());
 //!         Ok(Output { content, metadata: None })
 //!     })
 //!     .await;
-//! println!("{:?}", called.result.status);
+//! println!("{:?}", response.result.status);
 //! # }
 //! ```
 //!
-//! | file | what it does |
+//! | file | contents |
 //! | --- | --- |
-//! | `engine` | the way in: calls, shutdown |
-//! | `drive` | one call on its way: one `match` over the machine's steps |
-//! | `tool`, `hooks` | other people's code, and how it is kept from breaking a call |
-//! | `info` | what is known about a tool beside its name |
-//! | `host` | calls whose tool is run by the host |
-//! | `cells` | the machines that calls share |
-//! | `followers` | callers in this process that wait for one run |
-//! | `keep`, `deliveries` | what has to get through to the store later |
-//! | `undelivered` | answers that never arrived, for whoever comes back for them |
-//! | `pauses` | when duplicates were last not recognised |
-//! | `approvals` | people's answers |
-//! | `persist`, `trust_file` | what the machines know, kept |
-//! | `history`, `recording` | what became of calls, and the same for whoever replays them |
-//! | `turns` | several calls that depend on each other |
-//! | `shelf` | where tools are found by name |
-//! | `telling` | facts for whoever listens |
-//! | `recent` | the last calls step by step, and the last hour in numbers |
-//! | `breakers`, `guards`, `standing`, `seen`, `records` | what people see, and the hand that steers it |
-//! | `verification` | who has looked whether a call had its effect |
-//! | `reports` | what hosts say about tools that they ran themselves |
-//! | `audit` | what was changed by hand |
+//! | `engine` | the entry point: calls and shutdown |
+//! | `driver` | the driver of one call: one `match` over the steps of the call machine |
+//! | `tool`, `hooks` | user code, and the protection of calls against its failures |
+//! | `tool_info` | details of a tool beyond its name |
+//! | `host_calls` | calls whose tool the host runs |
+//! | `cells` | the state machines that calls share |
+//! | `followers` | callers in this process that wait for the same in-flight run |
+//! | `store_retry`, `deliveries` | writes that must reach the store later |
+//! | `undelivered` | responses that never arrived, for callers that reconnect |
+//! | `pauses` | the last times at which deduplication was off |
+//! | `approvals` | approval requests, decisions and grants |
+//! | `persist`, `trust_file` | stored state of the shared machines |
+//! | `history`, `recording` | the history of calls, and the recording that a replay reads |
+//! | `turns` | turns: several calls that depend on each other |
+//! | `registry`, `tool_lists` | lookup of tools by name, and the last tool list of each server |
+//! | `telemetry_hooks` | listeners: facts for logs, metrics and spans |
+//! | `recent_activity` | the last calls step by step, and the figures of the last hour |
+//! | `breakers`, `guards`, `trust`, `views`, `records` | state that operators read, and the changes that they make |
+//! | `verification_log`, `verification_call` | verification of unknown outcomes, by callers and by a configured call |
+//! | `reports` | reports of hosts about tools that they ran themselves |
+//! | `audit` | the audit log of changes by operators |
 
 mod approvals;
 mod audit;

@@ -1,8 +1,8 @@
-//! What the machines know, kept in the store: breakers, trust, approvals and the guards of conversations.
+//! Persistence of the shared machines: breakers, trust, approvals and loop guards.
 //!
-//! Nothing here is on the way of a call. A change marks a document; a task of the engine writes it a moment later,
-//! newest state once, compared with what is stored. What other processes write is taken over when the store tells
-//! of it. While the store is down the marks stay, so that it heals by itself.
+//! Nothing here is on the path of a call. A change marks a document. A background task writes the newest state a moment
+//! later, once, with a comparison against the stored version. Writes of other processes are adopted when the store
+//! reports them. While the store is down the marks stay, so that the documents are written after it recovers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::cells::{DependencyKey, SessionId, ToolKey};
 use crate::engine::Inner;
 use crate::trust_file::TrustKept;
 
-/// What is to be written.
+/// The documents to write.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     marked: Mutex<BTreeSet<Marked>>,
     changed: Notify,
-    /// Held by the one writer, so that a shutdown also waits for what the task of the engine is writing.
+    /// Held by the only writer, so that a shutdown also waits for a write by the background task.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// Something whose document is older than it.
+/// A document whose stored version is out of date.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Marked {
     Tool(ToolKey),
@@ -43,7 +43,7 @@ pub(crate) enum Marked {
     Session(SessionId),
 }
 
-/// The name of a document, readable and without two meanings.
+/// The name of a document: readable and unambiguous.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Name {
@@ -53,23 +53,23 @@ enum Name {
     Session(Option<TenantId>, Option<SessionKey>),
 }
 
-/// Changes are gathered for this long before they are written.
+/// Time for which changes are collected before they are written.
 const GATHER: Duration = Duration::from_millis(50);
-/// How long to leave a failing store alone.
+/// Pause after a failed write.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How long a change by hand waits for the store.
+/// Maximum time that a change by an operator waits for the store.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The interval at which an unavailable store is probed, so that its recovery is noticed.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// How often a write is tried again because somebody else was faster.
+/// Maximum number of tries of a write that loses against concurrent writers.
 const TRIES: u32 = 8;
-/// A guard is not looked at again after this long.
+/// Time for which a loop guard is stored.
 const SESSION_LASTS: Duration = Duration::from_secs(24 * 3600);
-/// A breaker that nothing happened to for this long is closed anyway.
+/// Time for which a breaker is stored. Without activity for this long it is closed anyway.
 const BREAKER_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Marks {
-    /// Marks what these notices say has changed.
+    /// Marks the documents that these notices change.
     pub(crate) fn note(
         &self,
         request: &Request,
@@ -122,7 +122,7 @@ impl Marks {
 }
 
 impl Inner {
-    /// Writes what is marked, for as long as the engine lives.
+    /// Writes the marked documents, for as long as the engine lives.
     pub(crate) async fn persist(&self) {
         loop {
             self.marks.changed.notified().await;
@@ -134,8 +134,8 @@ impl Inner {
         }
     }
 
-    /// Writes what is marked; says whether all of it got through. Then everything that was marked before is in the store,
-    /// unless that failed.
+    /// Writes the marked documents. Returns true if all writes succeeded; then everything that was marked before is in
+    /// the store.
     pub(crate) async fn persist_now(&self) -> bool {
         let _writing = self.marks.writing.lock().await;
         let marked = std::mem::take(&mut *self.marks.marked.lock());
@@ -150,14 +150,14 @@ impl Inner {
         through
     }
 
-    /// Takes over everything that is stored.
+    /// Loads all stored state.
     pub(crate) async fn load(&self) {
         for kind in DocumentKind::ALL.into_iter().filter(|kind| is_of_machines(*kind)) {
             self.load_kind(kind).await;
         }
     }
 
-    /// Takes over everything of this kind.
+    /// Loads all documents of a kind.
     pub(crate) async fn load_kind(&self, kind: DocumentKind) {
         match self.store.documents(kind).await {
             Ok(documents) => {
@@ -170,7 +170,7 @@ impl Inner {
         }
     }
 
-    /// Takes over what is stored of one.
+    /// Loads the stored version of a document.
     pub(crate) async fn reload_marked(&self, marked: &Marked) -> Result<(), StoreError> {
         let name = marked.document()?;
         if let Some(document) = self.store.read(&name).await? {
@@ -179,14 +179,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Hears what happens to the store, for as long as the engine lives.
+    /// Handles events of the store, for as long as the engine lives.
     pub(crate) async fn listen_to_store(&self) {
         let mut news = self.store.news();
         let mut is_lost = false;
         loop {
             let told = tokio::select! {
                 told = news.recv() => told,
-                // Nobody else may write, and then nobody would learn that it can be written again.
+                // If no other process writes, only a probe shows that the store accepts writes again.
                 () = tokio::time::sleep(PROBE_EVERY), if is_lost => {
                     _ = steadfast_store::probe(&*self.store).await;
                     continue;
@@ -225,7 +225,7 @@ impl Inner {
         }
     }
 
-    /// What is known here is written again.
+    /// Marks everything in memory to be written again.
     fn mark_everything(&self) {
         for (key, _) in self.machines.tools.all() {
             self.marks.mark(Marked::Tool(key));
@@ -238,7 +238,7 @@ impl Inner {
         }
     }
 
-    /// Makes what is stored and what is here the same: the newer one of the two.
+    /// Synchronizes the state in memory with the stored one: the newer one wins.
     pub(crate) async fn write(&self, marked: &Marked) -> Result<(), StoreError> {
         if let Marked::Trust(tenant) = marked {
             match &self.trust_kept {
@@ -250,8 +250,9 @@ impl Inner {
         self.change_together(marked, || ()).await
     }
 
-    /// Changes what is here and what is stored together. What others stored is taken over first, and not after: it would
-    /// undo a change that only removes something. `change` may be made more than once; the last one counts.
+    /// Changes the state in memory and the stored state together. Writes of other processes are adopted before the
+    /// change and not after it: that would undo a change that only removes something. `change` may run more than once;
+    /// the last run counts.
     async fn change_together<R>(
         &self,
         marked: &Marked,
@@ -278,10 +279,10 @@ impl Inner {
                 Written::Stale(now) => found = now,
             }
         }
-        Err(StoreError::not_done(Trouble::Full, "it is being changed by too many at once; try again"))
+        Err(StoreError::not_done(Trouble::Full, "too many concurrent changes; try again"))
     }
 
-    /// Changes the trust of a tenant, where it is stored and here. `change` may be made more than once; the last one counts.
+    /// Changes the trust of a tenant, stored and in memory. `change` may run more than once; the last run counts.
     pub(crate) async fn change_trust<R>(
         &self,
         tenant: &Option<TenantId>,
@@ -309,8 +310,8 @@ impl Inner {
         self.change_together(&marked, changed).await
     }
 
-    /// Changes a breaker by hand, where it is stored and here. What others stored is taken over first. If the store fails
-    /// the change is made all the same, here. `change` may be made more than once, until it is stored.
+    /// Changes a breaker for an operator, stored and in memory. Writes of other processes are adopted first. If the
+    /// store fails, the change still applies in memory. `change` may run more than once, until it is stored.
     pub(crate) async fn change_breaker(
         &self,
         marked: &Marked,
@@ -319,10 +320,10 @@ impl Inner {
         let mut told = None;
         let storing = self.change_together(marked, || {
             let changed = self.with_breaker(marked, &mut change);
-            // Made again, it may change nothing any more: the first time tells what it did.
+            // A repeated change may find nothing to change: the first run determines the result.
             told = Some(told.take().flatten().or(changed));
         });
-        // Who stops a tool in the night does not wait for a store that hangs.
+        // An operator who stops a tool in an emergency does not wait for a store that hangs.
         let stored = tokio::time::timeout(PATIENCE, storing).await.unwrap_or_else(|_| {
             Err(StoreError::unanswered(Trouble::Unreachable, "the store did not answer in time"))
         });
@@ -338,7 +339,7 @@ impl Inner {
         }
     }
 
-    /// What there is to write, and for how long it is kept.
+    /// Returns the text to write for a document, and how long it is stored.
     fn body(&self, marked: &Marked) -> Result<Option<(String, Option<Duration>)>, StoreError> {
         let json = |lasts: Option<Duration>, text: Result<String, serde_json::Error>| {
             text.map(|text| Some((text, lasts))).map_err(|error| unreadable(&error))
@@ -372,7 +373,7 @@ impl Inner {
         }
     }
 
-    /// Takes over one document. What cannot be read is left alone and told of: it may be a newer version's.
+    /// Adopts one document. One that cannot be read is logged and skipped: it may be from a newer version.
     fn adopt(&self, name: &DocumentName, body: &str) {
         if let Err(why) = self.try_adopt(name, body) {
             tracing::warn!(event = "store.unreadable", document = %name, %why);
@@ -427,7 +428,7 @@ impl Inner {
     }
 }
 
-/// What a person said is kept until a person says something else.
+/// Returns how long a breaker is stored. One that an operator forced open is stored until an operator changes it.
 fn breaker_lasts(snapshot: &breaker::Snapshot) -> Option<Duration> {
     match snapshot.state() {
         breaker::State::ForcedOpen => None,
@@ -436,7 +437,7 @@ fn breaker_lasts(snapshot: &breaker::Snapshot) -> Option<Duration> {
 }
 
 impl Inner {
-    /// Takes over the trust that was stored, and notifies people here of what another process changed.
+    /// Adopts stored trust, and notifies operators of changes by other processes.
     pub(crate) fn adopt_trust(&self, tenant: &Option<TenantId>, snapshot: Snapshot) -> Result<(), String> {
         let cell = self.machines.tenants.get(tenant);
         let now = self.clock.now();
@@ -457,7 +458,7 @@ impl Inner {
     }
 }
 
-/// A ledger that knows nothing takes everything over, single failures too.
+/// Adopts stored trust. An empty ledger takes over everything, including single failures.
 fn adopt_trust(trust: &mut TrustLedger, snapshot: Snapshot, bounds: Bounds) -> Result<(), String> {
     let fresh =
         trust.history(None).next().is_none() && trust.snapshot(snapshot.last_updated).tool_states.is_empty();
@@ -469,7 +470,7 @@ fn adopt_trust(trust: &mut TrustLedger, snapshot: Snapshot, bounds: Bounds) -> R
 }
 
 impl Marked {
-    /// One of the breakers of a call.
+    /// Returns the document of one of the breakers of a call.
     pub(crate) fn breaker(
         scope: BreakerScope,
         request: &Request,

@@ -1,4 +1,4 @@
-//! From the history of calls to what can be replayed.
+//! The part of the call history that can be replayed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use steadfast_store::{Entry, Journal, Query, Store, StoreError, look_through};
 
 use crate::history::{CallFacts, FORMAT};
 
-/// A piece of the history, in the order in which the calls came.
+/// A section of the call history, in order of arrival.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// What became of them.
+    /// The calls.
     pub facts: Vec<CallFacts>,
     /// The same calls, for a [rehearsal](steadfast_core::rehearse::Rehearsal).
     pub calls: Vec<Recorded>,
-    /// Entries that a newer version wrote.
+    /// Number of entries that a newer version wrote.
     pub unreadable: usize,
 }
 
 impl Recording {
-    /// The newest calls of the history that came since then, at most so many.
+    /// Reads the newest calls that arrived since then, at most this many.
     pub async fn read(store: &dyn Store, since: Timestamp, most: usize) -> Result<Self, StoreError> {
         let query = Query { since, ..Query::newest(Journal::History, most) };
         let facts = |entry: &Entry| Some(serde_json::from_str::<CallFacts>(&entry.body).ok());
@@ -39,10 +39,10 @@ impl Recording {
         Ok(Self { unreadable: entries - recording.facts.len(), ..recording })
     }
 
-    /// These calls.
+    /// Returns a recording of these calls.
     pub fn of(mut facts: Vec<CallFacts>) -> Self {
         let entries = facts.len();
-        // What a newer version means by its words is not ours to guess.
+        // Facts of a newer version are not interpreted.
         facts.retain(|facts| facts.format <= FORMAT);
         let unreadable = entries - facts.len();
         facts.sort_by_key(|facts| (facts.arrived, facts.trail.first().map(|moment| moment.order)));
@@ -56,7 +56,7 @@ impl CallFacts {
     fn recorded(&self, process: &Process, number: u64) -> Recorded {
         let nothing = Asked::default();
         let asked = self.asked.as_ref().unwrap_or(&nothing);
-        // Without what it asked for, what happened to it says nothing.
+        // Without the parameters of the call, its events cannot be interpreted.
         let is_known = self.asked.is_some() && self.engine.is_some();
         Recorded {
             request: Request {

@@ -1,8 +1,8 @@
-//! Records for people: to look at, to forget, to settle.
+//! Records for operators: lists, deletion and resolution.
 //!
-//! A record says that a call is in flight until somebody writes otherwise, also where the process that made the call is gone.
-//! So whoever looks at records has each of those judged first, and the outcome recorded as unknown: every surface shows the
-//! same, and the one process that recorded it notifies people.
+//! A record says that a call is in flight until a process writes otherwise, even if the process of the call is gone.
+//! Views therefore check each of their records first, and record the outcome of such a call as unknown. Every surface
+//! shows the same, and the one process that recorded it notifies operators.
 
 use steadfast_core::dedupe::{Record, RecordLoss, Resolution, Resolve, ResolveVerdict, Rules};
 use steadfast_core::key::Key;
@@ -13,7 +13,7 @@ use crate::audit::{By, Deed, Done};
 use crate::engine::{Engine, Inner};
 
 impl Engine {
-    /// Records in the order of their keys, those of calls that change nothing among them: they are in this process only.
+    /// Returns records in the order of their keys. Includes those of read-only calls, which exist in this process only.
     pub async fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, StoreError> {
         let mut records = self.inner.store.records(selection, page).await?;
         for record in &mut records {
@@ -26,7 +26,7 @@ impl Engine {
         Ok(records)
     }
 
-    /// The record under this key.
+    /// Returns the record with this key.
     pub async fn record(&self, key: Key) -> Result<Option<Record>, StoreError> {
         match self.inner.store.record(key).await? {
             Some(mut record) => {
@@ -37,7 +37,7 @@ impl Engine {
         }
     }
 
-    /// Forgets records; says how many. For operators.
+    /// Deletes records and returns their number. For operators.
     pub async fn flush(&self, flush: &Flush, by: &By) -> Result<u64, StoreError> {
         let flushed = self.inner.store.flush(flush).await? + self.inner.local.flush(flush).await?;
         let (tenant, on) = match flush {
@@ -49,8 +49,8 @@ impl Engine {
         Ok(flushed)
     }
 
-    /// Accepts that committed records are lost, so that calls with a key run again. Returns the loss, if there was one. For
-    /// operators.
+    /// Accepts that committed records are lost, so that calls with a key run again. Returns the loss, if there was one.
+    /// For operators.
     pub async fn accept_loss(&self, by: &By) -> Result<Option<RecordLoss>, StoreError> {
         let accepted = accept_loss(&*self.inner.store).await?;
         if let Some(loss) = &accepted {
@@ -66,7 +66,7 @@ impl Engine {
         Ok(accepted)
     }
 
-    /// Resolves an outcome that is unknown. For operators.
+    /// Resolves an unknown outcome. For operators.
     pub async fn resolve(
         &self,
         key: Key,
@@ -78,7 +78,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Judges all open records in the store, for calls whose process is gone.
+    /// Checks all open records in the store for calls whose process is gone.
     pub(crate) async fn judge_open_records(&self) {
         let open = Selection { open: true, ..Selection::default() };
         let mut page = Page { after: None, limit: JUDGED_AT_ONCE };
@@ -97,8 +97,8 @@ impl Inner {
         }
     }
 
-    /// Replaces a record of a call whose process is gone by one that says that its outcome is unknown, here and in the store. A
-    /// store that fails leaves it as it is.
+    /// Records an unknown outcome for a call whose process is gone, in `record` and in the store. If the store fails,
+    /// the record stays unchanged.
     async fn judge(&self, record: &mut Record) {
         if record.owner.process == self.process || !record.may_be_abandoned() {
             return;
@@ -116,7 +116,7 @@ impl Inner {
         }
     }
 
-    /// Resolves an outcome that is unknown, and keeps who did.
+    /// Resolves an unknown outcome, and records the operator.
     pub(crate) async fn resolve(&self, resolve: &Resolve, by: &By) -> Result<ResolveVerdict, StoreError> {
         let Some(record) = self.store.record(resolve.key).await? else {
             return Ok(ResolveVerdict::NotUnknown);

@@ -1,4 +1,4 @@
-//! What hosts say about tools that they ran themselves.
+//! Reports of hosts about tools that they ran themselves.
 
 use steadfast_core::id::TenantId;
 use steadfast_core::policy::{Annotations, Mode};
@@ -10,8 +10,8 @@ use crate::persist::Marked;
 use crate::telling::Outside;
 
 impl Engine {
-    /// Takes a host's word for how a tool did. It counts for trust and scores as a finished call of that tool would; what
-    /// changed by it is told, to the caller too.
+    /// Processes the report of a host about a tool. It counts for trust and scores like a finished call of that tool.
+    /// The changes of trust are reported to listeners and returned.
     pub fn take_report(&self, tenant: Option<&TenantId>, report: &ToolReport) -> Vec<TrustChange> {
         let (inner, now) = (&self.inner, self.inner.clock.now());
         let owner = tenant.cloned();

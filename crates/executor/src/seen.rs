@@ -1,4 +1,4 @@
-//! Tools as people and agents see them: what became of their calls, how well they do, how they stand.
+//! Views of tools for operators and agents: counts of their calls, scores, breaker and trust states.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,75 +22,76 @@ use crate::cells::{Cells, ToolKey};
 use crate::engine::{Engine, Inner};
 use crate::history::CallFacts;
 
-/// A tool as people see it.
+/// A tool, for views.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolView {
     /// The tool.
     pub tool: ToolRef,
-    /// What running it twice would do.
+    /// Class of the tool.
     pub class: ToolClass,
-    /// Whether anything is known of a call of it. Of the others only that they can be called.
+    /// True if a call of it is known. If not, the tool is only known to be available.
     pub called: bool,
-    /// Calls that are over.
+    /// Calls that ended.
     pub calls: u64,
-    /// Those that ran and failed.
+    /// Calls that ran and failed.
     pub failures: u64,
-    /// Those that were refused without a run.
+    /// Calls that were refused without a run.
     pub refused: u64,
-    /// When the last one was over; nothing if it was not called.
+    /// End of the last call. Absent if it was not called.
     #[serde(rename = "lastCallAtMs", skip_serializing_if = "Option::is_none")]
     pub last_call_at: Option<Timestamp>,
-    /// Where these numbers come from.
+    /// Source of these counts.
     pub counted: Counted,
-    /// How its breaker stands.
+    /// State of its breaker.
     pub breaker: State,
-    /// How far it is trusted; the worst of its signatures counts.
+    /// Trust in it. The worst of its signatures counts.
     pub trust: TrustState,
-    /// How well it does; nothing if nobody used it since this process began, nor in the part of the history before that it
+    /// Score. Absent if no use is known, neither since the start of this process nor in the part of the history that it
     /// has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
 }
 
-/// A tool that can be called here.
+/// A tool that is available here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
     /// The tool.
     pub tool: ToolRef,
-    /// What is said of it.
+    /// Its annotations.
     pub annotations: Annotations,
 }
 
-/// Where the numbers of a tool come from.
+/// Source of the counts of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Counted {
-    /// This process has counted since it began.
+    /// Counted by this process since it started.
     SinceStart,
-    /// This process has not seen it: the newest part of the history was counted, in which others may have written.
+    /// Counted in the newest part of the history, which other processes may have written. This process has not called
+    /// it.
     InHistory,
 }
 
-/// How well a tool does, for an agent that has to choose one.
+/// Score of a tool, for an agent that chooses between tools.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolScore {
     /// The tool.
     pub tool: ToolRef,
-    /// How well it does.
+    /// The score.
     #[serde(flatten)]
     pub score: Score,
-    /// How its breaker stands: a good tool may be down.
+    /// State of its breaker. A tool with a good score may be down.
     pub breaker: State,
-    /// How far it is trusted: a person may have to be asked.
+    /// Trust in it. Calls may need approval.
     pub trust: TrustState,
 }
 
-/// How calls to one host or server went.
+/// Counts of the calls to one host or server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -113,7 +114,7 @@ pub struct DomainView {
     pub trust: TrustState,
 }
 
-/// How well a model does with a tool.
+/// Score of a model with a tool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -128,7 +129,7 @@ pub struct ModelScore {
 }
 
 impl Engine {
-    /// Returns how calls to each host or server went, in the order of their names.
+    /// Returns the counts of the calls to each host or server, ordered by name.
     pub fn domains(&self, tenant: Option<&TenantId>) -> Vec<DomainView> {
         let tenant = tenant.cloned();
         let states: BTreeMap<_, _> = self
@@ -137,7 +138,7 @@ impl Engine {
             .into_iter()
             .filter(|one| one.standing.scope == Scope::Domain)
             .filter_map(|one| Some((one.standing.domain?, one.standing.state)))
-            // Each session may have its own; the worst comes first, and the last one that is collected counts.
+            // Each session may have its own. The worst comes first, and the last one that is collected counts.
             .rev()
             .collect();
         let Some(cell) = self.inner.machines.tenants.find(&tenant) else { return Vec::new() };
@@ -164,7 +165,7 @@ impl Engine {
         views.into_values().collect()
     }
 
-    /// Returns how well models do with tools, in the order of their names.
+    /// Returns the scores of models with tools, ordered by name.
     pub fn model_scores(&self, tenant: Option<&TenantId>) -> Vec<ModelScore> {
         let Some(cell) = self.inner.machines.tenants.find(&tenant.cloned()) else { return Vec::new() };
         let scores = cell.scores.lock();
@@ -172,7 +173,7 @@ impl Engine {
         all.map(|(model, tool, score)| ModelScore { model: named(model), tool: named(tool), score }).collect()
     }
 
-    /// Returns how well one model does with one tool. Nothing if none of its calls of this tool is known.
+    /// Returns the score of one model with one tool, or `None` if none of its calls of this tool is known.
     pub fn model_score(
         &self,
         tenant: Option<&TenantId>,
@@ -194,15 +195,15 @@ fn named<T: Clone>(place: &Place<T>) -> Option<T> {
 }
 
 impl Engine {
-    /// The tenants of which anything is known, and first of all whoever is of none.
+    /// Returns the known tenants. The first one is `None`, for calls without a tenant.
     pub fn tenants(&self) -> Vec<Option<TenantId>> {
         let known = self.inner.machines.tenants.all().into_iter().map(|(tenant, _)| tenant);
         let all: BTreeSet<_> = known.chain([None]).collect();
         all.into_iter().collect()
     }
 
-    /// The tools that this process, or the newest part of the history, has seen, and those that are offered although nobody
-    /// called them yet; in the order of their names.
+    /// Returns the tools that appear in this process or in the newest part of the history, and the available tools that
+    /// have not been called yet, ordered by name.
     pub async fn tools(
         &self,
         tenant: Option<&TenantId>,
@@ -261,9 +262,9 @@ impl Engine {
         views
     }
 
-    /// How well a tool does: the share of its calls that worked, recent ones counting more, with its confidence, and how
-    /// long they took. Nothing if this process has seen none that says anything about it. It has seen its own, and what the
-    /// history had of anybody's when it began; what hosts report counts from then on.
+    /// Returns the score of a tool: the weighted share of its calls that succeeded, with recent calls counting more,
+    /// its confidence, and durations. Returns `None` if no call that counts is known. The calls are those of this
+    /// process, those of all processes in the history at its start, and later reports of hosts.
     pub fn score(&self, tenant: Option<&TenantId>, tool: &ToolRef) -> Option<ToolScore> {
         let (inner, tenant) = (&self.inner, tenant.cloned());
         let score = inner.score(&tenant, tool)?;
@@ -277,7 +278,7 @@ impl Engine {
     }
 }
 
-/// What a score needs of [`CallFacts`]; there may be thousands to read before the first call.
+/// The part of [`CallFacts`] that a score needs. Thousands may be read before the first call.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ScoredFacts {
@@ -291,7 +292,7 @@ struct ScoredFacts {
 }
 
 impl ToolView {
-    /// One of which nothing happened.
+    /// Returns a view of a tool without calls.
     fn of(tool: ToolRef, class: ToolClass) -> Self {
         Self {
             tool,
@@ -309,9 +310,9 @@ impl ToolView {
     }
 }
 
-/// How far the tools of a tenant are trusted, where it is not fully.
+/// Trust in the tools of a tenant that are not fully trusted.
 struct TrustByTool {
-    /// Everything is blocked, because there was no room to tell the blocked tools apart.
+    /// True if everything is blocked, because there are too many blocked tools to list them.
     everything: bool,
     worst: BTreeMap<(Namespace, ToolName), TrustState>,
 }
@@ -328,7 +329,7 @@ impl TrustByTool {
 }
 
 impl Inner {
-    /// A call is over: its tool was used, and how well that went.
+    /// Updates the counts and scores of a tool after a call.
     pub(crate) fn note_end(&self, cells: &Cells, call: &Call, result: &CallResult) {
         let now = self.clock.now();
         let policy = call.shared_policy();
@@ -343,13 +344,13 @@ impl Inner {
         }
     }
 
-    /// Scores go on where they were: what the history knows is counted once, before there is a call to count.
+    /// Loads the scores from the history. Each call in it counts once, and it is read before the first call.
     pub(crate) async fn load_scores(&self) {
         let newest: Vec<ScoredFacts> = self.newest_history(SCORES_LOOK_BACK).await;
         let over = |facts: &ScoredFacts| facts.arrived + Duration::from_millis(facts.took_ms);
         let mut scored: Vec<_> =
             newest.iter().filter_map(|facts| Some((over(facts), facts, facts.scored?))).collect();
-        // Hours are counted as they come, the newest last.
+        // The statistics need calls in the order of their ends, newest last.
         scored.sort_by_key(|(over, ..)| *over);
         for (over, facts, outcome) in scored {
             let took = Duration::from_millis(facts.took_ms);
@@ -385,7 +386,7 @@ impl Inner {
         by_tool
     }
 
-    /// What is not simply trusted, each under the rule that judges its calls.
+    /// Returns everything that is not fully trusted, each with the rule that judges its calls.
     pub(crate) fn trust_status(&self, tenant: &Option<TenantId>) -> Vec<TrustStatus> {
         let Some(cell) = self.machines.tenants.find(tenant) else { return Vec::new() };
         let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| self.trust_rule(tenant, tool, domain);
@@ -395,7 +396,7 @@ impl Inner {
         all
     }
 
-    /// The rule that judges a tool, or a domain alone.
+    /// Returns the trust rule of a tool, or of a domain alone.
     pub(crate) fn trust_rule(
         &self,
         tenant: &Option<TenantId>,
@@ -409,7 +410,7 @@ impl Inner {
         }
     }
 
-    /// The calls that ended last, in this process or another one. A store that fails has none.
+    /// Returns the calls that ended last, in this process or another one, or nothing if the store fails.
     async fn newest_history<F: DeserializeOwned>(&self, limit: usize) -> Vec<F> {
         match self.store.entries(&Query::newest(Journal::History, limit)).await {
             Ok(entries) => {
@@ -422,14 +423,14 @@ impl Inner {
         }
     }
 
-    /// The policy by which the last call of a tool was judged; without one, that of a call of which nothing else is known.
+    /// Returns the policy of the last call of a tool. Without one, returns that of a call with no further details.
     pub(crate) fn policy_of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<Policy> {
         let cell = self.machines.tools.find(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
         let seen = cell.and_then(|cell| cell.lock().seen.as_ref().map(|seen| seen.policy.clone()));
         seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None, Annotations::default()))
     }
 
-    /// The policy of whatever depends on this host or server.
+    /// Returns the policy of a host or server.
     pub(crate) fn policy_at(&self, tenant: &Option<TenantId>, name: &str) -> Arc<Policy> {
         let domain = Domain::new(name).ok();
         let tool = Namespace::new(name).ok().zip(ToolName::new("*").ok());
@@ -437,12 +438,12 @@ impl Inner {
         self.policy_of_blank(tenant, tool.as_ref(), domain.as_ref(), Annotations::default())
     }
 
-    /// The policy where neither tool nor server is known.
+    /// Returns the policy of an unknown tool and server.
     pub(crate) fn policy_of_nothing(&self, tenant: &Option<TenantId>) -> Arc<Policy> {
         self.policy_of_blank(tenant, None, None, Annotations::default())
     }
 
-    /// The policy of a call of which no more is known than this.
+    /// Returns the policy of a call with no details but these.
     pub(crate) fn policy_of_blank(
         &self,
         tenant: &Option<TenantId>,
@@ -464,14 +465,14 @@ impl Inner {
     }
 }
 
-/// A call that nobody makes, to ask for policies with.
+/// A placeholder call for policy lookups.
 static BLANK: LazyLock<Option<CallEnvelope>> = LazyLock::new(|| {
     let text = br#"{"contractVersion":"1.1","requestId":"-","toolName":"*","toolNamespace":"*",
         "target":{"sessionKey":"-","actorId":"-"},"payload":{"version":"1.0","params":{}}}"#;
     CallEnvelope::parse(text, UnknownFields::Refuse).ok()
 });
 
-/// How many calls of the history are looked at for tools that this process has not seen.
+/// Number of calls of the history to search for tools that this process has not called.
 const LOOK_BACK: usize = 1000;
-/// How many of the last calls scores go on from. It is read before the first call can come, so it must not take long.
+/// Number of calls of the history to compute scores from. It is read before the first call, so it must not take long.
 const SCORES_LOOK_BACK: usize = 5000;

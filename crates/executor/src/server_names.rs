@@ -1,4 +1,4 @@
-//! The names that servers have: two of one name that run something else are told apart.
+//! Names of servers: different servers with the same name get different names.
 
 use steadfast_core::id::Namespace;
 use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServersOfName};
@@ -10,8 +10,8 @@ use steadfast_store::{
 use crate::engine::Engine;
 
 impl Engine {
-    /// A server of this name is started here: the name that its tools have. Where the store does not answer, it is the name
-    /// that was asked for.
+    /// Claims a name for a server that starts here, and returns the name for its tools. If the store fails, it is the
+    /// requested name.
     pub async fn claim_server(&self, name: &Namespace, server: &ServerIdentity) -> Namespace {
         match self.try_claim_server(name, server).await {
             Ok(named) => named,
@@ -40,7 +40,8 @@ impl Engine {
         Ok(named)
     }
 
-    /// The server whose tools have this name has failed, or works: it is stored for those who look at the store alone.
+    /// Stores the last failure of a server, or its recovery, for commands that only read the store. `name` is the name
+    /// that its tools have.
     pub async fn note_server(&self, name: &Namespace, failure: Option<&ServerFailure>) {
         if let Err(error) = self.try_note_server(name, failure).await {
             tracing::warn!(event = "server.state_not_stored", server = %name, why = %error);
@@ -54,7 +55,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let inner = &self.inner;
         let (document, now) = (document_of(&name.configured()), inner.store.now());
-        // Most servers work, and nothing else is stored of them.
+        // Most servers work, and then nothing else is stored of them.
         let found = inner.store.read(&document).await?;
         if read(found.as_ref()).failure(name) == failure {
             return Ok(());
@@ -76,7 +77,7 @@ fn read(found: Option<&Document>) -> ServersOfName {
     found.and_then(|document| serde_json::from_str(&document.body).ok()).unwrap_or_default()
 }
 
-/// The servers that failed lately and did not work since, by the names that their tools have.
+/// Returns the servers that failed recently and have not recovered, by the names of their tools.
 pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerFailure)>, StoreError> {
     let documents = store.documents(DocumentKind::Server).await?;
     let failed = |(_, document): (DocumentName, Document)| {
@@ -86,7 +87,7 @@ pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerF
     Ok(documents.into_iter().flat_map(failed).collect())
 }
 
-/// Servers that run now, are called the same, and are not the same; by that name.
+/// Returns the running servers that share a requested name but are different servers, by that name.
 pub async fn servers_of_one_name(store: &dyn Store) -> Result<Vec<(String, Vec<ServerClaim>)>, StoreError> {
     let (neighbours, now) = (Neighbours::of(this_process()), store.now());
     let documents = store.documents(DocumentKind::Server).await?;

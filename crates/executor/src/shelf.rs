@@ -1,4 +1,4 @@
-//! Where the tools are that can be called by name: the engine runs none itself, and knows none.
+//! Lookup of tools by name. The engine has no tools of its own.
 
 use std::fmt;
 use std::future::Future;
@@ -15,12 +15,12 @@ use crate::info::ToolInfo;
 use crate::seen::Offered;
 use crate::tool::{Answer, AnyTool, Attempt, Description, Tool};
 
-/// A tool of whatever type.
+/// A shared tool of any type.
 #[derive(Clone)]
 pub struct Run(Arc<dyn AnyTool>);
 
 impl Run {
-    /// This one.
+    /// Wraps a tool.
     pub fn new(tool: impl Tool) -> Self {
         Self(Arc::new(tool))
     }
@@ -44,27 +44,27 @@ impl Tool for Run {
     }
 }
 
-/// A tool that somebody has.
+/// A tool that was found by name, with its details.
 pub struct Found {
-    /// What runs it.
+    /// The tool.
     pub run: Run,
-    /// The name of its server, where that is another than the call says: two servers may be called the same.
+    /// Name of its server, if it differs from the name in the call: two servers may have the same name.
     pub namespace: Option<Namespace>,
-    /// What it depends on, where that is known; counts where the caller names nothing.
+    /// Dependency of the tool, if known. Used if the caller names none.
     pub domain: Option<Domain>,
-    /// What its server says of it.
+    /// Description by its server.
     pub info: Option<Arc<ToolInfo>>,
-    /// Read-only tools of the same server, by which a caller can find out whether a call had its effect.
+    /// Read-only tools of the same server, by which a caller can find out if a call took effect.
     pub reads: Arc<[Box<str>]>,
 }
 
 impl Found {
-    /// A tool of which nothing else is known.
+    /// Wraps a tool without further details.
     pub fn new(tool: impl Tool) -> Self {
         Self { run: Run::new(tool), namespace: None, domain: None, info: None, reads: Arc::default() }
     }
 
-    /// What is known of the tool, put into the call that wants it.
+    /// Adds the details of the tool to the envelope of a call.
     pub fn complete(&self, envelope: &mut CallEnvelope) {
         if let Some(namespace) = &self.namespace {
             envelope.tool_namespace = namespace.clone();
@@ -74,11 +74,11 @@ impl Found {
         }
     }
 
-    /// Stands for a tool that nobody has. The call goes the way of all calls, so that a model which asks for it again and
-    /// again is stopped like any other that loops.
+    /// Returns a stand-in for a tool that does not exist. The call then takes the normal path, so that the loop guard
+    /// stops a model which repeats it.
     pub fn nobody(tool: &ToolRef) -> Self {
         let why = format!(
-            "Unknown tool: {tool}. Nobody here has it: tools of [http_tools.NAME] are `http/NAME`, those of [command_tools.NAME] are `command/NAME`, those of a server are `SERVER/NAME`"
+            "Unknown tool: {tool}. There is no tool with this name here: tools of [http_tools.NAME] are `http/NAME`, those of [command_tools.NAME] are `command/NAME`, those of a server are `SERVER/NAME`"
         );
         Self::new(move |_: Attempt| {
             let fault = Fault::new(Source::JsonRpc { code: METHOD_NOT_FOUND }, why.clone());
@@ -87,23 +87,23 @@ impl Found {
     }
 }
 
-/// Which proves that nothing ran.
+/// JSON-RPC code that proves that nothing ran.
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// Has tools.
+/// A registry of tools that can be called by name.
 pub trait Shelf: Send + Sync + 'static {
-    /// The tool that this call wants, as it is now.
+    /// Returns the tool for this call, in its current state.
     fn find<'a>(
         &'a self,
         envelope: &'a CallEnvelope,
     ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>>;
 
-    /// Whether the tools of this namespace are run here. Then we see ourselves how they do.
+    /// Returns true if the tools of this namespace run here, so that the engine sees their failures itself.
     fn runs(&self, _namespace: &Namespace) -> bool {
         false
     }
 
-    /// All that are known so far. Nothing is started to find out.
+    /// Returns all tools that are known so far. No server is started to find out.
     fn list(&self) -> Vec<Offered> {
         Vec::new()
     }
@@ -111,11 +111,11 @@ pub trait Shelf: Send + Sync + 'static {
 
 impl fmt::Debug for dyn Shelf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shelf")
+        f.write_str("ToolRegistry")
     }
 }
 
-/// Several shelves: the first that has a tool is asked for it. Without any, nobody has one.
+/// Several tool registries. The first one that has a tool provides it.
 #[derive(Clone, Default)]
 pub struct Shelves(pub Vec<Arc<dyn Shelf>>);
 

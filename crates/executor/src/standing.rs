@@ -1,4 +1,4 @@
-//! How tools stand with us, for people who ask, and the way to forgive one.
+//! Trust in tools for operators: views, and changes that restore trust.
 
 use steadfast_core::id::{Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{Target, TrustChange, TrustLedger, TrustState, TrustStatus};
@@ -9,12 +9,12 @@ use crate::engine::{Engine, Inner};
 use crate::telling::Outside;
 
 impl Engine {
-    /// Everything of a tenant that is not simply trusted, worst first, each under the rule that judges its calls.
+    /// Returns everything of a tenant that is not fully trusted, worst first, each with the rule that judges its calls.
     pub fn trust(&self, tenant: Option<&TenantId>) -> Vec<TrustStatus> {
         self.inner.trust_status(&tenant.cloned())
     }
 
-    /// The tools that somebody names so and that something counts against, or did.
+    /// Returns the tools with this name that have failures or restricted trust, now or in the past.
     pub fn tools_with_a_past(&self, tenant: Option<&TenantId>, name: &str) -> Vec<ToolRef> {
         let states = self.trust(tenant).into_iter();
         let states = states.filter_map(|one| Some((one.standing.plugin_name?, one.standing.tool_name?)));
@@ -32,7 +32,7 @@ impl Engine {
         tools
     }
 
-    /// Forgets everything that counts against the target, also for other processes that share the store. For operators.
+    /// Restores full trust in the target, also for other processes that share the store. For operators.
     pub async fn reset_trust(
         &self,
         tenant: Option<&TenantId>,
@@ -44,8 +44,8 @@ impl Engine {
         self.inner.change_by_hand(tenant, target, reset, (Deed::TrustReset, TrustState::Trusted), by).await
     }
 
-    /// Lets what is escalated earn its trust back from now on, also for other processes that share the store. For operators.
-    /// Nothing happens to what is not escalated.
+    /// Lets an escalated target earn its trust back from now on, also for other processes that share the store. For
+    /// operators. A target that is not escalated does not change.
     pub async fn approve_recovery(
         &self,
         tenant: Option<&TenantId>,
@@ -57,7 +57,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Lets what is escalated earn its trust back from now on.
+    /// Lets an escalated target earn its trust back from now on.
     pub(crate) async fn approve_recovery(
         &self,
         tenant: Option<&TenantId>,
@@ -70,7 +70,7 @@ impl Inner {
             .await
     }
 
-    /// Changes the trust in the target by hand, and says so.
+    /// Changes the trust in the target for an operator, and records it in the audit log.
     async fn change_by_hand(
         &self,
         tenant: Option<&TenantId>,
@@ -79,7 +79,7 @@ impl Inner {
         (deed, after): (Deed, TrustState),
         by: &By,
     ) -> Result<Vec<TrustChange>, StoreError> {
-        // It is made once more where another process wrote meanwhile, and then there may be nothing left to change.
+        // The change runs again if another process wrote meanwhile, and may then find nothing left to change.
         let mut changes: Vec<TrustChange> = Vec::new();
         let made = |trust: &mut TrustLedger| {
             for made in change(trust) {
@@ -106,8 +106,8 @@ impl Inner {
     }
 }
 
-/// Whether this is how somebody names the tool: alone, or with its server, as `server/tool`. A tool of any server is named
-/// with each of them.
+/// Returns true if `name` names the tool: alone, or with its server, as `server/tool`. A tool of any server matches
+/// with each server name.
 pub fn is_named(namespace: &Namespace, tool: &ToolName, name: &str) -> bool {
     let of_any = namespace.as_str() == ToolRef::ANY_NAMESPACE;
     tool.as_str() == name

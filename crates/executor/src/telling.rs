@@ -1,8 +1,8 @@
-//! What happened, for whoever listens: logs, metrics, spans, the dashboard, users' own code.
+//! Listeners for logs, metrics, spans, the dashboard and user code.
 //!
-//! The machine's notices leave through here and nowhere else. A [`Listener`] is called in line and must be quick;
-//! whoever wants to take its time subscribes to the [stream](crate::Engine::events). A listener that panics is
-//! told of in the log, and neither the call nor the other listeners notice.
+//! The machine's notices leave the engine only through this module. A [`Listener`] is called in line and must be quick.
+//! For slower work, subscribe to the [stream](crate::Engine::events). If a listener panics, that is logged, and neither
+//! the call nor the other listeners are affected.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,169 +28,169 @@ use crate::audit::AuditEntry;
 use crate::breakers::BreakerKey;
 use crate::turns::TurnHead;
 
-/// Hears of everything. All of it has to be redacted before it leaves the process.
+/// A listener for everything that happens. Redact all of it before it leaves the process.
 pub trait Listener: Send + Sync + 'static {
-    /// A fact about a call.
+    /// Called for each fact about a call.
     fn notice(&self, _about: &About<'_>, _notice: &Notice) {}
 
-    /// A call is over: this is what its caller gets, or would have got.
+    /// Called at the end of a call, with the result that its caller gets, or would have got.
     fn finished(&self, _about: &About<'_>, _result: &CallResult) {}
 
-    /// A call never came in: it was malformed, or there was no room for it.
+    /// Called for a rejected call: it was malformed, or the limit of calls in flight was reached.
     fn turned_away(&self, _away: &TurnedAway<'_>) {}
 
-    /// The W3C `traceparent` of the span that this attempt has, for the tool to pass on. Asked after the attempt was
-    /// told of, before it starts; the first listener that has one decides.
+    /// Returns the W3C `traceparent` of the span of this attempt, for the tool to pass on. Called before the attempt
+    /// starts and after its notice. The first listener that returns one decides.
     fn traceparent(&self, _about: &About<'_>, _attempt: u32) -> Option<String> {
         None
     }
 
-    /// Something happened in a turn: among it every failure, with what the error handler decided.
+    /// Called for each event of a turn. These include every failure, with the decision of the error handler.
     fn turn(&self, _about: &TurnAbout<'_>, _note: &Note) {}
 
-    /// A stretch of a turn is over: a tool was at work for one of its calls, or, told last, the turn itself. It has the ids
-    /// that it has in the trace, and its texts are redacted like there. The turn is told as it stands; if it has no status at
-    /// its own end, nobody waits for it any more.
+    /// Called when a span of a turn ends: that of a tool that ran for one of its calls or, last, that of the turn
+    /// itself. It has the same ids as in the trace, and its texts are redacted like those in the trace. `_turn` is the
+    /// current state of the turn. If it has no status in its own span, the caller of the turn is gone.
     fn turn_span(&self, _turn: &TurnHead, _span: &TurnSpan<'_>) {}
 
-    /// Something that people want to know at once. It is redacted already.
+    /// Called for each notification of operators. It is already redacted.
     fn notification(&self, _notification: &Arc<Notification>) {}
 
-    /// Something happened outside of any call.
+    /// Called for each event outside of any call.
     fn outside(&self, _fact: &Outside<'_>) {}
 
-    /// A store operation failed.
+    /// Called when a store operation failed.
     fn store_failed(&self, _store: &str, _error: &StoreError) {}
 
-    /// Something happened to the store itself.
+    /// Called for each event of the store itself.
     fn store_news(&self, _store: &str, _news: &News) {}
 }
 
 impl fmt::Debug for dyn Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Listener")
+        f.write_str("EngineListener")
     }
 }
 
-/// Which call a fact is about.
+/// The call that a fact is about.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
-    /// The call as it came.
+    /// The envelope of the call.
     pub envelope: &'a CallEnvelope,
-    /// What was made of it.
+    /// The request that was made of it.
     pub request: &'a Request,
-    /// By which policy it is decided.
+    /// The policy that applies to it.
     pub policy: &'a Policy,
-    /// When the fact was told.
+    /// Time of the fact.
     pub at: Timestamp,
 }
 
-/// Which turn a fact is about.
+/// The turn that a fact is about.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnAbout<'a> {
-    /// The name that its plan gave it.
+    /// Name of the turn in its plan.
     pub turn: Option<&'a TurnId>,
     /// Its trace.
     pub trace: TraceId,
-    /// For whom its calls are made.
+    /// Target of its calls.
     pub target: &'a Target,
-    /// When it ends at the latest.
+    /// Its deadline.
     pub deadline: Timestamp,
 }
 
-/// A stretch of a turn that is over.
+/// A completed span of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnSpan<'a> {
-    /// The same as in the trace, with its end.
+    /// The same span as in the trace, with its end.
     pub span: &'a Span,
-    /// The tool that was at work; none for the turn itself.
+    /// The tool that ran. Absent for the turn itself.
     pub tool: Option<&'a ToolRef>,
-    /// Why it was of no use, if it was not.
+    /// Failure code, if it failed.
     pub failed: Option<Code>,
-    /// Whether the caller of the turn, if it has a span of its own, wants spans of it.
+    /// True unless the caller of the turn has a span of its own that is not sampled.
     pub sampled: bool,
-    /// What happened since it began.
+    /// Events since it began.
     pub(crate) since: &'a [Event],
 }
 
 impl<'a> TurnSpan<'a> {
-    /// What happened in it, in order.
+    /// Returns the events of the span, in order.
     pub fn events(&self) -> impl Iterator<Item = &'a Event> {
         let id = self.span.span_id;
         self.since.iter().filter(move |event| event.span_id == Some(id))
     }
 }
 
-/// A call that was answered at the door.
+/// A call that was rejected before it began.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnedAway<'a> {
-    /// The call as it came; nothing where it could not even be read.
+    /// The envelope of the call. Absent if it could not be parsed.
     pub envelope: Option<&'a CallEnvelope>,
-    /// The answer.
+    /// The response.
     pub error: &'a ErrorBody,
-    /// When.
+    /// Time of the rejection.
     pub at: Timestamp,
 }
 
-/// A fact that no call brought.
+/// An event outside of any call.
 #[derive(Clone, Copy, Debug)]
 pub enum Outside<'a> {
-    /// A person changed the state of a breaker.
+    /// An operator changed the state of a breaker.
     Breaker {
-        /// Whose.
+        /// Tenant of the breaker.
         tenant: Option<&'a TenantId>,
-        /// Which one.
+        /// The breaker.
         key: &'a BreakerKey,
-        /// How.
+        /// The transition.
         change: &'a Transition,
     },
-    /// A report of a host, or a person, changed how far something is trusted.
+    /// A report of a host or a change by an operator changed the trust in a tool or domain.
     Trust {
-        /// Whose.
+        /// Tenant of the trust.
         tenant: Option<&'a TenantId>,
-        /// How.
+        /// The change.
         change: &'a TrustChange,
     },
-    /// Other requests wait for a person's answer than before.
+    /// The number of pending approval requests changed.
     Waiting {
-        /// How many did.
+        /// Number before.
         before: usize,
-        /// How many do.
+        /// Number now.
         now: usize,
     },
-    /// A person changed something; the same as in the audit.
+    /// An operator changed something, with the entry of the audit log.
     ByHand(&'a AuditEntry),
 }
 
-/// A fact about a call, to keep.
+/// An owned fact about a call.
 #[derive(Clone, Debug)]
 pub struct EngineEvent {
     /// The request.
     pub request: RequestId,
-    /// The call within this process.
+    /// Number of the call within this process.
     pub call: u64,
     /// The tool.
     pub tool: ToolRef,
-    /// Whose data it is.
+    /// Tenant whose data it uses.
     pub tenant: Option<TenantId>,
-    /// The conversation.
+    /// The session.
     pub session: Option<SessionKey>,
-    /// When it was told.
+    /// Time of the fact.
     pub at: Timestamp,
     /// The fact.
     pub notice: Notice,
 }
 
-/// Everyone who listens.
+/// The listeners and subscriptions of an engine.
 pub(crate) struct Telling {
     listeners: Vec<Arc<dyn Listener>>,
     stream: broadcast::Sender<EngineEvent>,
     notifications: broadcast::Sender<Arc<Notification>>,
-    /// Earlier calls whose outcome was told as unknown.
+    /// Earlier calls whose unknown outcome was already notified.
     told: Mutex<VecDeque<Digest>>,
 }
 
-/// How many events a slow reader of the stream may be behind before it misses some.
+/// Number of events that a slow reader of the stream may be behind before it misses some.
 const STREAM: usize = 1024;
 
 impl Telling {
@@ -211,22 +211,22 @@ impl Telling {
         self.notifications.subscribe()
     }
 
-    /// Whether there is anybody to tell.
+    /// Returns true if there is any listener or subscriber.
     pub(crate) fn is_heard(&self) -> bool {
         !self.listeners.is_empty()
             || self.stream.receiver_count() > 0
             || self.notifications.receiver_count() > 0
     }
 
-    /// Tells people at once.
+    /// Sends a notification to operators.
     pub(crate) fn notify(&self, notification: Notification) {
         let notification = Arc::new(notification);
         self.each(|listener| listener.notification(&notification));
-        // Nobody left to hear it is no failure.
+        // A send without receivers is no failure.
         let _ = self.notifications.send(notification);
     }
 
-    /// Tells people of what they want to know among the facts about a call.
+    /// Notifies operators of facts about a call that require their attention.
     fn notify_of(&self, about: &About<'_>, notice: &Notice) {
         let request = about.request;
         if let Notice::TrustChanged(change) = notice {
@@ -239,11 +239,11 @@ impl Telling {
         }
     }
 
-    /// Tells people that the outcome of a call is unknown, if this says so.
+    /// Notifies operators of an unknown outcome, if the notice reports one.
     pub(crate) fn notify_of_unknown(&self, about: &About<'_>, notice: &Notice) {
         let request = about.request;
         if let Notice::OutcomeUnknown { of_earlier } = notice {
-            // Whoever made the earlier call told of it, unless its process died.
+            // The process of the earlier call has sent the notification, unless it died.
             let is_told = of_earlier
                 .as_ref()
                 .is_some_and(|owner| owner.process == request.process || !self.is_first(owner.digest()));
@@ -254,14 +254,14 @@ impl Telling {
         }
     }
 
-    /// Notifies people of a call of another process that is gone, once.
+    /// Notifies operators of a call whose process is gone, once.
     pub(crate) fn notify_of_abandoned(&self, owner: &Owner, notification: Notification) {
         if self.is_first(owner.digest()) {
             self.notify(notification);
         }
     }
 
-    /// Whether this was not asked before, of as many as are remembered.
+    /// Returns true if this call was not checked before, among the last ones that are remembered.
     fn is_first(&self, call: Digest) -> bool {
         let mut told = self.told.lock();
         if told.contains(&call) {
@@ -274,7 +274,7 @@ impl Telling {
         true
     }
 
-    /// `own` hears of this call alone.
+    /// Passes notices on to the listeners and subscribers. `own` is the listener for this call alone.
     pub(crate) fn notices(&self, about: &About<'_>, own: Option<&dyn Listener>, notices: &mut Vec<Notice>) {
         for notice in &*notices {
             self.each(|listener| listener.notice(about, notice));
@@ -287,7 +287,7 @@ impl Telling {
         }
         for notice in notices.drain(..) {
             let request = about.request;
-            // Nobody left to hear it is no failure.
+            // A send without receivers is no failure.
             let _ = self.stream.send(EngineEvent {
                 request: request.id.clone(),
                 call: request.number,
@@ -300,7 +300,7 @@ impl Telling {
         }
     }
 
-    /// `about` is only made where somebody asks.
+    /// Reports the end of a call. `about` is only called if there is a listener.
     pub(crate) fn finished<'a>(&self, about: impl FnOnce() -> About<'a>, result: &CallResult) {
         if !self.listeners.is_empty() {
             let about = about();
@@ -366,7 +366,7 @@ impl Telling {
     fn each(&self, mut tell: impl FnMut(&dyn Listener)) {
         for listener in &self.listeners {
             if catch_unwind(AssertUnwindSafe(|| tell(&**listener))).is_err() {
-                tracing::warn!(event = "listener.failed", "a listener panicked; the call goes on");
+                tracing::warn!(event = "listener.failed", "a listener panicked; the call continues");
             }
         }
     }
@@ -374,6 +374,6 @@ impl Telling {
 
 impl fmt::Debug for Telling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telling").field("listeners", &self.listeners.len()).finish_non_exhaustive()
+        f.debug_struct("TelemetryHooks").field("listeners", &self.listeners.len()).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
-//! The tools that servers listed last, with their annotations.
+//! The last tool list of each server, with annotations.
 //!
-//! They are kept in the store, so that a tool can be explained while no server runs. Nothing is decided by them: a call is
-//! judged by what its server says at the time.
+//! The lists are stored, so that a tool can be explained while no server runs. No decision depends on them: a call is
+//! judged by the current annotations of its server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use steadfast_store::{DocumentKind, DocumentName, Journal, Query, StoreError, up
 use crate::engine::Engine;
 use crate::history::CallFacts;
 
-/// The annotations of a tool, as its server sent them last.
+/// The last known annotations of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastAnnotations {
     /// The annotations.
     pub annotations: Annotations,
-    /// Whether the server's own word that a tool is safe to repeat was believed.
+    /// True if the server's claim that a tool is safe to repeat is trusted.
     pub are_trusted: bool,
-    /// When they were seen.
+    /// Time at which they were received.
     pub at: Timestamp,
 }
 
-/// What this process has written, by server.
+/// Digests of the lists that this process has written, by server.
 #[derive(Debug, Default)]
 pub(crate) struct RegistryCache(Mutex<HashMap<Namespace, (Digest, Timestamp)>>);
 
 impl Engine {
-    /// Remembers the tools that a server listed. Nobody waits for it but a [shutdown](Engine::shutdown). A list that was
-    /// written lately is not written again, and a store that fails is no reason not to go on.
+    /// Stores the tools that a server listed, in the background. Only a [shutdown](Engine::shutdown) waits for it. A
+    /// list that was written recently is not written again. A failure of the store is only logged.
     pub fn register_tools(&self, server: Namespace, tools: Vec<(ToolName, Annotations)>) {
         let engine = self.clone();
         self.inner.giving_back.spawn(async move { engine.write_tools(&server, tools).await });
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// The annotations of a tool that were seen last: when its server listed it, or with a call. Nothing if it was never seen.
+    /// Returns the last known annotations of a tool, from a list or a call. Returns `None` if it was never seen.
     pub async fn last_annotations(&self, tool: &ToolRef) -> Result<Option<LastAnnotations>, StoreError> {
         let store = &self.inner.store;
         let document = store.read(&name(&tool.namespace)).await?;
@@ -91,7 +91,7 @@ impl Engine {
                 destructive: asked.destructive_hint,
                 idempotent: asked.idempotent_hint,
             };
-            // A call that came before its server had listed the tool says nothing about it.
+            // A call that arrived before its server had listed the tool has no annotations.
             let is_said = annotations != Annotations::default();
             is_said.then_some(LastAnnotations { annotations, are_trusted, at: facts.arrived })
         });
@@ -110,7 +110,7 @@ struct ToolList {
     tools: BTreeMap<ToolName, ToolHints>,
 }
 
-/// The annotations of one tool, in the words of the protocol.
+/// The annotations of one tool, with the names of the protocol.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ToolHints {
@@ -139,12 +139,12 @@ fn name(server: &Namespace) -> DocumentName {
 }
 
 const FORMAT: u32 = 1;
-/// How long a list is kept after it was last written.
+/// Time for which a list is stored after its last write.
 const KEPT: Duration = Duration::from_secs(90 * 86_400);
-/// How soon a list that did not change is written again.
+/// Interval after which an unchanged list is written again.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// The most tools of one server, and the most servers that this process knows to have written.
+/// Maximum number of tools per server, and of servers whose last write this process remembers.
 const MOST_TOOLS: usize = 5000;
 const MOST_SERVERS: usize = 1000;
-/// How many of the last calls are looked through for one of a tool.
+/// Number of the last calls to search for one of a tool.
 const LOOKED_THROUGH: usize = 1000;

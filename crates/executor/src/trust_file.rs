@@ -1,13 +1,12 @@
-//! Trust in a JSON file, where the host wants to read and carry it.
+//! Trust in a JSON file, for hosts that read and move it.
 //!
-//! The file of the project comes before that of the user. It is written whole: to a temporary file beside it, which
-//! is synced and renamed over it, and the folder is synced; so a reader, or a crash at any moment, finds either the
-//! old state or the new one.
+//! The file of the project takes precedence over that of the user. It is written as a whole: to a temporary file beside
+//! it, which is synced and renamed over it, and the folder is synced. A reader, or a crash at any moment, finds either
+//! the old state or the new one.
 //!
-//! A host may keep the same file. So it is read again before it is written: changes of the host are taken over, dates are
-//! written in the form in which they were found, fields that we do not know stay, and a file that cannot be read is not
-//! written at all
-//! (decision 0021).
+//! A host may write the same file. It is therefore read again before each write: changes of the host are adopted, dates
+//! are written in the form in which they were found, unknown fields stay, and a file that cannot be read is not written
+//! at all (decision 0021).
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -22,46 +21,46 @@ use steadfast_store::{StoreError, Trouble};
 
 use crate::engine::Inner;
 
-/// Where trust is kept beyond this process.
+/// Storage of trust beyond this process.
 #[derive(Clone, Debug, Default)]
 pub enum TrustKept {
-    /// With everything else.
+    /// In the store.
     #[default]
     InStore,
-    /// That of calls without a tenant in this file, that of tenants in the store.
+    /// In this file for calls without a tenant, in the store for those of tenants.
     InFile(TrustFile),
-    /// Not at all: every process begins with full trust.
+    /// Not stored: every process begins with full trust.
     Nowhere,
 }
 
-/// Where trust is kept as a file.
+/// A file with the state of trust.
 #[derive(Clone, Debug)]
 pub struct TrustFile {
     path: PathBuf,
     plain: PlainJson,
 }
 
-/// Makes JSON of what was written by hand, or says with its place why it cannot.
+/// A function that converts hand-written text to JSON, or returns an error with its position.
 pub type PlainJson = fn(&str) -> Result<Cow<'_, str>, String>;
 
 impl TrustFile {
-    /// This very file.
+    /// Uses the file at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), plain: |text| Ok(Cow::Borrowed(text)) }
     }
 
-    /// The same file, in which a person may have written with more freedom than JSON has. It is written as plain JSON.
+    /// Sets a parser for hand-written content that is not strict JSON. The file is always written as plain JSON.
     #[must_use]
     pub fn read_by(self, plain: PlainJson) -> Self {
         Self { plain, ..self }
     }
 
-    /// Which file it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it says; nothing if there is none yet.
+    /// Reads the file. Returns `None` if it does not exist.
     pub fn read(&self) -> io::Result<Option<String>> {
         match fs::read_to_string(&self.path) {
             Ok(text) => Ok(Some(text)),
@@ -70,7 +69,7 @@ impl TrustFile {
         }
     }
 
-    /// Replaces what it says.
+    /// Replaces the content of the file.
     pub fn write(&self, text: &str) -> io::Result<()> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -78,7 +77,7 @@ impl TrustFile {
         let unfinished = self.path.with_extension(format!("json.{}.tmp", std::process::id()));
         let written = replace(&unfinished, &self.path, text);
         if written.is_err() {
-            // Half a file is of no use to anybody; that it cannot be removed either changes nothing.
+            // A partial file is useless. A failure to remove it is ignored.
             let _ = fs::remove_file(&unfinished);
         }
         written?;
@@ -93,7 +92,7 @@ fn replace(unfinished: &Path, path: &Path, text: &str) -> io::Result<()> {
     fs::rename(unfinished, path)
 }
 
-/// A new file that only its owner may read: it tells which tools a person uses.
+/// Creates a file that only its owner may read, because it shows which tools they use.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true);
@@ -102,22 +101,22 @@ fn private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// What a trust file says.
+/// The content of a trust file.
 struct Contents {
     snapshot: Snapshot,
-    /// The same as JSON, with what we do not know.
+    /// The same as JSON, with the unknown fields.
     raw: Map<String, Value>,
     dates: Dates,
 }
 
-/// How dates are written in a file.
+/// Form of the dates in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dates {
-    /// Milliseconds since 1970, as we write them.
+    /// Milliseconds since 1970, the default of this program.
     Millis,
     /// ISO 8601 with an offset.
     WithOffset,
-    /// ISO 8601 without one, in the time of this machine, as Python's `datetime.now()` gives it.
+    /// ISO 8601 without an offset, in local time, as from Python's `datetime.now()`.
     Local,
 }
 
@@ -137,7 +136,7 @@ const DATES: [&str; 10] = [
 
 impl Contents {
     fn parse(text: &str) -> Result<Self, String> {
-        // Read as it stands first: then the place of a mistake is the one in the file.
+        // The original text is parsed first, so that the position of an error is the one in the file.
         let as_it_stands = Snapshot::read(text).map_err(|error| error.to_string())?;
         let not_read = |error: serde_json::Error| error.to_string();
         let raw: Map<String, Value> = serde_json::from_str(text).map_err(not_read)?;
@@ -161,7 +160,7 @@ impl Contents {
         Ok(Self { snapshot, raw, dates })
     }
 
-    /// What is known now, as this file would say it.
+    /// Returns the new content of the file with the current state.
     fn updated(self, now: &Snapshot) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(now)?;
         for_each_date(&mut value, &mut |date| {
@@ -188,7 +187,7 @@ impl Contents {
     }
 }
 
-/// Fields of an entry that are ours: where they are missing now they are over, not unknown.
+/// Fields of an entry that this program owns: if they are missing now, they were removed and are not unknown.
 const OURS: &[&str] = &[
     "domain",
     "escalated_at",
@@ -202,7 +201,7 @@ const OURS: &[&str] = &[
     "signature",
 ];
 
-/// Adds the fields that are missing here and are not ours.
+/// Adds the fields of `from` that are missing in `to` and not owned by this program.
 fn add_unknown(to: &mut Map<String, Value>, from: &Map<String, Value>, ours: &[&str]) {
     for (name, value) in from {
         if !to.contains_key(name) && !ours.contains(&name.as_str()) && name != "all_blocked" {
@@ -227,13 +226,13 @@ fn for_each_date(value: &mut Value, act: &mut impl FnMut(&mut Value)) {
     }
 }
 
-/// A date without an offset, which is in the time of this machine, with one.
+/// Converts a date without an offset, in local time, to UTC.
 fn local_to_utc(text: &str) -> Option<String> {
     if text.get(10..)?.contains(['Z', 'z', '+', '-']) {
         return None;
     }
     let local: NaiveDateTime = text.replacen(' ', "T", 1).parse().ok()?;
-    // An hour that the end of summer time repeats means its later one: better asked once more than once too little.
+    // In the hour that repeats at the end of summer time, the later time counts: one approval too many is safer.
     Some(Local.from_local_datetime(&local).latest()?.with_timezone(&Utc).to_rfc3339())
 }
 
@@ -257,8 +256,8 @@ impl TrustFile {
         text.map(|text| Contents::parse(&(self.plain)(&text)?)).transpose()
     }
 
-    /// Checks that it can be read: how many tools, signatures and domains it says are not trusted, or the first mistake
-    /// with its place. Nothing if there is no file.
+    /// Checks the file. Returns the number of tools, signatures and domains that are not trusted, `None` if there is no
+    /// file, or the first error with its position.
     pub fn check(&self) -> Result<Option<usize>, String> {
         let Some(contents) = self.contents()? else { return Ok(None) };
         let ledger =
@@ -268,7 +267,7 @@ impl TrustFile {
 }
 
 impl Inner {
-    /// Takes over what the file says.
+    /// Loads the trust from the file.
     pub(crate) fn load_trust_file(&self, file: &TrustFile) {
         let adopted = file.contents().and_then(|contents| self.adopt_trust_file(contents.as_ref()));
         if let Err(why) = adopted {
@@ -295,7 +294,7 @@ impl Inner {
         }) {
             Ok(contents) => contents,
             Err(why) => {
-                // What is in it is worth more than what would be written over it. Trust lasts as long as this process.
+                // The file is not overwritten, because its content is worth more. Trust lasts as long as this process.
                 file.tell_unreadable(&why);
                 return Ok(());
             }
@@ -318,7 +317,7 @@ impl TrustFile {
             event = "trust.unreadable",
             file = %self.path.display(),
             %why,
-            "the trust file cannot be read and is left as it is; correct or remove it"
+            "the trust file cannot be read and stays unchanged; correct or remove it"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Answers that never arrived, for whoever waited for them and comes back over another connection, without calling again.
+//! Responses that never arrived, for clients that come back over another connection without calling again.
 
 use std::sync::atomic::Ordering;
 
@@ -14,26 +14,26 @@ use crate::cells::SessionId;
 use crate::engine::{CALLS, Called, Engine};
 use crate::verification::Told;
 
-/// An answer that never arrived.
+/// A response that never arrived.
 #[derive(Clone, Debug)]
 pub struct Undelivered {
-    /// The request that it is the answer to.
+    /// The request that it responds to.
     pub request: RequestId,
-    /// What whoever waited for it is told. Its [arrival](Engine::delivered) is to be marked as that of any answer.
+    /// The response. Mark its [arrival](Engine::delivered) like that of any other.
     pub called: Called,
 }
 
-/// Records that are looked at in one piece. Each may hold a whole answer.
+/// Number of records to read at once. Each may hold a whole response.
 const PAGE: usize = 32;
-/// The most pieces that are looked at.
+/// Maximum number of pages to read.
 const MOST_PAGES: usize = 256;
-/// When so many bytes of answers were found, the rest has to wait for the next time.
+/// Total size of responses after which the rest waits for the next time.
 const MOST_BYTES: usize = 8 << 20;
 
 impl Engine {
-    /// The answers of a conversation that never arrived. `wanted` says of which records, by an envelope of that tool for
-    /// those who asked: it has their policy. A run that goes on has no answer yet, and one that may be made again has none
-    /// before somebody calls.
+    /// Returns the responses of a session that never arrived. `wanted` selects the records: it returns an envelope of
+    /// that tool for those to return, and the envelope determines their policy. A run in flight has no response yet. A
+    /// run that is safe to repeat has none until it is called again.
     pub async fn undelivered(
         &self,
         session: &SessionKey,
@@ -70,13 +70,13 @@ impl Engine {
         all
     }
 
-    /// Whether nobody is known to have the answer.
+    /// Returns true if no caller is known to have the response.
     fn is_owed(&self, record: &Record) -> bool {
         let receipt = record.receipt();
         record.delivered.is_none() && !self.inner.deliveries.has_arrived(&receipt)
     }
 
-    /// What somebody is told who waited for this record.
+    /// Returns the response for a caller that waited for this record.
     async fn hear_of(&self, record: &Record, envelope: &CallEnvelope) -> Result<Option<Called>, StoreError> {
         let Ok(policy) = self.policy_of(envelope) else { return Ok(None) };
         if policy.modes.dedupe != Mode::Enforce {
@@ -89,7 +89,7 @@ impl Engine {
         let known = Known { delivered: inner.deliveries.known_to(&claim), ..Known::default() };
         let verdict = inner.store.claim(&claim, &known).await?;
         if let ClaimVerdict::Mine(given) = &verdict {
-            // The record has gone, and nobody wants to run anything.
+            // The record has gone, and no run is wanted here.
             let release = Release { key: given.key, index: given.index, owner: given.owner.clone() };
             inner.store.release(&release).await?;
         }

@@ -1,8 +1,8 @@
-//! Who has looked whether a call had its effect whose outcome is unknown.
+//! Verification of unknown outcomes by callers.
 //!
-//! A caller that was told finally that an outcome is unknown may look, with any read-only tool of the same server. A read that
-//! began after that answer had arrived, and succeeded, lets the same call run again. This is the memory of the process that
-//! told: what is lost with it costs a wait, never a second effect.
+//! A caller that got a final response that an outcome is unknown may check it with any read-only tool of the same
+//! server. If a read began after that response had arrived, and succeeded, the same call may run again. Only the
+//! process that sent the response remembers this. If it is lost, that costs a wait, never a second effect.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,14 +12,14 @@ use steadfast_core::id::Namespace;
 
 use crate::cells::SessionId;
 
-/// Who was told that an outcome is unknown, and the server of its tool.
+/// Session that was informed of an unknown outcome, and the server of its tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) session: SessionId,
     pub(crate) server: Namespace,
 }
 
-/// The unknown outcomes that conversations know of.
+/// The unknown outcomes that sessions were informed of.
 #[derive(Debug, Default)]
 pub(crate) struct Verifications {
     sessions: Mutex<Sessions>,
@@ -28,7 +28,7 @@ pub(crate) struct Verifications {
 #[derive(Debug, Default)]
 struct Sessions {
     outcomes: HashMap<SessionId, VecDeque<Outcome>>,
-    /// In the order in which they were first told something.
+    /// Sessions in the order of their first unknown outcome.
     order: VecDeque<SessionId>,
 }
 
@@ -39,13 +39,13 @@ struct Outcome {
     verified: bool,
 }
 
-/// Conversations that are remembered; the oldest are forgotten first.
+/// Maximum number of sessions. Beyond it, the oldest are removed.
 const MOST_SESSIONS: usize = 4096;
-/// Unknown outcomes that are remembered of each.
+/// Maximum number of unknown outcomes per session.
 const MOST_OUTCOMES: usize = 64;
 
 impl Verifications {
-    /// A final answer that the outcome of this run is unknown has reached its caller.
+    /// Notes that a final response with an unknown outcome of this run has reached its caller.
     pub(crate) fn told(&self, Told { session, server }: Told, owner: Owner) {
         let mut sessions = self.sessions.lock();
         if !sessions.outcomes.contains_key(&session) {
@@ -65,14 +65,14 @@ impl Verifications {
         }
     }
 
-    /// A read begins: what it looks into, should it succeed.
+    /// Begins a read, and returns the runs that it verifies if it succeeds.
     pub(crate) fn read_begins(&self, session: &SessionId, server: &Namespace) -> Vec<Owner> {
         let sessions = self.sessions.lock();
         let outcomes = sessions.outcomes.get(session).into_iter().flatten();
         outcomes.filter(|outcome| outcome.server == *server).map(|outcome| outcome.owner.clone()).collect()
     }
 
-    /// A read that looked into these has succeeded.
+    /// Marks these runs as verified after a successful read.
     pub(crate) fn read_succeeded(&self, session: &SessionId, owners: &[Owner]) {
         let mut sessions = self.sessions.lock();
         for outcome in sessions.outcomes.get_mut(session).into_iter().flatten() {
@@ -80,7 +80,7 @@ impl Verifications {
         }
     }
 
-    /// The runs that this conversation has looked into.
+    /// Returns the runs that this session has verified.
     pub(crate) fn verified(&self, session: &SessionId) -> Vec<Owner> {
         let sessions = self.sessions.lock();
         let outcomes = sessions.outcomes.get(session).into_iter().flatten();

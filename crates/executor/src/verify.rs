@@ -1,8 +1,8 @@
-//! An unknown outcome that is settled by a call which shows whether it took effect.
+//! Resolution of an unknown outcome by a configured call that shows if the tool took effect.
 //!
-//! It is tried once for each call that would be told that an outcome is unknown, after the attempt has ended: what is seen
-//! before proves nothing. What it shows is written under the fence of that very run. Where it shows nothing, or does not come
-//! back in time, the caller is told that the outcome is unknown, as without it.
+//! It runs once for each call that would return an unknown outcome, after the attempt has ended: observations before
+//! that prove nothing. The finding is written with the fencing token of that very run. If it is inconclusive or does
+//! not come in time, the response stays that the outcome is unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +24,11 @@ use crate::engine::{CallOptions, Inner};
 use crate::shelf::{Found, Shelf};
 use crate::tool::{AnyTool, Tool as _};
 
-/// How long a verification may take.
+/// Maximum duration of a verification.
 const VERIFY_WITHIN: Duration = Duration::from_secs(10);
 
 impl Drive {
-    /// The result, with what a verification showed where one is set and the outcome is unknown.
+    /// Returns the result. If its outcome is unknown and a verification is configured, includes the finding.
     pub(crate) async fn verified(&mut self, result: Box<CallResult>) -> Box<CallResult> {
         let (policy, request) = (self.call.shared_policy().clone(), self.call.request());
         let is_final = result.unknown.is_some_and(|unknown| unknown.ended);
@@ -48,7 +48,7 @@ impl Drive {
             number: request.number,
             call: call.clone(),
         };
-        // Much larger than what is done for most calls.
+        // Boxed because it is much larger than the future of most calls.
         let finding = Box::pin(verification.find_out(&*shelf)).await;
         let resolution = match &finding {
             Finding::Ran => Some(Resolution::Ran),
@@ -74,22 +74,23 @@ impl Drive {
     }
 }
 
-/// A verification that is made.
+/// A verification of a call.
 struct Verification {
     inner: Arc<Inner>,
     store: Arc<dyn Store>,
-    /// The call that is verified.
+    /// The call to verify.
     of: Arc<CallEnvelope>,
     number: u64,
     call: Arc<VerifyCall>,
 }
 
 impl Verification {
-    /// Writes it down; says what holds now, and what to mark by that somebody was told of it. Nothing where that is not known.
+    /// Stores the finding. Returns the resolution that is now stored, and the receipt of the response to mark as
+    /// delivered. Returns `None` if the stored resolution is not known.
     async fn settle(&self, resolve: &Resolve) -> Option<(Resolution, Option<Receipt>)> {
         let by = By::new(format!("verification with {}", self.call.tool()), Surface::Verify);
         let resolved = match self.inner.resolve(resolve, &by).await {
-            // Where it is settled already, what is there says how.
+            // If it is resolved already, the stored record has the resolution.
             Ok(ResolveVerdict::Resolved | ResolveVerdict::NotUnknown) => self.store.record(resolve.key).await,
             Ok(ResolveVerdict::NotSettled(_)) => return None,
             Err(error) => Err(error),
@@ -104,7 +105,7 @@ impl Verification {
         }
     }
 
-    /// Makes the call that shows it.
+    /// Makes the verifying call.
     async fn find_out(&self, shelf: &dyn Shelf) -> Finding {
         let call = &self.call;
         let arguments: Json = serde_json::from_str(self.of.payload.params.as_str()).unwrap_or_default();
@@ -126,7 +127,7 @@ impl Verification {
 
     async fn ask(&self, shelf: &dyn Shelf, mut envelope: CallEnvelope) -> Result<Output, String> {
         let tool = self.call.tool();
-        let found = shelf.find(&envelope).await.ok_or_else(|| format!("nobody here has the tool {tool}"))?;
+        let found = shelf.find(&envelope).await.ok_or_else(|| format!("there is no tool {tool}"))?;
         found.complete(&mut envelope);
         let Found { run, info, .. } = found;
         let info = match info {
@@ -143,11 +144,11 @@ impl Verification {
         match (called.result.output, called.result.error) {
             (Some(answer), None) => Ok(answer),
             (_, Some(error)) => Err(format!("{tool} failed: {}", error.message)),
-            (None, None) => Err(format!("{tool} answered with nothing")),
+            (None, None) => Err(format!("{tool} returned no output")),
         }
     }
 
-    /// The call, for the same caller. It is none of its conversation: the model did not make it.
+    /// Returns the verifying call, for the same caller. It has no session, because the model did not make it.
     fn envelope(&self, params: &Json) -> Option<CallEnvelope> {
         let (of, tool) = (&*self.of, self.call.tool());
         let name = format!("verify-{}-{}", self.inner.tag, self.number);

@@ -1,4 +1,4 @@
-//! Questions on the way of a call: whether it may run, put to the caller's end, and what a tool wants to know first.
+//! Questions during a call: approval requests to the client, and tools that ask for input first.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -59,7 +59,7 @@ fn code(called: &Called) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Says always the same, or nothing at all; notes what was asked and whether it was still wanted.
+/// A prompter with a fixed decision, or none at all. Records the requests, and those that were dropped.
 #[derive(Debug, Default)]
 struct Person {
     says: Option<Asked>,
@@ -95,7 +95,7 @@ fn asking(person: &Arc<Person>) -> CallOptions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_what_the_person_at_the_caller_says_counts() {
+async fn rp_7_the_decision_of_the_user_at_the_client_counts() {
     for (says, expected) in [
         (Asked::Decided(Decision::Once), None),
         (Asked::Decided(Decision::Deny), Some(Code::ApprovalDenied)),
@@ -114,7 +114,7 @@ async fn rp_7_what_the_person_at_the_caller_says_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_an_operator_who_is_faster_is_heard_and_the_question_is_dropped() {
+async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
     let engine = engine(needs_a_person()).await;
     let person = Arc::new(Person::default());
     let calling = tokio::spawn(engine.call_with(pay(1, "k"), works, asking(&person)));
@@ -152,7 +152,7 @@ async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_mea
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_nobody_but_an_operator_is_asked_about_a_blocked_tool() {
+async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
     let mut policy = policy();
     policy.trust.block_after = 1.try_into().unwrap();
     policy.retry.attempts = 1.try_into().unwrap();
@@ -160,7 +160,7 @@ async fn rp_7_nobody_but_an_operator_is_asked_about_a_blocked_tool() {
     let engine = engine(policy).await;
     let person = Arc::new(Person { says: Some(Asked::Decided(Decision::Once)), ..Person::default() });
     let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
-    // Three cost it its trust; what it does with a leave blocks it.
+    // Three failures escalate its trust. A failure with an approved call blocks it.
     for number in 0..4 {
         engine.call_with(pay(number, &format!("k{number}")), fails, asking(&person)).await;
     }

@@ -1,4 +1,4 @@
-//! What happens at the door: calls that are turned away, and what is known about a tool beside its name.
+//! Rejected calls, and details of a tool beyond its name.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -38,7 +38,7 @@ fn code(called: &Called) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Notes whom it heard of at the door.
+/// A listener that records rejected calls.
 #[derive(Default)]
 struct Porter(Mutex<Vec<(Option<String>, Code)>>);
 
@@ -50,7 +50,7 @@ impl Listener for Porter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_turned_away_is_told_to_listeners_and_to_the_stream() {
+async fn a_rejected_call_is_reported_to_listeners_and_to_the_stream() {
     let porter = Arc::new(Porter::default());
     let start = || {
         let clock = Arc::new(RuntimeClock::new());
@@ -135,7 +135,7 @@ async fn a_refusal_of_the_tool_is_explained_from_its_schema() {
     assert!(!said(ArgumentCheck::Off).await.contains("The schema wants"));
 }
 
-/// A tool that its server calls read-only may be resolved as such; that is the business of whoever has the policies.
+/// A tool with a read-only annotation may be resolved as such; that is the decision of the policies.
 #[tokio::test(start_paused = true)]
 async fn what_a_server_says_of_its_tool_reaches_the_policies() {
     #[derive(Clone, Default)]

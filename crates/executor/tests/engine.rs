@@ -1,4 +1,4 @@
-//! The engine as a Rust program uses it: a real runtime with paused time, tools that are scripted.
+//! The engine in a Rust program: a real runtime with paused time, and scripted tools.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -39,7 +39,7 @@ fn standard(class: ToolClass) -> Policy {
     Profile::Standard.policy(class)
 }
 
-/// A call of `bank/pay`, with a key if there is one.
+/// Returns a call of `bank/pay`, with or without an idempotency key.
 fn pay(amount: u32, key: Option<&str>) -> CallEnvelope {
     let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
     let text = format!(
@@ -54,7 +54,7 @@ fn broken() -> Answer {
     Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
 }
 
-/// A tool that counts its runs and waits for leave to end each of them.
+/// A tool that counts its runs and waits for permission to end each of them.
 #[derive(Clone)]
 struct Gated {
     runs: Arc<AtomicU32>,
@@ -159,7 +159,7 @@ async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_tool_is_ended_and_told_so() {
+async fn a_tool_without_progress_is_cancelled_and_ended() {
     let mut policy = standard(ToolClass::ReadOnly);
     policy.retry.attempts = 1.try_into().unwrap();
     let engine = engine(policy).await;
@@ -320,7 +320,7 @@ async fn hosts_that_never_come_back_make_room_for_others() {
         };
         calls.push(order.call);
         if amount % 500 == 499 {
-            // Their time is over; their answers wait for them.
+            // The time of the calls is over, and their results are stored.
             tokio::time::sleep(Duration::from_secs(60)).await;
             assert_eq!(engine.open_calls(), 0);
         }
@@ -356,7 +356,7 @@ async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_t
             let Begun::Run(lost) = engine.begin(call, CallOptions::default()).await else {
                 panic!("{class:?}: {amount} runs")
             };
-            // The one never heard of it, the other one dies over it.
+            // In one case the order never arrives, in the other the host dies while it runs.
             if amount % 2 == 0 {
                 engine.give_back(&lost).await.unwrap();
             } else {
@@ -406,9 +406,9 @@ async fn in_shadow_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
     assert_eq!(engine.open_calls(), 0);
 }
 
-/// What the policies say of later calls does not matter to it.
+/// The policies of later calls do not matter for it.
 #[tokio::test(start_paused = true)]
-async fn a_call_says_whether_it_is_left_alone() {
+async fn a_call_reports_if_it_is_bypassed() {
     for (mode, expected) in [(Mode::Off, true), (Mode::Shadow, true), (Mode::Enforce, false)] {
         let mut policy = standard(ToolClass::ReadOnly);
         policy.modes = Modes::all(mode);
@@ -421,7 +421,7 @@ async fn a_call_says_whether_it_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_learns_that_nobody_wants_the_answer_any_more() {
+async fn a_host_learns_that_the_result_is_no_longer_wanted() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let Begun::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else { panic!() };
     engine.cancel(order.call).unwrap();
@@ -436,7 +436,7 @@ async fn a_host_learns_that_nobody_wants_the_answer_any_more() {
     assert_eq!((again.result.status, again.result.from_cache), (Status::Success, true), "its answer is kept");
 }
 
-/// Counts what its hooks see, and misbehaves if told to.
+/// Hooks that record their calls, and panic or hang on request.
 #[derive(Default)]
 struct Seen {
     log: parking_lot::Mutex<Vec<String>>,
@@ -496,7 +496,7 @@ async fn hooked(policy: Policy, hooks: Seen) -> (Engine, Arc<Seen>) {
     (engine, hooks)
 }
 
-/// Fails as often as it is told to, then succeeds.
+/// A tool that fails a number of times, then succeeds.
 fn flaky(failures: u32) -> impl Tool {
     let runs = AtomicU32::new(0);
     move |_: Attempt| {
@@ -539,7 +539,7 @@ async fn the_key_hook_gives_a_key_to_a_call_that_has_none() {
     }
 }
 
-/// Engines that share a store, as restarts of one process do.
+/// Starts an engine on a shared store, as after a restart of the process.
 async fn restarted(store: &Arc<dyn Store>, clock: &Arc<RuntimeClock>, policy: &Policy) -> Engine {
     Engine::builder()
         .store(store.clone())
@@ -570,7 +570,7 @@ async fn an_open_breaker_and_lost_trust_survive_a_restart() {
     let engine = restarted(&store, &clock, &policy).await;
     assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
 
-    // An operator says yes, and the next such call passes; the one after asks again.
+    // An operator approves, and the next such call runs. The one after asks again.
     settle().await;
     let (id, parked) = engine.approvals(None).pop().unwrap();
     assert_eq!(parked.tool.tool.as_str(), "pay");
@@ -585,7 +585,7 @@ async fn an_open_breaker_and_lost_trust_survive_a_restart() {
     );
 }
 
-/// What is stored is read before it is written. It was written while the tool was not trusted.
+/// The stored state is read before it is written. It was written while the tool was not trusted.
 #[tokio::test(start_paused = true)]
 async fn rp_8_trust_that_was_won_back_stays_when_it_is_stored() {
     let clock = Arc::new(RuntimeClock::new());
@@ -609,7 +609,7 @@ async fn rp_8_trust_that_was_won_back_stays_when_it_is_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
+async fn an_approval_in_time_lets_the_waiting_call_run() {
     let mut policy = standard(ToolClass::Mutating);
     policy.approval.when = AskWhen::Always;
     let engine = engine(policy).await;
@@ -626,9 +626,9 @@ async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
     assert_eq!(code(&nobody), Some(Code::ApprovalRequired), "the wait is bounded");
 }
 
-/// A refusal is not stored: a follower that did not hear of it would ask the same person the same again.
+/// A refusal is not stored: a follower that missed it would request the same approval again.
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_a_call_that_a_person_denies_is_denied_without_asking_again() {
+async fn followers_of_a_denied_call_are_denied_without_another_request() {
     let mut policy = standard(ToolClass::Mutating);
     policy.approval.when = AskWhen::Always;
     let engine = engine(policy).await;
@@ -644,7 +644,7 @@ async fn whoever_waits_for_a_call_that_a_person_denies_is_denied_without_asking_
     assert_eq!(engine.approvals(None).len(), 0);
 }
 
-/// A folder that no other test and no other process has; gone when the test is.
+/// A folder that is unique to a test and process, and removed at the end of the test.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -682,7 +682,7 @@ async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
     let engine = build().await;
     assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
 
-    // A damaged file costs nobody their start, and is not overwritten, even when there is something to say.
+    // A damaged file does not prevent a start, and is not overwritten, even if there is something to write.
     let damaged = "{\"version\": 1, \"tool_states\"";
     file.write(damaged).unwrap();
     let engine = build().await;
@@ -758,8 +758,8 @@ async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
     assert_eq!((facts.attempts.len(), facts.status, facts.recorded), (2, Status::Success, Some(true)));
 }
 
-/// Call numbers that began anew in every engine once made two of them one owner: the second took the claim of the
-/// first for its own, unanswered one, and ran the tool again.
+/// A regression: call numbers once started at zero in every engine, so that two engines made the same owner. The second
+/// took the claim of the first for its own unconfirmed one, and ran the tool again.
 #[tokio::test(start_paused = true)]
 async fn two_engines_of_one_process_on_one_store_are_two_owners() {
     let clock = Arc::new(RuntimeClock::new());
@@ -827,7 +827,7 @@ async fn tools_of_one_server_share_its_limit() {
     assert_eq!(engine.call(other, tool).await.result.status, Status::Success);
 }
 
-/// An engine on a store that was taken away while a tool was at work: the caller has the answer, the store has not.
+/// Returns an engine whose store failed while a tool was running: the caller has the result, the store has not.
 async fn unsaved(calls: u32) -> (Engine, Arc<Faulty>) {
     let clock = Arc::new(RuntimeClock::new());
     let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
@@ -847,8 +847,8 @@ async fn unsaved(calls: u32) -> (Engine, Arc<Faulty>) {
     (engine, store)
 }
 
-/// What could not be saved once waited for its next turn, half a minute in the end, although the store was back: by
-/// then a time lease is over, and callers were told that nobody knows what somebody knew.
+/// A regression: a result that could not be saved once waited for its next retry, up to half a minute, although the
+/// store was back. By then a timed lease is over, and callers got an unknown outcome that was in fact known.
 #[tokio::test(start_paused = true)]
 async fn a_result_that_was_kept_is_saved_as_soon_as_the_store_is_back() {
     let (engine, store) = unsaved(1).await;
@@ -861,10 +861,10 @@ async fn a_result_that_was_kept_is_saved_as_soon_as_the_store_is_back() {
     assert_eq!(before.elapsed(), Duration::ZERO, "nothing was waited for");
 }
 
-/// A save that was being repeated when the engine was shut down was once in nobody's hands: it was neither waited for
-/// nor told as lost.
+/// A regression: a save that was being retried at a shutdown was once missed. The shutdown neither waited for it nor
+/// reported it as lost.
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_a_save_under_way_and_tells_if_it_is_lost() {
+async fn a_shutdown_waits_for_a_save_in_flight_and_reports_its_loss() {
     for (healed, lost) in [(true, 0), (false, 1)] {
         let (engine, store) = unsaved(1).await;
         store.becomes(Health::Silent);
@@ -878,8 +878,8 @@ async fn a_shutdown_waits_for_a_save_under_way_and_tells_if_it_is_lost() {
     }
 }
 
-/// The task of the engine had taken the marks, and a shutdown that found none left did not wait for it: where the process
-/// ended then, an open breaker was closed after the restart.
+/// A regression: the background task had taken the marks, and a shutdown that found none left did not wait for it. If
+/// the process ended then, an open breaker was closed after the restart.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
     let clock = Arc::new(RuntimeClock::new());
@@ -892,7 +892,7 @@ async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
     for amount in 0..5 {
         engine.call(pay(amount, None), flaky(1)).await;
     }
-    // Longer than changes are gathered: the document is with the store, which has not taken it yet.
+    // Longer than changes are collected: the store has the document, but has not accepted it yet.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let shutdown = tokio::spawn(async move { engine.shutdown(Duration::ZERO).await });
     settle().await;
@@ -902,8 +902,8 @@ async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
     assert_eq!(store.documents(DocumentKind::Breaker).await.unwrap().len(), 1);
 }
 
-/// A server that syncs each write to its disk and to a replica is slow, and after it was away there is much to save:
-/// one after the other, a shutdown once gave up on hundreds of results.
+/// A server that syncs each write to disk and to a replica is slow, and after an outage there is much to save. With one
+/// save after the other, a shutdown once gave up on hundreds of results.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_saves_many_results_that_were_kept_also_where_each_save_takes_its_time() {
     let (engine, store) = unsaved(200).await;
@@ -911,7 +911,7 @@ async fn a_shutdown_saves_many_results_that_were_kept_also_where_each_save_takes
     assert_eq!(engine.shutdown(Duration::from_secs(1)).await, Drained { ended: 0, lost: 0 });
 }
 
-/// The claim of a call is on its way when its caller goes: nothing was sent, and nothing is.
+/// The caller disconnects while its call is being claimed: nothing was sent, and nothing is sent later.
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_caller_goes_while_it_claims_is_not_made() {
     for cancels in [false, true] {

@@ -1,4 +1,4 @@
-//! The last calls step by step and the last hour in numbers, as whoever looks sees them while an engine works.
+//! The last calls step by step and the figures of the last hour, read while an engine works.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -21,7 +21,7 @@ async fn engine(policy: Policy) -> (Engine, Arc<Recent>) {
     (engine.start().await, recent)
 }
 
-/// A call under this request, with a key if there is one.
+/// Returns a call with this request id, with or without an idempotency key.
 fn call(request: &str, key: Option<&str>) -> CallEnvelope {
     let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
     let text = format!(
@@ -40,7 +40,7 @@ async fn fails(_: Attempt) -> Answer {
     Err(Fault::new(Source::Http { status: 503 }, "busy").into())
 }
 
-/// Begins a call that ends when it is let, and comes back when it is known to run.
+/// Begins a call that waits for permission to end, and returns when it is known to run.
 async fn held(engine: &Engine, recent: &Recent, request: &str) -> (Arc<Semaphore>, JoinHandle<Called>) {
     let may_end = Arc::new(Semaphore::new(0));
     let gate = may_end.clone();
@@ -115,7 +115,7 @@ async fn of_several_calls_under_one_request_the_newest_comes_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_was_answered_at_the_door_is_counted() {
+async fn a_rejected_call_is_counted() {
     let (engine, recent) = engine(Profile::Standard.policy(ToolClass::Mutating)).await;
     engine.shutdown(Duration::ZERO).await;
     let called = engine.call(call("r", None), works).await;

@@ -1,5 +1,5 @@
-//! A history of ten thousand calls that the real engine made, replayed: unchanged it must not differ in anything, and
-//! changed it must differ in what was changed and in nothing else.
+//! Rehearsals of a history of ten thousand calls that the real engine made. Without a change of the policies nothing
+//! may differ; with a change, exactly its effects may differ.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,12 +26,12 @@ use steadfast_executor::{
 use steadfast_store::{Clock, Entry, Journal, Keep, MemoryOptions, MemoryStore, Store};
 use tokio::time::Instant;
 
-/// How many calls are recorded and replayed. More under `cargo xtask test --long`.
+/// Returns the number of calls to record and replay. It is larger with `cargo xtask test --long`.
 fn calls() -> u64 {
     if std::env::var_os("LONG_TESTS").is_some() { 10_000 } else { 1_500 }
 }
 
-/// SplitMix64: one number decides everything.
+/// SplitMix64: a random generator whose seed determines everything.
 #[derive(Clone)]
 struct Dice(u64);
 
@@ -53,7 +53,8 @@ impl Dice {
     }
 }
 
-/// Goes with the timers, and begins at the same moment in every run: when tools are down follows from the time.
+/// A clock that follows the timers and starts at the same moment in every run, because the outages of tools depend on
+/// the time.
 #[derive(Debug)]
 struct Same(Instant);
 
@@ -74,7 +75,7 @@ const TOOLS: [(&str, &str); 6] = [
 
 type Change = fn(&mut Policy);
 
-/// The policies of the tools, with a change to all of them.
+/// Returns the policies of the tools, with a change to all of them.
 fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
     let of = |(namespace, tool): (&str, &str)| {
         let class = match tool {
@@ -90,7 +91,7 @@ fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
             "list" => policy.limits = LimitPolicy { concurrency: NonZeroU32::new(3), rate: None },
             _ => {}
         }
-        // Where nobody has to be asked there is more to see of everything else.
+        // Without approvals, the other mechanisms act more often.
         if matches!(tool, "pay" | "balance" | "get" | "list") {
             policy.modes.trust = Mode::Off;
         }
@@ -102,7 +103,7 @@ fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
 
 fn unchanged(_: &mut Policy) {}
 
-/// A tool that does what it likes; each has times at which nothing works.
+/// A tool with random behavior. Each tool has outages.
 async fn run(attempt: Attempt, mut dice: Dice, down: bool) -> Answer {
     let fault = |source, words: &str| -> Answer { Err(Fault::new(source, words).into()) };
     for _ in 0..attempt.number {
@@ -149,7 +150,7 @@ fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) ->
         r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"{}","toolNamespace":"{}","#,
         tool.1, tool.0
     );
-    // Turns follow each other; some hosts do not tell them.
+    // Turns follow each other. Some hosts do not report them.
     let turn =
         if session.is_multiple_of(8) { String::new() } else { format!(r#","turnId":"t{}""#, number / 200) };
     text.push_str(&format!(r#""target":{{"sessionKey":"s{session}","actorId":"ann"{turn}}},"#));
@@ -181,7 +182,7 @@ fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) ->
     CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
 }
 
-/// Makes calls, some of them at once, and gives what is remembered of them.
+/// Makes calls, some of them concurrently, and returns their recording.
 async fn record(calls: u64, seed: u64) -> Recording {
     let clock = Arc::new(Same(Instant::now()));
     let options = MemoryOptions::new(clock.clone());
@@ -260,7 +261,7 @@ async fn record(calls: u64, seed: u64) -> Recording {
     Recording::read(&*store, Timestamp::ZERO, 1_000_000).await.unwrap()
 }
 
-/// An operator looks in now and then.
+/// Decides approval requests now and then, as an operator would.
 async fn answer_requests(engine: &Engine, dice: &mut Dice) {
     for (id, _) in engine.approvals(None) {
         let decision = match dice.below(4) {
@@ -305,19 +306,19 @@ async fn a_long_history_comes_out_as_it_was() {
     assert_eq!(differences, []);
 }
 
-// ---- small stories, each with one change ----
+// ---- short recordings, each with one change ----
 
-/// What a tool answers to an attempt.
+/// Reply of a tool to an attempt.
 #[derive(Clone, Copy)]
 enum Says {
     Yes,
     /// It is down.
     No,
-    /// Yes, after so many seconds.
+    /// Success, after this many seconds.
     Late(u64),
 }
 
-/// A call a second after the one before it.
+/// A call that comes one second after the previous one.
 #[derive(Clone)]
 struct Planned {
     amount: u32,
@@ -333,7 +334,7 @@ fn keyed(key: &'static str) -> Planned {
     Planned { key: Some(key), ..planned(&[Says::Yes]) }
 }
 
-/// The standard profile, with nothing but retries, breaker and dedupe.
+/// Returns the standard profile with only retries, breaker and deduplication.
 fn plain() -> Policy {
     let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
     (policy.modes.guard, policy.modes.trust) = (Mode::Off, Mode::Off);
@@ -383,7 +384,7 @@ async fn story(policy: &Policy, calls: impl IntoIterator<Item = Planned>) -> Rec
     Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap()
 }
 
-/// The differences: which call, in what way, and the code that it would get; `?` where nobody knows.
+/// Returns the differences: the call, the kind, and the code that it would get, or `?` if that is unknown.
 fn changed(recording: &Recording, was: &Policy, would: &Policy) -> Vec<(usize, Kind, String)> {
     let (was, would) = (Arc::new(was.clone()), Arc::new(would.clone()));
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| was.clone(), &[], &mut |_| {});
@@ -427,7 +428,7 @@ async fn a_lower_threshold_shows_the_calls_that_the_breaker_would_have_refused()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_higher_threshold_lets_calls_run_of_which_nobody_knows_the_outcome() {
+async fn a_higher_threshold_lets_calls_run_with_unknown_outcomes() {
     let mut was = plain();
     was.modes.retry = Mode::Off;
     was.breaker.consecutive = Some(number(2));
@@ -440,7 +441,7 @@ async fn a_higher_threshold_lets_calls_run_of_which_nobody_knows_the_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fewer_and_more_retries_are_told_apart() {
+async fn fewer_and_more_retries_are_distinguished() {
     let mut two = plain();
     two.retry.attempts = number(2);
     let calls = [&[Says::No, Says::Yes][..], &[Says::Yes], &[Says::No, Says::No]].map(planned);
@@ -482,7 +483,7 @@ async fn a_stricter_guard_shows_the_calls_that_it_would_have_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_have_to_be_asked_is_told() {
+async fn calls_that_would_need_approval_are_reported() {
     let was = plain();
     let recording = story(&was, [planned(&[Says::Yes])]).await;
     let mut would = was.clone();
@@ -493,7 +494,7 @@ async fn who_would_have_to_be_asked_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn less_time_ends_an_attempt_and_more_time_leads_to_where_nobody_was() {
+async fn less_time_ends_an_attempt_and_more_time_has_an_unknown_result() {
     let long = plain();
     let mut short = plain();
     short.time.attempt = Duration::from_secs(5);
@@ -523,7 +524,7 @@ async fn what_began_before_the_recording_is_no_difference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_did_by_hand_is_no_difference_and_is_believed() {
+async fn operator_changes_are_taken_over_and_are_no_difference() {
     let mut was = plain();
     was.modes.retry = Mode::Off;
     was.breaker.consecutive = Some(number(2));
@@ -567,7 +568,7 @@ async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_af
     assert_eq!(changed(&recording, &was, &would), [(2, Kind::RefusedByBreaker, "circuit_open".to_owned())]);
 }
 
-/// The calls that ended because of an open breaker, each with the call that had opened it.
+/// Returns the calls that an open breaker refused, each with the call that had opened it.
 fn refused_and_by_whom(recording: &Recording, policy: &Policy) -> Vec<(usize, Option<usize>)> {
     let policy = Arc::new(policy.clone());
     let all: Vec<_> = (0..recording.calls.len()).collect();
@@ -588,7 +589,7 @@ async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
     let says = [Says::No; 5].map(|says| planned(&[says]));
     let recording = story(&policy, says).await;
     assert_eq!(refused_and_by_whom(&recording, &policy), [(2, Some(1)), (4, Some(3))]);
-    // What an older version recorded opened it as well.
+    // A call that an older version recorded opens it as well.
     let mut older = recording.facts.clone();
     for facts in older.iter_mut().take(2) {
         facts.asked = None;
@@ -596,12 +597,12 @@ async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
     let older = Recording::of(older);
     assert_eq!(taken(&older, &policy), [0, 1]);
     assert_eq!(refused_and_by_whom(&older, &policy), [(2, Some(1)), (4, Some(3))]);
-    // Of what began before the recording nobody knows.
+    // The cause is unknown if it happened before the recording.
     let later = Recording::of(recording.facts[2..].to_vec());
     assert_eq!(refused_and_by_whom(&later, &policy).first(), Some(&(0, None)));
 }
 
-/// Breaks what is remembered of a call, as a damaged store or a liar might.
+/// Corrupts the facts of a call, like a damaged store or a false record.
 fn broken(facts: &mut CallFacts, dice: &mut Dice) {
     let place = |dice: &mut Dice, most: usize| {
         usize::try_from(dice.below(u64::try_from(most.max(1)).unwrap())).unwrap()
@@ -643,7 +644,7 @@ async fn a_recording_that_makes_no_sense_comes_to_an_end_and_unchanged_it_does_n
                 broken(facts, &mut dice);
             }
         }
-        // Some are lost, and some are there twice.
+        // Some are lost, and some are duplicated.
         facts.retain(|_| !dice.percent(5));
         facts.extend(facts.clone().into_iter().filter(|_| dice.percent(2)));
         let recording = Recording::of(facts);

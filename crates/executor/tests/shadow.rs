@@ -1,8 +1,8 @@
-//! Shadow mode answers as if nothing were there, and tells of each call the first thing that enforcing would have done.
+//! Shadow mode responds as if all mechanisms were off, and reports for each call the first action of enforce mode.
 //!
-//! A stream of calls is run three times, each time by a new engine: off, in shadow, and enforced. Shadow's answers are those
-//! of off, byte for byte, whatever the stream. What it tells is compared with what enforcing did on streams where one
-//! decision does not change the next: duplicates, the guard, the first opening of a breaker.
+//! A stream of calls runs three times, each time with a new engine: off, shadow, and enforce. The responses of shadow
+//! mode are those of off, byte for byte, for any stream. Its reports are compared with the actions of enforce mode on
+//! streams in which one decision does not change the next: duplicates, the loop guard, the first opening of a breaker.
 
 #![expect(
     clippy::unwrap_used,
@@ -34,7 +34,7 @@ use tokio::time::Instant;
 /// One call of a stream.
 #[derive(Clone, Debug)]
 struct Given {
-    /// Milliseconds since the call before it came.
+    /// Milliseconds since the previous call arrived.
     after: u64,
     arguments: u32,
     key: Option<u32>,
@@ -47,21 +47,21 @@ struct Given {
     fares: Fares,
 }
 
-/// How the tool fares with a call.
+/// Behavior of the tool for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fares {
     Well,
-    /// It says no, and always will.
+    /// It refuses the call, permanently.
     Refused,
-    /// The model has made a mistake.
+    /// The arguments are wrong.
     Malformed,
-    /// It is down; nobody knows how far the call got.
+    /// It is down, and it is unknown how far the call got.
     Down,
-    /// It is busy, and was not bothered.
+    /// It is busy, and did not run.
     Busy,
     /// It is busy for an hour.
     BusyForLong,
-    /// The connection broke when the call was on its way.
+    /// The connection broke while the call was in flight.
     Lost,
 }
 
@@ -88,7 +88,7 @@ impl Fares {
     }
 }
 
-/// What became of a stream: for each call its answer, what the tool saw of it, and the notices about it.
+/// Log of a stream: for each call its response, its attempts, and its notices.
 #[derive(Debug, Default)]
 struct Seen {
     answers: Vec<String>,
@@ -97,7 +97,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What shadow mode told of each call.
+    /// Returns the reports of shadow mode for each call.
     fn told(&self) -> Vec<Vec<Shadowed>> {
         let told = |notice: &Notice| match notice {
             Notice::WouldHave(shadowed) => Some(*shadowed),
@@ -106,7 +106,7 @@ impl Seen {
         self.each(|notices| notices.iter().filter_map(told).collect())
     }
 
-    /// The first thing that was done to each call that off would not have done.
+    /// Returns the first action on each call that off mode would not have taken.
     fn done(&self) -> Vec<Vec<Shadowed>> {
         self.each(|notices| first_done(notices).into_iter().collect())
     }
@@ -124,7 +124,7 @@ fn first_done(notices: &[Notice]) -> Option<Shadowed> {
             None
         }
         Notice::Following | Notice::Replayed { .. } => Some(Shadowed::Duplicate),
-        // It learnt of a run that was another's.
+        // The outcome is that of another call's run.
         Notice::OutcomeUnknown { .. } if !ran => Some(Shadowed::Duplicate),
         Notice::OutcomeUnknown { .. } => Some(Shadowed::Told(Code::OutcomeUnknown)),
         Notice::CallBlocked { code, .. } => Some(Shadowed::Refused(*code)),
@@ -145,7 +145,7 @@ impl Listener for Ear {
     }
 }
 
-/// Begins at the same moment in every run, and goes with the timers.
+/// A clock that starts at the same moment in every run and follows the timers.
 #[derive(Debug)]
 struct Same(Instant);
 
@@ -217,7 +217,8 @@ fn run(stream: &[Given], policy: Policy) -> Seen {
     })
 }
 
-/// Runs a stream with these modes off, in shadow and enforced; gives what shadow told and what enforcing did.
+/// Runs a stream with these modes off, in shadow and enforced. Returns the reports of shadow and the actions of
+/// enforce.
 fn compare(
     stream: &[Given],
     policy: &Policy,
@@ -244,7 +245,7 @@ fn plain(class: ToolClass) -> Policy {
     policy
 }
 
-/// A call without a key, at once.
+/// Returns a call without an idempotency key, with no delay.
 fn call(arguments: u32, fares: Fares) -> Given {
     Given { after: 1, arguments, key: None, turn: None, best_effort: false, deadline: None, takes: 0, fares }
 }
@@ -257,7 +258,7 @@ fn without_judges(mode: Mode) -> Modes {
     Modes { guard: Mode::Off, trust: Mode::Off, ..Modes::all(mode) }
 }
 
-/// What the tool makes of a key is the same each time, as a duplicate assumes.
+/// Duplicates whose tool behaves the same for each use of a key.
 fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<Given>)> {
     let fares = [Fares::Well, Fares::Refused, Fares::Lost, Fares::Busy];
     (class(), vec(0..200_u64, fares.len())).prop_flat_map(move |(class, takes)| {
@@ -269,7 +270,8 @@ fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<Given>)> {
         );
         let given = move |(key, after, other, best_effort): (u32, u64, bool, bool)| {
             let fares = fares[key as usize];
-            // Who follows a run that leaves nothing runs in its turn, later than shadow would have it: nobody follows one.
+            // A follower of a run without a stored result runs itself, later than shadow mode assumes: no call follows
+            // one.
             let leaves_nothing = match fares {
                 Fares::Busy => true,
                 Fares::Lost => class != ToolClass::Mutating,
@@ -288,8 +290,8 @@ fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<Given>)> {
     })
 }
 
-/// Calls of a model that runs into a loop and stays in it. What is held is never of use again: enforcing would not find out
-/// that it works by now, or let others that work go first. The holds do not end, and no turn comes back.
+/// Calls of a model that enters a loop and stays in it. A held tool never works again: enforce mode would not find out
+/// that it works by now, or let other working tools run first. The holds do not end, and no turn comes back.
 fn loops() -> impl Strategy<Value = Vec<Given>> {
     let turn = || prop::option::weighted(0.7, 0..2_u32);
     let after = prop_oneof![6 => 1..1000_u64, 1 => Just(61_000_u64), 1 => Just(125_000_u64)];
@@ -303,7 +305,7 @@ fn loops() -> impl Strategy<Value = Vec<Given>> {
     })
 }
 
-/// Calls of a tool that may fall ill, within less than the time that its breaker stays open.
+/// Calls of a tool that may start to fail, within less time than its breaker stays open.
 fn falling_ill() -> impl Strategy<Value = Vec<Given>> {
     let fares = select(vec![Fares::Down, Fares::Down, Fares::Down, Fares::Well, Fares::Refused]);
     let one = (fares, 1..600_u64, 0..900_u64);
@@ -315,7 +317,7 @@ fn falling_ill() -> impl Strategy<Value = Vec<Given>> {
     })
 }
 
-/// Anything.
+/// Any stream of calls.
 fn wild() -> impl Strategy<Value = Vec<Given>> {
     let fares = select(vec![
         Fares::Well,
@@ -366,19 +368,19 @@ proptest! {
     }
 
     #[test]
-    fn shadow_tells_the_duplicates_that_enforcing_answers((class, stream) in duplicates()) {
+    fn shadow_reports_the_duplicates_that_enforce_replays((class, stream) in duplicates()) {
         let (told, done) = compare(&stream, &plain(class), only_dedupe);
         prop_assert_eq!(told, done);
     }
 
     #[test]
-    fn shadow_tells_what_an_enforcing_guard_says_and_refuses(stream in loops()) {
+    fn shadow_reports_the_remarks_and_refusals_of_an_enforcing_guard(stream in loops()) {
         let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), Modes::all);
         prop_assert_eq!(told, done);
     }
 
     #[test]
-    fn shadow_tells_what_a_breaker_refuses_when_it_first_opens(stream in falling_ill()) {
+    fn shadow_reports_the_refusals_of_a_breaker_that_first_opens(stream in falling_ill()) {
         let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
         prop_assert_eq!(told, done);
     }
@@ -425,9 +427,10 @@ fn each_kind_of_decision_occurs_in_these_streams() {
     assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
 }
 
-/// What speaks against a run says nothing about a call that would not have run: enforcing looks for its answer first.
+/// Reasons against a run do not matter for a call that would not have run: enforce mode looks for a stored result
+/// first.
 #[test]
-fn a_duplicate_is_told_before_an_open_breaker() {
+fn a_duplicate_is_reported_before_an_open_breaker() {
     let keyed = |key, fares| Given { key: Some(key), ..call(key, fares) };
     let mut stream = vec![keyed(99, Fares::Well)];
     stream.extend((0..5).map(|number| keyed(number, Fares::Down)));
@@ -437,9 +440,9 @@ fn a_duplicate_is_told_before_an_open_breaker() {
     assert_eq!(told, done);
 }
 
-/// Enforcing, the rest of a call's life would differ; what is told is how it begins to.
+/// In enforce mode the rest of the call would differ. Shadow mode reports the first difference.
 #[test]
-fn limits_that_no_mechanism_has_are_told_and_not_kept() {
+fn limits_of_no_mechanism_are_reported_and_not_enforced() {
     let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
     policy.limits.concurrency = 1.try_into().ok();
     let slow = |takes, deadline| Given { takes, deadline, ..call(1, Fares::Well) };
@@ -457,7 +460,7 @@ fn limits_that_no_mechanism_has_are_told_and_not_kept() {
         assert_eq!(shadow.told().last().unwrap(), &[expected], "{stream:?}");
         let done = with(Mode::Enforce).done();
         match expected {
-            // It is a failure like any other, told differently.
+            // It fails like any other call, with a different error.
             Shadowed::Told(_) => assert_eq!(done.last().unwrap(), &[]),
             expected => assert_eq!(done.last().unwrap(), &[expected], "{stream:?}"),
         }

@@ -1,4 +1,4 @@
-//! What people see of an engine, and what they change by hand.
+//! Views of an engine for operators, and the changes that they make.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -35,7 +35,7 @@ use faulty::{Faulty, Health};
 fn policy() -> Policy {
     let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
     policy.retry.attempts = std::num::NonZeroU32::MIN;
-    // These tests fail on purpose, and neither is the matter here.
+    // These tests fail on purpose; the loop guard and trust are not their subject.
     policy.guard.identical = std::num::NonZeroU32::new(1000).unwrap();
     policy.guard.per_turn = std::num::NonZeroU32::new(1000).unwrap();
     policy.trust.count = None;
@@ -46,7 +46,7 @@ fn by() -> By {
     By::new("ann", Surface::Cli)
 }
 
-/// A world of several engines on one store, as processes that come and go.
+/// Several engines on one store, like processes that come and go.
 struct World {
     clock: Arc<RuntimeClock>,
     store: Arc<Faulty>,
@@ -67,7 +67,7 @@ impl World {
         engine
     }
 
-    /// Everybody hears what the others have written.
+    /// Waits until all engines have adopted the writes of the others.
     async fn hear(&self) {
         self.store.becomes(Health::Up);
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -117,7 +117,7 @@ async fn state(engine: &Engine) -> Option<State> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_breaker_forced_open_refuses_and_says_that_a_person_did_it() {
+async fn a_breaker_forced_open_refuses_and_names_the_operator() {
     let world = World::new();
     let engine = world.engine(policy()).await;
     assert_eq!(pay(&engine).await.result.status, Status::Success);
@@ -133,11 +133,15 @@ async fn a_breaker_forced_open_refuses_and_says_that_a_person_did_it() {
     let error = refused.error.unwrap();
     assert_eq!((refused.status, error.code, refused.attempts), (Status::CircuitOpen, Code::CircuitOpen, 0));
     assert_eq!(error.rule.as_deref(), Some("breaker.forced_by_hand"));
-    assert!(error.message.contains("an operator has stopped calls to bank/pay by hand"), "{}", error.message);
+    assert!(
+        error.message.contains("an operator opened the circuit breaker of bank/pay"),
+        "{}",
+        error.message
+    );
     assert!(error.retry_after_ms.is_some_and(|wait| (599_000..=600_000).contains(&wait)));
     assert_eq!(error.breaker_state, Some(State::ForcedOpen));
 
-    // Until then one call finds out, as after a cool-down.
+    // After that, one call is let through as a probe, as after a cool-down.
     tokio::time::advance(Duration::from_secs(601)).await;
     assert_eq!(state(&engine).await, Some(State::HalfOpen));
     for _ in 0..2 {
@@ -169,9 +173,9 @@ async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_pr
     assert_eq!(pay(&second).await.result.status, Status::Success);
 }
 
-/// The second process has opened and probed and closed its breaker in the meantime, and nobody could tell it.
+/// The second process has opened, probed and closed its breaker meanwhile, without access to the store.
 #[tokio::test(start_paused = true)]
-async fn a_person_is_obeyed_also_by_a_process_that_went_its_own_way_while_the_store_was_away() {
+async fn an_operator_change_wins_over_a_process_that_diverged_during_a_store_outage() {
     let world = World::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
     first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
@@ -199,7 +203,7 @@ async fn a_person_is_obeyed_also_by_a_process_that_went_its_own_way_while_the_st
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_store_fails_a_person_is_obeyed_here_at_once_and_elsewhere_when_it_is_back() {
+async fn an_operator_change_applies_here_at_once_and_elsewhere_after_a_store_outage() {
     for health in [Health::Down, Health::Silent] {
         let world = World::new();
         let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
@@ -229,7 +233,7 @@ async fn a_store_that_takes_its_time_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_under_way_when_it_was_forced_or_reset_changes_nothing() {
+async fn attempts_in_flight_at_a_change_do_not_count_for_the_breaker() {
     let world = World::new();
     let engine = world.engine(policy()).await;
     let leave = Arc::new(Semaphore::new(0));
@@ -264,7 +268,7 @@ async fn what_was_under_way_when_it_was_forced_or_reset_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn breakers_are_listed_with_what_people_want_to_know() {
+async fn breakers_are_listed_with_their_details() {
     let world = World::new();
     let engine = world.engine(policy()).await;
     assert_eq!(engine.breakers(None).await, []);
@@ -294,11 +298,11 @@ async fn breakers_are_listed_with_what_people_want_to_know() {
         breaker["changes"],
         json!([{ "from": "CLOSED", "to": "OPEN", "reason": "consecutive", "at": since }])
     );
-    // What is stored is there, in a process that has not called anything; another tenant sees nothing of it.
+    // The stored breakers are listed in a process that has not called anything. Another tenant sees none of them.
     let other = world.engine(policy()).await;
     assert_eq!(serde_json::to_value(other.breakers(None).await).unwrap()[0]["state"], json!("OPEN"));
     assert_eq!(other.breakers(Some(&TenantId::new("t").unwrap())).await, []);
-    // A coarser breaker is listed where somebody uses it.
+    // A coarser breaker is listed if callers use it.
     let global: BreakerKey = "dependency:*".parse().unwrap();
     let steered = other.steer_breaker(None, &global, Steer::Open { until: None }, &by()).await;
     assert!(!steered.known);
@@ -369,7 +373,7 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
     let works = other.call(call("read", &sent), async |_: Attempt| ok()).await;
     assert_eq!(works.result.status, Status::Success);
 
-    // Whoever fails again is stopped again, and what the others store of that time does not free it.
+    // A session that fails again is stopped again, and stored state of others from that time does not free it.
     for serving in [&one, &other] {
         for _ in 0..3 {
             serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
@@ -384,7 +388,7 @@ async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
     let world = World::new();
     let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let (serving, operators) = (world.engine(strict.clone()).await, world.engine(strict).await);
-    // One failure stops nobody yet, so nothing of it is stored.
+    // One failure stops no session yet, so none of it is stored.
     serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let session = SessionKey::new("s").unwrap();
@@ -420,7 +424,7 @@ impl Listener for Heard {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_nobody_answered_in_time_is_not_counted_as_waiting() {
+async fn an_expired_approval_request_is_not_counted_as_pending() {
     let heard = Arc::new(Heard::default());
     let mut policy = policy();
     policy.approval.when = AskWhen::Always;
@@ -428,7 +432,7 @@ async fn a_request_that_nobody_answered_in_time_is_not_counted_as_waiting() {
     let builder = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(heard.clone());
     let engine = builder.policies(Arc::new(policy)).start().await;
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired));
-    // The request is kept after the answer was given.
+    // The request stays after the response was sent.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(*heard.0.lock(), ["0 waited, 1 wait"]);
     tokio::time::sleep(expires + Duration::from_secs(60)).await;
@@ -439,9 +443,9 @@ fn reported(text: &Value, kind: ReportKind) -> ToolReport {
     ToolReport::parse(text.to_string().as_bytes(), kind).unwrap()
 }
 
-/// Both read the same state, one of them is written first, and the other one is made once more on top of it.
+/// Both read the same state, one of them is written first, and the other one is repeated on top of it.
 #[tokio::test(start_paused = true)]
-async fn rp_8_changes_by_hand_in_two_processes_at_once_are_both_made_and_told() {
+async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_reported() {
     let world = World::new();
     let rules = Policy { trust: Profile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
     let (one, other) = (world.engine(rules.clone()).await, world.engine(rules).await);
@@ -500,7 +504,7 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     assert_eq!((score.score.samples, score.trust, score.breaker), (4, TrustState::Escalated, State::Closed));
     assert!((score.score.success_rate - 0.25).abs() < 1e-9);
 
-    // It heals by time and successes, as after calls; one that cannot recover does not.
+    // Trust recovers with time and successes, as after calls. A tool that cannot recover does not.
     for (recoverable, expected) in [(true, TrustState::Recovering), (false, TrustState::Escalated)] {
         engine.reset_trust(None, Target::All, &by()).await.unwrap();
         let mut failure = failure.clone();
@@ -511,7 +515,7 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
         tokio::time::advance(Duration::from_secs(2 * 3600)).await;
         assert_eq!(engine.trust(None)[0].standing.state, expected, "recoverable: {recoverable}");
     }
-    // A security concern blocks at once, and other processes hear of it.
+    // A security concern blocks at once, and other processes adopt that.
     let concern = json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "security" });
     engine.take_report(None, &reported(&concern, ReportKind::Failure));
     assert_eq!(code(&pay(&engine).await), Some(Code::ToolBlocked));
@@ -569,7 +573,7 @@ async fn scores_go_on_after_a_restart_where_they_were() {
     };
     fail(&engine).await;
     engine.call(call("read", &json!({})), async |_: Attempt| wrong()).await;
-    // What is old weighs less, also after a restart.
+    // Old calls have less weight, also after a restart.
     tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
     engine.call(call("pay", &json!({ "amount": 1 })), slow).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -647,7 +651,7 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
         (&written["by"], &written["deed"]),
         (&json!({ "name": "ann", "from": "cli" }), &json!("breaker_reset"))
     );
-    // Tenants apart, and page by page.
+    // By tenant, and page by page.
     let of_none = AuditPage { tenants: Tenants::One(None), limit: 2, ..AuditPage::default() };
     let page = engine.audit(&of_none).await.unwrap();
     let deeds = |entries: &[AuditEntry]| entries.iter().map(|entry| entry.deed).collect::<Vec<_>>();

@@ -1,12 +1,13 @@
-//! Asking the person at the client whether a call may run.
+//! Approval requests to the user of the MCP client.
 //!
-//! In the older era the client is asked while the call waits. In the newer one it is asked by the answer to the call: that
-//! has an elicitation in it and a state of ours, and the call comes again with both. A server may have asked for input of
-//! its own before; what the client brought for that is kept inside our state, so that neither question loses the other.
+//! In the legacy era the client gets an elicitation request while the call waits. In the modern era the result of the
+//! call contains an elicitation and an opaque `requestState`, and the client sends the call again with both. The server
+//! may have asked for input of its own before. The client's answers to that travel inside our state, so that neither
+//! request overwrites the other.
 //!
-//! The state is no secret and decides nothing by itself. It says which request was shown, under a code that only this
-//! process can make, and counts only if the call that brings it asks for that very request: same tool, same arguments, same
-//! conversation. After a restart it is not known any more, and the person is asked again.
+//! The state is not secret and grants nothing by itself. It names the approval request that was shown and carries a
+//! message authentication code that only this process can compute. It counts only for a call with the same tool,
+//! arguments and conversation. After a restart the code is no longer valid and the user is asked again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +33,7 @@ use tokio::sync::oneshot;
 use crate::client::Voice;
 use crate::server::cancel;
 
-/// Asks the person at the client of one call.
+/// Asks the user of the client that made one call.
 pub(crate) struct Elicitation {
     way: Way,
     conversation: Conversation,
@@ -40,29 +41,29 @@ pub(crate) struct Elicitation {
     brought: Option<Brought>,
 }
 
-/// How the client is asked.
+/// The form in which the client gets the approval request.
 enum Way {
-    /// By a request of ours, while the call waits.
+    /// A request from the gateway, while the call waits.
     Request(Arc<Questions>, Voice),
-    /// By the answer to its call. What came with it comes back with the decision.
+    /// The result of the call. The client sends its input back together with the decision.
     Answer(Carried),
 }
 
-/// Whether it is known which conversation a call belongs to. Where it is not, nothing can be allowed for all of it.
+/// States if the conversation of a call is known. If it is not, no approval can cover a whole session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conversation {
     Known,
     Unknown,
 }
 
-/// What a client brings back to a call that asked for input, as it came.
+/// The input that a client sends back for a call whose result asked for it.
 #[derive(Debug, Default)]
 struct Carried {
     request_state: Option<Box<RawValue>>,
     input_responses: Option<Box<RawValue>>,
 }
 
-/// A decision that came with a call, and the request that it was made about.
+/// A decision that came with a call, and the approval request that it answers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Brought {
     request: ParkedId,
@@ -71,8 +72,8 @@ pub(crate) struct Brought {
 }
 
 impl Elicitation {
-    /// Who asks the client of this request, which is of this era; nobody where it cannot be asked. `legacy` says what the
-    /// client can do in the era that agrees on that beforehand.
+    /// Returns the asker for the client of this request, or `None` if the client cannot be asked. `legacy` returns true
+    /// if a client of the legacy era declared the capability in its handshake.
     pub(crate) fn of(
         request: &Message,
         era: Era,
@@ -93,7 +94,7 @@ impl Elicitation {
     }
 }
 
-/// Whether somebody can answer while a call waits.
+/// Returns the channel on which a call can be approved while it waits.
 pub(crate) fn channel(asker: Option<&Arc<dyn Asker>>) -> Channel {
     match asker {
         Some(_) => Channel::Interactive,
@@ -101,7 +102,7 @@ pub(crate) fn channel(asker: Option<&Arc<dyn Asker>>) -> Channel {
     }
 }
 
-/// Whether a client with these capabilities shows forms.
+/// Returns true if a client with these capabilities supports form elicitation.
 pub(crate) fn elicits(capabilities: &str) -> bool {
     raw::get(capabilities, "elicitation").is_some_and(|elicitation| {
         let has = |mode| raw::get(elicitation, mode).is_some();
@@ -134,7 +135,7 @@ impl Asker for Elicitation {
     }
 }
 
-/// Nobody can allow more than was offered: all calls that belong to no conversation are not one.
+/// Limits a decision to the options that were offered: without a known conversation, an approval covers one call.
 fn within(conversation: Conversation, asked: Asked) -> Asked {
     match (conversation, asked) {
         (Conversation::Unknown, Asked::Decided(Decision::Session)) => Asked::Decided(Decision::Once),
@@ -154,12 +155,12 @@ impl fmt::Debug for Elicitation {
 
 // ---- the question ----
 
-/// The parameters of an elicitation.
+/// Builds the parameters of an elicitation.
 fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
     let all = [
         ("once", "Approve this call"),
         ("session", "Approve for this session"),
-        ("recover", "Approve, and let it earn trust back"),
+        ("recover", "Approve, and let the tool recover trust"),
         ("deny", "Deny"),
     ];
     let offered = all.into_iter().filter(|(word, _)| match *word {
@@ -174,14 +175,14 @@ fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
         "requestedSchema": {
             "type": "object",
             "properties": {
-                DECISION: { "type": "string", "title": "May it run?", "enum": words, "enumNames": names },
+                DECISION: { "type": "string", "title": "Approve this call?", "enum": words, "enumNames": names },
             },
             "required": [DECISION],
         },
     })
 }
 
-/// What the person reads.
+/// Builds the message that the user reads.
 fn message(request: &Parked) -> String {
     let prompt = &request.prompt;
     let level = match prompt.level {
@@ -204,7 +205,7 @@ fn message(request: &Parked) -> String {
     lines.join("\n")
 }
 
-/// What an answer to an elicitation decides; nothing if it makes no sense.
+/// Parses the decision from the result of an elicitation. Returns `None` if the result is malformed.
 fn decision(result: &str) -> Option<Decision> {
     match raw::get(result, "action").and_then(raw::string)?.as_ref() {
         "decline" | "cancel" => Some(Decision::Deny),
@@ -222,31 +223,31 @@ fn decision(result: &str) -> Option<Decision> {
     }
 }
 
-/// The field of the form.
+/// The name of the form field.
 const DECISION: &str = "decision";
 
-// ---- the older era: a request of ours ----
+// ---- the legacy era: a request of the gateway ----
 
-/// The questions that the client of one session was asked and has not answered.
+/// The elicitation requests that one session has sent to its client and that have no answer yet.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     open: Mutex<BTreeMap<u64, oneshot::Sender<Asked>>>,
     next: AtomicU64,
 }
 
-/// The most questions that wait for one client.
+/// The maximum number of open elicitation requests for one client.
 const MOST_OPEN: usize = 64;
-/// How the ids of our own requests begin. What servers ask has numbers.
+/// The prefix of the ids of the gateway's own requests. The ids of server requests are numbers.
 const OURS: &str = "steadfast-";
 
 impl Questions {
-    /// Takes the answer to a question of ours; says whether it was one.
+    /// Takes the answer to an elicitation request. Returns true if the id is one of the gateway's.
     pub(crate) fn answered(&self, id: &Id, answer: &Message) -> bool {
         let Some(text) = raw::string(id.as_str()) else { return false };
         let Some(number) = text.strip_prefix(OURS).and_then(|number| number.parse().ok()) else {
             return false;
         };
-        // One that was withdrawn may still be answered.
+        // The client may still answer a request that was cancelled.
         if let Some(waiting) = self.open.lock().remove(&number) {
             let decided = answer.result().and_then(decision).map_or(Asked::Nobody, Asked::Decided);
             let _ = waiting.send(decided);
@@ -272,7 +273,7 @@ impl Questions {
     }
 }
 
-/// Tells the client that nobody waits for its answer any more, unless it came.
+/// Cancels the elicitation request at the client on drop, unless it was answered.
 struct Withdrawal<'a> {
     questions: &'a Questions,
     number: u64,
@@ -283,14 +284,14 @@ struct Withdrawal<'a> {
 impl Drop for Withdrawal<'_> {
     fn drop(&mut self) {
         if self.questions.open.lock().remove(&self.number).is_some() {
-            self.voice.mention(cancel(self.id, "no longer wanted"));
+            self.voice.mention(cancel(self.id, "the approval is no longer needed"));
         }
     }
 }
 
-// ---- the newer era: the answer to the call ----
+// ---- the modern era: the result of the call ----
 
-/// A request without what is ours, and the decision that it brings.
+/// Removes the gateway's own parameters from a request. Returns the request and the decision that it carries.
 pub(crate) fn unwrapped(request: Message) -> (Message, Option<Brought>) {
     let Some(text) = request.param_text("requestState") else { return (request, None) };
     let Some((code, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
@@ -305,7 +306,7 @@ pub(crate) fn unwrapped(request: Message) -> (Message, Option<Brought>) {
         }
         _ => None,
     };
-    // What the client brought before is its own word, whoever wrote down ours.
+    // The client's earlier input is its own data, so it is restored even if our state is not valid.
     let carried = Carried { request_state: state.request_state, input_responses: state.input_responses };
     match carried.put_back(&request) {
         Some(request) => (request, brought),
@@ -313,7 +314,7 @@ pub(crate) fn unwrapped(request: Message) -> (Message, Option<Brought>) {
     }
 }
 
-/// Which question was shown, and what the client had brought before.
+/// The approval request that was shown, and the input that the client had sent before.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct State {
@@ -326,10 +327,10 @@ struct State {
     input_responses: Option<Box<RawValue>>,
 }
 
-/// How our state begins, and the name of our question.
+/// The prefix of the state, and the key of the gateway's input request.
 const STATE: &str = "steadfast-1.";
 const QUESTION: &str = "dev.steadfast/approval";
-/// How long an answer may take.
+/// The time until a state expires.
 const LASTS: Duration = Duration::from_secs(15 * 60);
 
 fn state(id: ParkedId, request: &Parked, carried: &Carried) -> Option<String> {
@@ -360,7 +361,7 @@ impl Carried {
         Self { request_state: read("requestState"), input_responses: read("inputResponses") }
     }
 
-    /// The request with this in place of what it brings now.
+    /// Returns the request with this input in place of its current input.
     fn put_back(&self, request: &Message) -> Option<Message> {
         let params = request.params()?;
         let mut members: Vec<String> = raw::members(params)
@@ -378,7 +379,7 @@ impl Carried {
     }
 }
 
-/// The code of a text, which nobody can make without the key of this process.
+/// Returns the message authentication code of a text, made with the key of this process.
 fn sealed(text: &str) -> Option<String> {
     static KEY: OnceLock<Option<[u8; 32]>> = OnceLock::new();
     let key = KEY.get_or_init(|| {
@@ -390,7 +391,7 @@ fn sealed(text: &str) -> Option<String> {
     Some(Digest::of(&[key.as_slice(), inner.as_bytes()].concat()).to_hex())
 }
 
-/// Compares without telling by its time how much is right.
+/// Compares in constant time.
 fn same(given: &str, right: &str) -> bool {
     let differs = given.bytes().zip(right.bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
     given.len() == right.len() && differs == 0
@@ -433,7 +434,7 @@ mod tests {
         Message::parse(text, usize::MAX).unwrap()
     }
 
-    /// The call as a client sends it again that was asked and answers so.
+    /// The call as a client sends it again with this answer to the elicitation.
     fn again(first: &Message, answer: &str) -> Message {
         let state = state(ParkedId(3), &parked("x"), &Carried::by(first)).unwrap();
         let state = RawJson::string(&state);
@@ -443,7 +444,7 @@ mod tests {
     const YES: &str = r#"{"action":"accept","content":{"decision":"once"}}"#;
 
     #[test]
-    fn rp_7_what_is_ours_is_taken_out_of_a_call_and_what_is_the_servers_is_put_back() {
+    fn rp_7_the_state_of_the_gateway_is_removed_and_that_of_the_server_restored() {
         for more in ["", r#","inputResponses":{"who":{"action":"accept"}},"requestState":"of the server""#] {
             let first = request(more);
             let (back, brought) = unwrapped(again(&first, YES));
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_7_a_state_that_somebody_changed_decides_nothing() {
+    fn rp_7_a_forged_state_decides_nothing() {
         let sent = again(&request(""), YES);
         let forged = sent.param_text("requestState").unwrap().replace("\"request\":3", "\"request\":4");
         let forged = sent.rewrite().param("requestState", RawJson::string(&forged)).finish();
@@ -483,14 +484,14 @@ mod tests {
     }
 
     #[test]
-    fn rp_7_nothing_is_allowed_for_a_conversation_that_is_not_one() {
+    fn rp_7_no_approval_covers_an_unknown_session() {
         let session = || Asked::Decided(Decision::Session);
         assert!(matches!(within(Conversation::Known, session()), Asked::Decided(Decision::Session)));
         assert!(matches!(within(Conversation::Unknown, session()), Asked::Decided(Decision::Once)));
     }
 
     #[test]
-    fn rp_7_an_answer_is_understood_and_one_without_sense_decides_nothing() {
+    fn rp_7_a_valid_answer_decides_and_a_malformed_one_does_not() {
         for (answer, expected) in [
             (YES, Some(Decision::Once)),
             (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(Decision::Session)),
@@ -506,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_7_the_prompt_says_everything_and_offers_a_session_only_where_there_is_one() {
+    fn rp_7_the_prompt_is_complete_and_offers_a_session_only_if_it_is_known() {
         let mut request = parked(r#"{"to":"a"}"#);
         request.prompt.summary = "bank/pay has failed".to_owned();
         request.prompt.warnings = vec!["3 failures".to_owned()];

@@ -1,4 +1,4 @@
-//! `tools/call`: the envelope that the engine takes, and the tool that it runs.
+//! `tools/call`: the envelope for the engine, and the upstream tool that the engine runs.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::server::{Hear, Sent, Server, gone, meta_of};
 use crate::servers::{Behind, reads_of};
 use crate::who::{Connection, Said};
 
-/// The envelope of a call.
+/// Builds the envelope of a call.
 pub(crate) fn envelope(
     request: RequestId,
     server: &Namespace,
@@ -37,7 +37,7 @@ pub(crate) fn envelope(
     CallEnvelope {
         contract_version: ContractVersion::V1_1,
         request_id: request,
-        // By its form the model can be guessed that made it, where nobody names one.
+        // Its format reveals the model of the caller if no field names one.
         tool_call_id: said.call_id.as_ref().map(|id| match id {
             CallId::Unique(id) | CallId::InSession(id) => id.clone(),
         }),
@@ -58,7 +58,7 @@ pub(crate) fn envelope(
     }
 }
 
-/// For whom a call is made.
+/// Returns the target of a call: the caller, its session and its turn.
 pub(crate) fn target(said: &Said, connection: &Connection) -> Target {
     Target {
         agent_id: said.agent.clone(),
@@ -74,29 +74,29 @@ pub(crate) fn target(said: &Said, connection: &Connection) -> Target {
     }
 }
 
-/// The tags of a request.
+/// Returns the tags of a request.
 pub(crate) fn control(said: &Said) -> TurnControl {
     TurnControl { request_tags: said.tags.clone(), from_hook: said.hook.clone(), unknown: Unknown::new() }
 }
 
-/// The trace that a request belongs to.
+/// Returns the trace context of a request.
 pub(crate) fn trace(said: &Said) -> Trace {
     let (traceparent, baggage) = (said.traceparent.clone(), said.baggage.clone());
     Trace { traceparent, baggage, unknown: Unknown::new() }
 }
 
-/// An envelope with nothing in it, by which the policy of a tool is found.
+/// Builds an empty envelope for looking up the policy of a tool.
 pub(crate) fn envelope_of(server: &Namespace, tool: ToolName, connection: &Connection) -> CallEnvelope {
     envelope(next_request(None), server, tool, "{}".to_owned(), Said::default(), connection)
 }
 
-/// The name under which the policy of a server stands for what it is asked beside calls.
+/// The tool name whose policy applies to requests other than calls.
 #[expect(clippy::expect_used, reason = "a constant that is a name")]
 pub(crate) fn requests() -> ToolName {
     ToolName::new("requests").expect("it is short and printable")
 }
 
-/// The conversation of those who name none.
+/// The session key of callers that name no session.
 #[expect(clippy::expect_used, reason = "a constant that is a session key")]
 fn nobody_knows() -> SessionKey {
     SessionKey::new("unknown").expect("it is short and printable")
@@ -106,14 +106,14 @@ fn nobody_knows() -> SessionKey {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 static PROCESS: LazyLock<u32> = LazyLock::new(std::process::id);
 
-/// What stands before the client's own id of a request in our name for it.
+/// Separates our number from the client's own id in the name of a request.
 const ITS_OWN: char = '#';
-/// The longest id of a client that is kept.
+/// The longest client id that a request name includes.
 const LONGEST_ID: usize = 64;
 
-/// A name for a request, unlike all others of this process. Where the client may come back for the answer after we have
-/// gone, it has the client's own id in it, so that whoever finds the record can answer. An id that is long or odd is left
-/// out: then the answer is found by calling again.
+/// Returns a name for a request, unique in this process. If the client may fetch the answer after a restart of the
+/// gateway, the name contains the client's own id, so that the process that finds the record can answer it. An id that
+/// is long or has unusual characters is left out. The client then gets the answer by calling again.
 #[expect(clippy::expect_used, reason = "two numbers, a few signs, and an id that was looked at")]
 pub(crate) fn next_request(of: Option<&Id>) -> RequestId {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -125,31 +125,31 @@ pub(crate) fn next_request(of: Option<&Id>) -> RequestId {
     RequestId::new(text).expect("it is short and printable")
 }
 
-/// How many requests this process has named so far.
+/// Returns the number that the next request of this process gets.
 pub(crate) fn named_so_far() -> u64 {
     NEXT.load(Ordering::Relaxed)
 }
 
-/// The number that a request has in its process, and the client's own id of it.
+/// Parses the number of a request in its process, and the client's own id.
 pub(crate) fn named(request: &RequestId) -> Option<(u64, Id)> {
     let (ours, id) = request.as_str().split_once(ITS_OWN)?;
     let (_, number) = ours.strip_prefix("mcp-")?.split_once('-')?;
     Some((number.parse().ok()?, Id::parse(id)?))
 }
 
-/// A tool of a server behind us, as one request wants it.
+/// A tool of an upstream server, as one request calls it.
 pub(crate) enum Upstream {
     At {
         server: Arc<Server>,
-        /// What goes before it.
+        /// Notifications for the server that are sent before the call.
         outbox: Arc<Outbox>,
         request: Message,
         news: Option<Arc<News>>,
         sent_to: SentTo,
-        /// What stands before the names of its tools.
+        /// The prefix of the tool names of this server.
         prefix: Option<Box<str>>,
     },
-    /// No server has it, and this is what is said then.
+    /// No server has the tool. The call is refused with this message.
     Nowhere { why: String },
 }
 
@@ -227,7 +227,7 @@ impl Tool for Upstream {
     }
 }
 
-/// Where the last attempt of a call was sent to.
+/// The server generation and request number of the last attempt of a call.
 #[derive(Clone)]
 pub(crate) struct SentTo(Arc<watch::Sender<Option<Sent>>>);
 
@@ -237,10 +237,10 @@ impl Default for SentTo {
     }
 }
 
-/// Ends the last attempt of a call, and comes back when nothing is left of it.
+/// Ends the last attempt of a call. Returns when the attempt can no longer take effect.
 pub(crate) async fn end(server: Arc<Server>, sent_to: SentTo, settling: SettlingPolicy) {
     let mut sent = sent_to.0.subscribe();
-    // Until it is sent, whoever makes the attempt may say that it is not.
+    // Until the request is sent, the code that makes the attempt may still report that it was not sent.
     let sent = sent.wait_for(Option::is_some).await.ok().and_then(|sent| sent.clone());
     match sent {
         Some(sent) => server.end(sent, settling).await,
@@ -248,7 +248,7 @@ pub(crate) async fn end(server: Arc<Server>, sent_to: SentTo, settling: Settling
     }
 }
 
-/// A request as the server gets it: with the key, the number of the attempt and the time that is left.
+/// Returns the request as it is sent to the server: with idempotency key, attempt number and deadline.
 pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
     if attempt.modes.leave_alone() {
         return request.clone();
@@ -268,7 +268,7 @@ pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
     if let Some(trace) = &attempt.traceparent {
         sent = sent.meta("traceparent", RawJson::string(trace));
     }
-    // What the client sent in the same place goes on as it stands.
+    // Baggage that the client itself sent in `_meta` is kept unchanged.
     if request.meta_member("baggage").is_none()
         && let Some(baggage) = write_baggage(&attempt.envelope.trace.baggage)
     {
@@ -277,7 +277,7 @@ pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
     sent.finish()
 }
 
-/// Sends it, and waits for the answer as long as it is wanted.
+/// Sends the request and waits for the answer until the attempt is cancelled.
 pub(crate) async fn run(
     server: Arc<Server>,
     sent: Message,
@@ -287,7 +287,7 @@ pub(crate) async fn run(
 ) -> Answer {
     server.handshake.spoke();
     sent_to.0.send_replace(None);
-    // What is not sent yet is not sent any more when nobody wants it.
+    // A request that is not sent yet is not sent after a cancellation.
     tokio::select! {
         biased;
         () = attempt.cancelled() => return Err(gone("its server was not ready").into()),
@@ -302,10 +302,10 @@ pub(crate) async fn run(
     let answer = match answer {
         Some(answer) => answer,
         None => {
-            // Seldom done, and not small.
+            // Rare, and a large future.
             let withdrawing = Box::pin(server.withdraw(&place));
             let mut answering = pin!(place.answer());
-            // What it still says counts, also while it does not take that nobody wants it.
+            // An answer still counts, even while the cancellation is being sent.
             tokio::select! {
                 answer = &mut answering => answer,
                 () = withdrawing => answering.await,

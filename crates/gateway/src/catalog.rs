@@ -1,4 +1,4 @@
-//! What is known of a server's tools: what it said of them when it listed them.
+//! The known tools of a server, from its `tools/list` results.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,18 +18,18 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     tools: RwLock<HashMap<String, Arc<ToolInfo>>>,
-    /// Those that say of themselves that they only read, a few of them.
+    /// The names of some tools that declare themselves read-only.
     reads: RwLock<Arc<[Box<str>]>>,
     is_listed: AtomicBool,
-    /// What it said the last time, while it lists them anew page by page.
+    /// The previous list, while a new one arrives page by page.
     before: RwLock<HashMap<String, Arc<ToolInfo>>>,
-    /// Who is told of tools that are others now.
+    /// Called for each tool that changed.
     changed: OnceLock<Changed>,
-    /// Held by whoever has the server list its tools. When that failed for the last time.
+    /// Time of the last failed listing. Locked while the server lists its tools.
     pub(crate) listing: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// Is told the name of a tool that is another one now.
+/// A callback that gets the name of each tool that was changed, added or removed.
 pub(crate) struct Changed(pub(crate) Box<dyn Fn(&str) + Send + Sync>);
 
 impl fmt::Debug for Changed {
@@ -38,39 +38,39 @@ impl fmt::Debug for Changed {
     }
 }
 
-/// The most tools that are remembered. Of others nothing is known but their names.
+/// The maximum number of tools that are stored. Only the names of further tools are passed on.
 const MOST_TOOLS: usize = 10_000;
 
-/// The most tools that are named to somebody who has to look.
+/// The maximum number of read-only tools that are suggested for checking an outcome.
 const MOST_READS: usize = 4;
 
 impl Catalog {
-    /// What is known of a tool.
+    /// Returns the known facts about a tool.
     pub(crate) fn tool(&self, name: &str) -> Option<Arc<ToolInfo>> {
         self.tools.read().get(name).cloned()
     }
 
-    /// All that are known, with what is said of them.
+    /// Returns all known tools with their annotations.
     pub(crate) fn tools(&self) -> Vec<(String, Annotations)> {
         self.tools.read().iter().map(|(name, info)| (name.clone(), info.annotations)).collect()
     }
 
-    /// Tools that say of themselves that they only read, a few of them.
+    /// Returns the names of some tools that declare themselves read-only.
     pub(crate) fn reads(&self) -> Arc<[Box<str>]> {
         self.reads.read().clone()
     }
 
-    /// Whether the server has listed its tools, whoever asked for that.
+    /// Returns true if the server has listed its tools, for any caller.
     pub(crate) fn is_listed(&self) -> bool {
         self.is_listed.load(Ordering::Acquire)
     }
 
-    /// How many tools are known.
+    /// Returns the number of known tools.
     pub(crate) fn len(&self) -> usize {
         self.tools.read().len()
     }
 
-    /// A server listed its tools. The first page is the beginning of a new list. Says whether this was the last one.
+    /// Stores one page of a tool list. A request without cursor starts a new list. Returns true for the last page.
     pub(crate) fn learn(&self, request: &Message, response: &Message) -> bool {
         let Some(list) = response.result().and_then(|result| raw::get(result, "tools")) else { return false };
         let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return false };
@@ -90,7 +90,7 @@ impl Catalog {
         reads.truncate(MOST_READS);
         *self.reads.write() = reads.into();
         drop(known);
-        // There may be more pages, which nobody may ask for.
+        // A client may stop before the last page.
         let is_last = response.result().and_then(|result| raw::get(result, "nextCursor")).is_none();
         if is_last && self.is_listed.swap(true, Ordering::AcqRel) {
             self.tell_changes();
@@ -98,7 +98,7 @@ impl Catalog {
         is_last
     }
 
-    /// Tells this one of every tool that is taken away, brought back or changed from now on.
+    /// Sets the callback for tools that are removed, added or changed from now on.
     pub(crate) fn on_change(&self, changed: Changed) {
         let _ = self.changed.set(changed);
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_are_others_than_before_are_told_and_those_of_the_first_list_are_not() {
+    fn changed_tools_are_reported_and_those_of_the_first_list_are_not() {
         let (catalog, told) = (Catalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
         let heard = told.clone();
         catalog.on_change(Changed(Box::new(move |name| heard.lock().push(name.to_owned()))));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_add_up_and_the_first_begins_anew() {
+    fn pages_add_up_and_the_first_starts_a_new_list() {
         let catalog = Catalog::default();
         let (request, response) = listed("{}", r#"[{"name":"a","annotations":{"readOnlyHint":true}}]"#);
         catalog.learn(&request, &response);

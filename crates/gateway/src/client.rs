@@ -1,4 +1,4 @@
-//! The ways to a client: one line, the streams of a session, or nothing but the answers to what it asked.
+//! Connections to a client: a line, the streams of a session, or only the responses to single requests.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use steadfast_mcp::message::Message;
 
 use crate::joined::Joined;
 
-/// The way to a client, for what belongs to no request.
+/// The connection to a client, for messages that belong to no request.
 #[derive(Debug)]
 pub(crate) enum Client {
-    /// Everything goes over one line.
+    /// One line carries everything.
     Line(LineSender),
-    /// Streams of a session, in the older era.
+    /// The streams of a session in the legacy era.
     Streams(Arc<front::Session>),
-    /// It hears answers, and nothing else.
+    /// The client receives responses only.
     Answers,
 }
 
 impl Client {
-    /// Says something. A client that is gone hears nothing more; its end is noticed elsewhere.
+    /// Sends a message. Nothing happens if the client is gone; the end of the connection is detected elsewhere.
     pub(crate) async fn say(&self, message: &Message) {
         match self {
             Self::Line(line) => _ = line.send(message).await,
@@ -32,7 +32,7 @@ impl Client {
     }
 }
 
-/// The way to answer one request.
+/// The channel for the response to one request.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Line(LineSender),
@@ -40,12 +40,12 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Gives the answer, and says how to learn whether it arrived; nothing if it certainly did not.
+    /// Sends the response. Returns the handle that reports its delivery, or `None` if delivery certainly failed.
     pub(crate) async fn answer(self, response: &Message) -> Option<Delivery> {
         self.answer_telling(response, None).await
     }
 
-    /// The same; `arrived` is done as soon as it is known that it did.
+    /// Like [`Self::answer`], and completes `arrived` as soon as delivery is confirmed.
     pub(crate) async fn answer_telling(
         self,
         response: &Message,
@@ -57,7 +57,7 @@ impl Reply {
         }
     }
 
-    /// The way for what belongs to this request besides its answer.
+    /// Returns the channel for other messages that belong to this request.
     pub(crate) fn voice(&self) -> Voice {
         match self {
             Self::Line(line) => Voice::Line(line.clone()),
@@ -66,19 +66,19 @@ impl Reply {
     }
 }
 
-/// The way for what belongs to one request besides its answer.
+/// The channel for messages that belong to one request, other than its response.
 #[derive(Clone, Debug)]
 pub(crate) enum Voice {
     Line(LineSender),
     Http(Notifier, Era),
-    /// One of several servers that were asked the same, in whose names the client hears one.
+    /// One of several servers that got the same request and whose messages are merged.
     Joined(Arc<Joined>, usize),
-    /// The request is our own, and nobody hears of it.
+    /// The request is the gateway's own, and messages for it are dropped.
     Nobody,
 }
 
 impl Voice {
-    /// Says something that the client can do without: one that reads too slowly misses it.
+    /// Sends a message that the client can do without: a client that reads too slowly misses it.
     pub(crate) fn mention(&self, message: Message) {
         match self {
             Self::Line(line) => _ = line.try_send(&message),
@@ -88,7 +88,7 @@ impl Voice {
         }
     }
 
-    /// Says something, and waits for room where there is a line.
+    /// Sends a message. On a line, waits for room.
     pub(crate) async fn say(&self, message: &Message) {
         match self {
             Self::Line(line) => _ = line.send(message).await,
@@ -98,7 +98,7 @@ impl Voice {
         }
     }
 
-    /// Comes back when the client has withdrawn the request by going away, which is how it does that in the modern era.
+    /// Completes when the client has closed the connection of the request, which cancels it in the modern era.
     pub(crate) async fn withdrawn(&self) {
         match self {
             Self::Http(notifier, Era::Modern) => notifier.gone().await,

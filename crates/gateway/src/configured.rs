@@ -1,4 +1,4 @@
-//! A server that is wanted behind clients.
+//! A configured upstream server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,68 +16,68 @@ use crate::look::{EndView, ServerView};
 use crate::server::{Backend, Handshake, Keeping, Server};
 use crate::servers::Behind;
 
-/// Makes the way to a server: a process of its own, or a connection.
+/// Creates the backend of a server: a process of its own, or a connection.
 pub type Start = Arc<dyn Fn() -> Backend + Send + Sync>;
 
-/// A server that is wanted behind clients. Copies are the same one, under whatever prefix.
+/// A configured upstream server. Clones refer to the same server, with any prefix.
 #[derive(Clone)]
 pub struct Configured {
-    /// What it is called, and the namespace of its tools.
+    /// The name of the server, and the namespace of its tools.
     pub name: Namespace,
-    /// What it runs, by which it is told from others of its name; nothing where the name says it all.
+    /// The identity that distinguishes it from other servers of its name. `None` if the name is unique.
     identity: Option<ServerIdentity>,
-    /// Who hears of tools that are others now.
+    /// The engine that is notified of changed tools.
     engine: Option<Engine>,
-    /// What stands before the names of its tools and prompts, where it is not the only one.
+    /// The prefix of the names of its tools and prompts, if it is one of several servers.
     pub prefix: Option<Box<str>>,
-    /// Who has it for himself.
+    /// The clients or sessions that share one instance.
     pub sharing: Sharing,
     start: Start,
     made: Arc<Mutex<Made>>,
     health: Arc<Health>,
 }
 
-/// What was made of a server.
+/// The instances of a server.
 #[derive(Default)]
 struct Made {
-    /// Each, and what it said of its tools. One that is not there any more is taken out with the next one.
+    /// Each instance and its tool catalog. Entries of dropped instances are removed when the next one is added.
     servers: Vec<(Weak<Server>, Arc<Catalog>)>,
-    /// What the last one had said that is not there any more.
+    /// The catalog of the last instance that was dropped.
     last: Option<Arc<Catalog>>,
 }
 
-/// Whether sessions share a server.
+/// Sharing of a server between sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Those of one client share it.
+    /// The sessions of one client share an instance.
     Shared,
-    /// Each session has its own.
+    /// Each session has its own instance.
     PerSession {
-        /// The most of them at a time.
+        /// The maximum number of instances at a time.
         most: usize,
     },
 }
 
 impl Configured {
-    /// A server of this name, under the names that it gives its tools itself.
+    /// Creates a server with this name that uses the tool names of the server itself.
     pub fn new(name: Namespace, sharing: Sharing, start: Start) -> Self {
         let (made, health) = (Arc::default(), Arc::default());
         Self { name, identity: None, engine: None, prefix: None, sharing, start, made, health }
     }
 
-    /// The same, with something done at each start.
+    /// Wraps the start function.
     pub fn started_by(mut self, change: impl FnOnce(Start) -> Start) -> Self {
         self.start = change(self.start);
         self
     }
 
-    /// The same, told by this from others of its name.
+    /// Sets the identity that distinguishes it from other servers of its name.
     pub fn identified(mut self, identity: Option<ServerIdentity>) -> Self {
         self.identity = identity;
         self
     }
 
-    /// The same under the name that its tools have, beside whatever else is called like it. The engine hears of its tools.
+    /// Claims a unique name for the tools of this server in the engine, which is then notified of changed tools.
     pub async fn claimed(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
         if let Some(identity) = &self.identity {
@@ -86,13 +86,13 @@ impl Configured {
         self
     }
 
-    /// One for whoever asks, which was told this before.
+    /// Creates an instance for one session, with the state of an earlier handshake.
     pub(crate) fn alone(&self, handshake: Handshake) -> (Behind, Option<Keeping>) {
         let (server, keeping) = self.make(handshake);
         (Behind::new(server, self.prefix.clone(), None), Some(keeping))
     }
 
-    /// The same by itself.
+    /// Like [`Self::alone`], without the prefix.
     pub(crate) fn make(&self, handshake: Handshake) -> (Arc<Server>, Keeping) {
         let backend = (self.start)();
         let reporter = self.reporter();
@@ -120,12 +120,12 @@ impl Configured {
         Reporter { health: self.health.clone(), name: self.name.clone(), engine: self.engine.clone() }
     }
 
-    /// Waits until it is stored how its processes ended. None runs any more.
+    /// Waits until the last end of its processes is stored. No process may be running any more.
     pub async fn settle(&self) {
         self.reporter().settle().await;
     }
 
-    /// How it stands.
+    /// Returns the current state of the server.
     pub fn look(&self) -> ServerView {
         let made: Vec<_> =
             self.made.lock().servers.iter().filter_map(|(server, _)| server.upgrade()).collect();
@@ -138,8 +138,8 @@ impl Configured {
         }
     }
 
-    /// Its tools, as far as it has listed them to anybody: those that it lists now, or else what it listed last. It is not
-    /// started for this.
+    /// Returns its tools from the current instances, or else from the last one that listed any. Does not start the
+    /// server.
     pub fn tools(&self) -> Vec<Offered> {
         let known: Vec<Arc<Catalog>> = {
             let made = self.made.lock();
@@ -151,7 +151,7 @@ impl Configured {
                 false => now,
             }
         };
-        // Where it listed one to several, it is still one.
+        // Instances that list the same tool count once.
         let tools: BTreeMap<String, Annotations> = known.iter().flat_map(|catalog| catalog.tools()).collect();
         let named = tools.into_iter().filter_map(|(name, annotations)| {
             let tool = ToolRef { namespace: self.name.clone(), tool: ToolName::new(name).ok()? };
@@ -169,12 +169,12 @@ impl fmt::Debug for Configured {
 
 #[cfg(test)]
 impl Configured {
-    /// One that nobody ever reaches.
+    /// A server that cannot be reached.
     pub(crate) fn nowhere(sharing: Sharing) -> Self {
         Self::at("bank", "127.0.0.1:9", sharing)
     }
 
-    /// One of this name at this address.
+    /// A server of this name at this address.
     pub(crate) fn at(name: &str, address: &str, sharing: Sharing) -> Self {
         let url = format!("http://{address}/mcp");
         let start = move || {

@@ -1,7 +1,8 @@
-//! The tools of servers for callers that speak no MCP, such as those of the HTTP API: to the servers, we are the client.
+//! Tools of MCP servers for callers without MCP, such as those of the HTTP API. To the servers, the gateway is the
+//! client.
 //!
-//! Every caller has servers of its own, as every MCP client has; they end when it has wanted nothing of them for a while, or
-//! when another caller needs the room.
+//! Each caller has its own server instances, as each MCP client has. They end after a period without use, or when
+//! another caller needs the slot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -31,65 +32,65 @@ use crate::server::{
     FromServer, HANDSHAKE, Handshake, LATELY, LISTED, Life, Owner, Server, gone, initialized,
 };
 
-/// The servers of a configuration, for callers that speak no MCP.
+/// The servers of a configuration, for callers without MCP.
 pub struct Direct {
     servers: BTreeMap<Namespace, Configured>,
     lines: Mutex<HashMap<(Namespace, Whose), Arc<Line>>>,
 }
 
-/// Whose servers they are. Nobody shares one with another.
+/// The owner of a server instance. Instances are never shared between callers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Whose {
     tenant: Option<TenantId>,
     actor: ActorId,
 }
 
-/// A server of one caller.
+/// A server instance of one caller.
 struct Line {
     server: Arc<Server>,
-    /// Whether it was greeted. Held while it is, so that it is greeted once.
+    /// True after the handshake. Locked during it, so that it happens once.
     greeted: tokio::sync::Mutex<bool>,
-    /// How often its tools may have become others than it had listed.
+    /// The number of times that its tools may have changed.
     changes: AtomicU64,
-    /// At which of those changes they were listed last. Held while they are.
+    /// The value of `changes` at the last listing. Locked while the server lists its tools.
     listed: tokio::sync::Mutex<Option<u64>>,
-    /// When it last failed to say what it has.
+    /// Time of the last failed listing.
     failed: Mutex<Option<Instant>>,
     calls: AtomicUsize,
     used: Mutex<Instant>,
     kept: Mutex<Option<AbortHandle>>,
 }
 
-/// A tool of a server; of none where there is no room for one more.
+/// A tool of a server, or a placeholder if there is no slot for the caller.
 #[derive(Clone)]
 pub struct DirectTool(Option<Arc<Using>>, SentTo);
 
-/// The most callers that have a process of a server at a time where the configuration does not say how many.
+/// The maximum number of callers with an instance of a server if the configuration sets none.
 const MOST_CALLERS: usize = 64;
-/// A server that nobody used for so long is ended.
+/// The time without use after which an instance is ended.
 const UNUSED: Duration = Duration::from_secs(5 * 60);
-/// How often those are looked for.
+/// The interval between checks for unused instances.
 const LOOK: Duration = Duration::from_secs(60);
 
 impl Direct {
-    /// The tools of these servers.
+    /// Creates the tools of these servers.
     pub fn new(servers: impl IntoIterator<Item = Configured>) -> Arc<Self> {
         let servers = servers.into_iter().map(|server| (server.name.configured(), server)).collect();
         Arc::new(Self { servers, lines: Mutex::default() })
     }
 
-    /// Whether there is a server of this name.
+    /// Returns true if there is a server of this name.
     pub fn has(&self, server: &Namespace) -> bool {
         self.servers.contains_key(&server.configured())
     }
 
-    /// The name that the tools of a server have.
+    /// Returns the namespace of the tools of a server.
     pub fn name(&self, server: &Namespace) -> Option<Namespace> {
         self.servers.get(&server.configured()).map(|configured| configured.name.clone())
     }
 
-    /// The tool that a call wants, and what its server says of it. None if there is no such server, or if it is known not
-    /// to have such a tool.
+    /// Finds the tool of a call and the information that its server gives about it. Returns `None` if there is no such
+    /// server, or if the server is known not to have the tool.
     pub async fn find(&self, envelope: &CallEnvelope) -> Option<(DirectTool, Option<Arc<ToolInfo>>)> {
         let (line, in_the_way) = self.line(envelope)?;
         if let Some(in_the_way) = in_the_way {
@@ -97,25 +98,25 @@ impl Direct {
         }
         let Some(line) = line else { return Some((DirectTool(None, SentTo::default()), None)) };
         let info = || line.server.catalog.tool(envelope.tool_name.as_str());
-        // A call that is not to run at all must not wait for its server: what is known already is enough, and one that did not
-        // say what it has a moment ago is not waited for again.
+        // A call that may be refused anyway must not wait for its server. Known information is enough, and a server
+        // that failed to list its tools recently is not waited for again.
         let is_listed = match info() {
             None if !line.failed_lately() => line.is_listed().await,
             Some(_) | None => false,
         };
         match info() {
             None if is_listed => None,
-            // One that is not there has its call all the same: how often it is tried and what is said then is for the engine.
+            // An unreachable server still gets the call: the engine decides on retries and on the error.
             info => Some((DirectTool(Some(Arc::new(line)), SentTo::default()), info)),
         }
     }
 
-    /// All tools of these servers that are known so far.
+    /// Returns all tools of these servers that are known so far.
     pub fn tools(&self) -> Vec<Offered> {
         self.servers.values().flat_map(Configured::tools).collect()
     }
 
-    /// Ends servers that are not used any more, until it is dropped.
+    /// Ends unused instances periodically, until this future is dropped.
     pub async fn tidy(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -127,14 +128,15 @@ impl Direct {
         }
     }
 
-    /// Ends all.
+    /// Ends all instances.
     pub async fn close(&self) {
         let all: Vec<_> = self.lines.lock().drain().map(|(_, line)| line).collect();
         join_all(all.iter().map(|line| line.stop())).await;
     }
 
-    /// The line of the caller to the server that it wants, where there is such a server. A new one may take the place of one
-    /// that is not in use and is to be stopped then; where all are, there is none.
+    /// Returns the caller's instance of the server of a call, or `None` if there is no such server. At the limit, the
+    /// second value is an idle instance that was removed for it and has to be stopped. If all instances are in use, the
+    /// first value is `None`.
     fn line(&self, envelope: &CallEnvelope) -> Option<(Option<Using>, Option<Arc<Line>>)> {
         let configured = self.servers.get(&envelope.tool_namespace.configured())?;
         let target = &envelope.target;
@@ -183,7 +185,7 @@ impl Line {
         line
     }
 
-    /// Waits a while for what it has to say of its tools. Says whether it has.
+    /// Waits for the tool list, up to a limit. Returns true if the server has listed its tools.
     async fn is_listed(&self) -> bool {
         let is_listed = matches!(timeout(LISTED, self.ready()).await, Ok(Ok(())));
         *self.failed.lock() = (!is_listed).then(Instant::now);
@@ -194,20 +196,20 @@ impl Line {
         self.failed.lock().is_some_and(|failed| failed.elapsed() < LATELY)
     }
 
-    /// Waits until it knows us, and we know its tools.
+    /// Waits until the handshake is done and the tools are listed.
     async fn ready(&self) -> Result<(), Fault> {
         self.greeted().await?;
         let mut listed = self.listed.lock().await;
         let changes = self.changes.load(Ordering::Acquire);
         if *listed != Some(changes) {
             self.list().await?;
-            // Whoever gives up before this leaves the list to the next.
+            // A caller that gives up before this leaves the listing to the next one.
             *listed = Some(changes);
         }
         Ok(())
     }
 
-    /// Waits until it knows us.
+    /// Waits until the handshake is done.
     async fn greeted(&self) -> Result<(), Fault> {
         let mut greeted = self.greeted.lock().await;
         if !*greeted {
@@ -238,20 +240,20 @@ impl Line {
     }
 
     async fn list(&self) -> Result<(), Fault> {
-        // By this it is known whether a server that was started again still has the same.
+        // The recorded list shows later if a restarted server still has the same tools.
         let known = |request: &Message, answer: &Message| {
             self.server.handshake.answered(request, answer);
         };
         self.server.list(None, known).await
     }
 
-    /// It may have other tools by now. They are asked for beside everything else: it is not heard before this has come back.
+    /// Lists the tools again after a change. This runs in its own task: the server is not read before this returns.
     fn has_others(self: Arc<Self>) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         tokio::spawn(async move { self.is_listed().await });
     }
 
-    /// It is in use as long as this is kept.
+    /// Marks the instance as used until the returned guard is dropped.
     fn used(self: &Arc<Self>) -> Using {
         self.calls.fetch_add(1, Ordering::AcqRel);
         Using(self.clone())
@@ -268,15 +270,15 @@ impl Line {
         }
     }
 
-    /// We said that we can do nothing for a server.
+    /// Refuses a request of the server.
     async fn refuse(&self, life: Life, question: Option<Id>) {
-        let why = "the caller of this tool is a program that cannot be asked anything";
+        let why = "the caller of this tool does not support requests of the server";
         let refusal = Message::error_response(question.as_ref(), code::METHOD_NOT_FOUND, why, None);
         self.server.answer(life, &refusal).await;
     }
 }
 
-/// Keeps a server from being ended for want of use, from when a call looks for it to the end of the call.
+/// Keeps an instance from being ended as unused, from the lookup of the tool to the end of the call.
 struct Using(Arc<Line>);
 
 impl Deref for Using {
@@ -295,7 +297,7 @@ impl Drop for Using {
 }
 
 impl DirectTool {
-    /// Read-only tools of the same server.
+    /// Returns read-only tools of the same server.
     pub fn reads(&self) -> Arc<[Box<str>]> {
         self.0.as_ref().map(|line| line.server.catalog.reads()).unwrap_or_default()
     }
@@ -306,13 +308,16 @@ impl Tool for DirectTool {
         let (using, sent_to) = (self.0.clone(), self.1.clone());
         async move {
             let Some(line) = using else {
-                return Err(gone("as many callers as may use this server at a time; try again later").into());
+                return Err(gone(
+                    "the concurrency limit for callers of this server is reached; try again later",
+                )
+                .into());
             };
-            // What is not sent yet is not sent any more when nobody wants it.
+            // A call that is not sent yet is not sent after a cancellation.
             tokio::select! {
-                // Whatever went wrong with the handshake, the call was not sent.
+                // After any failure of the handshake, the call was not sent.
                 ready = line.greeted() => ready.map_err(unsent)?,
-                () = attempt.cancelled() => return Err(gone("it was withdrawn before the server was ready").into()),
+                () = attempt.cancelled() => return Err(gone("the call was cancelled before the server was ready").into()),
             }
             let params = format!(
                 r#"{{"name":{},"arguments":{},"_meta":{{"progressToken":0}}}}"#,
@@ -345,7 +350,7 @@ impl Tool for DirectTool {
     }
 }
 
-/// Why a request was not sent: what went wrong before it could be.
+/// Returns the fault of a failed handshake as one of a request that was not sent.
 fn unsent(fault: Fault) -> Fault {
     if matches!(fault.source, Source::Transport { written: false, .. }) {
         return fault;
@@ -353,7 +358,7 @@ fn unsent(fault: Fault) -> Fault {
     Fault { retry_after: fault.retry_after, ..gone(&fault.message) }
 }
 
-/// Hears a server without keeping it.
+/// Handles events of a server without keeping it alive.
 struct Hearing(Weak<Line>);
 
 impl Owner for Hearing {
@@ -393,12 +398,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_so_many_callers_have_a_server_and_whoever_does_not_use_it_makes_room() {
+    async fn the_number_of_instances_is_limited_and_idle_ones_are_replaced() {
         let direct = Direct::new([Configured::nowhere(Sharing::PerSession { most: 1 })]);
         let find = async |actor: &str| direct.find(&call_of(actor)).await.unwrap().0;
         let anns = find("ann").await;
         assert!(anns.0.is_some() && find("bob").await.0.is_none());
-        // Her own call finds her own.
+        // The second call of the same caller finds the same instance.
         assert!(find("ann").await.0.is_some());
         drop(anns);
         assert!(find("bob").await.0.is_some());
@@ -406,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_does_not_say_what_it_has_is_called_all_the_same_and_waited_for_once() {
+    async fn a_server_without_a_tool_list_is_called_and_waited_for_once() {
         let direct = Direct::new([Configured::nowhere(Sharing::Shared)]);
         let (tool, info) = direct.find(&call_of("ann")).await.unwrap();
         assert!(tool.0.as_ref().is_some_and(|line| line.failed_lately()) && info.is_none());
@@ -417,7 +422,7 @@ mod tests {
         assert!(direct.find(&elsewhere).await.is_none(), "there is no such server");
     }
 
-    /// A server that takes connections and never says a word.
+    /// A server that accepts connections and never answers.
     fn silent() -> (Arc<Direct>, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -425,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_says_nothing_is_waited_for_once_in_a_while() {
+    async fn a_silent_server_is_waited_for_once_per_interval() {
         let (direct, _listener) = silent();
         let waited = async || {
             let began = Instant::now();
@@ -439,9 +444,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_withdrawn_before_its_server_was_ready_is_not_waited_for() {
+    async fn a_call_cancelled_before_its_server_is_ready_ends_at_once() {
         let (direct, _listener) = silent();
-        // It must not be ended on our side once it may have been sent: only the server can say that it was not.
+        // The engine must not end it once it may have been sent: only the server can report that it was not.
         let policy = Profile::Standard.policy(ToolClass::Mutating);
         let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy));
         let engine = engine.start().await;
@@ -464,7 +469,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_used_its_server_last_keeps_it_longest() {
+    async fn the_least_recently_used_instance_is_replaced_first() {
         let direct = Direct::new([Configured::nowhere(Sharing::PerSession { most: 2 })]);
         let find = async |actor: &str| direct.find(&call_of(actor)).await.unwrap().0;
         let anns = find("ann").await;
@@ -481,7 +486,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn servers_and_tenants_are_apart_and_nobody_has_more_than_there_are() {
+    async fn limits_are_separate_per_server_and_tenants_share_no_instance() {
         let sharing = Sharing::PerSession { most: 1 };
         let both = ["bank", "mail"].map(|name| Configured::at(name, "127.0.0.1:9", sharing));
         let direct = Direct::new(both);
@@ -498,7 +503,7 @@ mod tests {
         for number in 0..=MOST_CALLERS {
             used.push(shared.find(&call_of(&format!("caller-{number}"))).await.unwrap().0.0.is_some_and(
                 |line| {
-                    // It is in use for as long as the test lasts.
+                    // It stays in use until the end of the test.
                     std::mem::forget(line);
                     true
                 },
@@ -509,7 +514,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_nobody_used_for_a_while_is_ended_and_one_in_use_is_not() {
+    async fn an_unused_instance_is_ended_and_one_in_use_is_not() {
         let direct = Direct::new([Configured::nowhere(Sharing::Shared)]);
         let tidying = tokio::spawn(direct.clone().tidy());
         let anns = direct.find(&call_of("ann")).await.unwrap().0;

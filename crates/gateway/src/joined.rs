@@ -1,5 +1,5 @@
-//! One subscription at several servers: what each of them promises is promised to the client once, and before anything that
-//! was promised comes.
+//! One subscription at several servers. The client gets a single acknowledgement for all of them, before any
+//! notification of the subscription.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use steadfast_mcp::message::Message;
 use crate::client::Voice;
 use crate::merge;
 
-/// The voice of a request that several servers were asked, each under its number.
+/// The merged channel of a request that several servers got, each with its number.
 #[derive(Debug)]
 pub(crate) struct Joined {
     voice: Voice,
@@ -18,24 +18,24 @@ pub(crate) struct Joined {
 
 #[derive(Debug)]
 enum State {
-    /// What the servers promise is being collected.
+    /// Acknowledgements of the servers are being collected.
     Collecting(Promises),
-    /// The client knows what it will hear.
+    /// The client got the acknowledgement.
     Promised,
 }
 
 #[derive(Debug)]
 struct Promises {
-    /// From whom one may still come.
+    /// The servers that have not acknowledged yet.
     open: Vec<usize>,
-    /// Whether those who have promised nothing yet are not waited for any more.
+    /// True when servers without an acknowledgement are no longer waited for.
     is_due: bool,
     promised: Vec<Message>,
-    /// What came meanwhile.
+    /// Notifications that arrived in the meantime.
     held: Vec<Message>,
 }
 
-/// The most that is held back.
+/// The maximum number of notifications that are held back.
 const MOST_HELD: usize = 256;
 
 const PROMISE: &str = "notifications/subscriptions/acknowledged";
@@ -51,7 +51,7 @@ impl Joined {
         &self.voice
     }
 
-    /// The server at this place says something.
+    /// Takes a message of the server with this number.
     pub(crate) fn mention(&self, at: usize, message: Message) {
         let mut state = self.state.lock();
         match (&mut *state, message.method() == Some(PROMISE)) {
@@ -64,19 +64,19 @@ impl Joined {
                     promises.held.push(message);
                 }
             }
-            // It came too late to be promised; what it promises is heard all the same.
+            // Too late to be part of the acknowledgement. Its notifications still reach the client.
             (State::Promised, true) => {}
             (State::Promised, false) => self.voice.mention(message),
         }
         self.promise(&mut state);
     }
 
-    /// The server at this place promises nothing.
+    /// Records that the server with this number sends no acknowledgement.
     pub(crate) fn is_over(&self, at: usize) {
         self.change(|promises| promises.open.retain(|one| *one != at));
     }
 
-    /// Whoever has promised nothing yet is not waited for any more.
+    /// Stops waiting for servers without an acknowledgement.
     pub(crate) fn is_due(&self) {
         self.change(|promises| promises.is_due = true);
     }
@@ -89,7 +89,7 @@ impl Joined {
         self.promise(&mut state);
     }
 
-    /// Tells the client what it will hear, if that is known.
+    /// Sends the acknowledgement to the client once it is complete.
     fn promise(&self, state: &mut State) {
         let State::Collecting(promises) = state else { return };
         let Some(first) = promises.promised.first().filter(|_| promises.is_due || promises.open.is_empty())
@@ -120,7 +120,7 @@ mod tests {
         Message::parse(text, usize::MAX).unwrap()
     }
 
-    /// What the client heard, of each message what it is about.
+    /// The messages that the client received, each by its filter or method.
     async fn heard(say: impl FnOnce(&Joined)) -> Vec<String> {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (line, writing) = line_writer(ours, Link::new(), QueueLimits::default());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_several_servers_promise_is_promised_once_and_first() {
+    async fn acknowledgements_of_several_servers_are_merged_and_come_first() {
         let news = || Message::notification("news", None);
         let told = heard(|joined| {
             joined.mention(1, promise(r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2"]}"#));

@@ -1,9 +1,10 @@
-//! Results with more text than their callers want: the text is kept here, and its beginning, its end and the place of the whole go
-//! to the caller.
+//! Results with more text than the limit of their tool. The gateway stores the text and gives the caller its beginning,
+//! its end and a reference to the whole.
 //!
-//! The core decides what is shown and what is kept (`steadfast_core::large_result`). This file finds the texts of a result, puts
-//! the shortened ones in their place, and has the whole: in memory, where it is read as a resource or over HTTP, or in a file for
-//! a client on our own streams whose servers have no resources. What cannot be kept is not shortened.
+//! The core decides which part is shown and what is stored (`steadfast_core::large_result`). This module finds the
+//! texts of a result, replaces them with the shortened ones and stores the whole text. It is stored in memory, to be
+//! read as a resource or over HTTP, or in a file for a client on standard streams whose servers have no resources. A
+//! text that cannot be stored is not shortened.
 
 mod files;
 mod texts;
@@ -31,69 +32,69 @@ use crate::who::Connection;
 #[derive(Debug)]
 pub struct LargeResults {
     kept: Mutex<KeptResults<Content>>,
-    /// Where files are, for clients that read those.
+    /// The folder for result files, for clients that read files.
     folder: Option<ResultFolder>,
-    /// What the names of its results begin with, so that those of another gateway are known as such.
+    /// The prefix of the ids of its results, which distinguishes them from those of another gateway.
     mark: Option<Box<str>>,
-    /// Something was kept, and expires.
+    /// Notified when a result with an expiry was stored.
     changed: Notify,
 }
 
-/// How a caller reads the whole of a result.
+/// The way in which a caller reads the whole text of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadBy {
     /// As a resource of its session.
     Resource,
-    /// As a file of this machine.
+    /// As a file on this machine.
     File,
     /// Over HTTP.
     Http,
 }
 
-/// Why a page of a result cannot be read.
+/// The reason for which a page of a result cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// There is none of this name for this reader, or none any more.
+    /// There is no such result for this reader, or it has expired.
     NotKept,
-    /// It has no page there.
+    /// The result has no page at this offset.
     NoPage(PageError),
 }
 
-/// A page of a result, and until when there are more.
+/// A page of a result, and the time until which more pages can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultPage {
-    /// The text of it.
+    /// The text of the page.
     pub text: String,
-    /// Where it begins, in bytes.
+    /// Offset of the page, in bytes.
     pub offset: usize,
-    /// Where the next one begins; none behind the last one.
+    /// Offset of the next page. `None` on the last page.
     pub next: Option<usize>,
-    /// The bytes of the whole text.
+    /// Size of the whole text, in bytes.
     pub bytes: usize,
-    /// When the text is dropped.
+    /// Time at which the text is dropped.
     pub expires: Timestamp,
 }
 
 #[derive(Debug)]
 enum Content {
     Text(Arc<str>),
-    /// Read by its path, and removed when this is dropped.
+    /// Read by its path, and removed on drop.
     File(ResultFile),
 }
 
-/// What the URIs of our resources begin with.
+/// The prefix of the URIs of our resources.
 const URI: &str = "steadfast://results/";
-/// The path under which the HTTP API has them.
+/// The path of results in the HTTP API.
 const HTTP_PATH: &str = "/v1/results/";
 const TOO_LARGE: &str = "it is larger than `results.bytes`";
 
 impl LargeResults {
-    /// Keeps results within these bounds, in memory.
+    /// Creates a store in memory with these bounds.
     pub fn new(bounds: KeptBounds) -> Arc<Self> {
         Self::within(bounds, None)
     }
 
-    /// The same, and in files of this folder for clients that read those. Files of processes that are gone are removed.
+    /// Like [`Self::new`], with files in this folder for clients that read files. Removes files of ended processes.
     pub fn with_files(bounds: KeptBounds, folder: PathBuf) -> Arc<Self> {
         Self::within(bounds, Some(folder))
     }
@@ -104,7 +105,7 @@ impl LargeResults {
         Arc::new(Self { kept: Mutex::new(KeptResults::new(bounds)), folder, mark, changed: Notify::new() })
     }
 
-    /// Shortens the text of a result that is longer than its tool's limit, and keeps the whole for this reader.
+    /// Shortens the text of a result that exceeds the limit of its tool, and stores the whole text for this reader.
     pub async fn shorten(&self, called: &mut Called, reader: &Reader, by: ReadBy, now: Timestamp) {
         let ResultEnvelope { output, shortened, .. } = &mut called.result;
         if let (Some(limit), Some(whole)) = (called.text_limit, output.as_ref())
@@ -115,7 +116,7 @@ impl LargeResults {
         }
     }
 
-    /// The same for each call of a turn.
+    /// Like [`Self::shorten`], for each call of a turn.
     pub async fn shorten_turn(&self, turned: &mut Turned, reader: &Reader, by: ReadBy, now: Timestamp) {
         for call in &mut turned.result.calls {
             let Some((limit, content)) = turned.text_limits.get(&call.id).zip(call.output.clone()) else {
@@ -137,7 +138,7 @@ impl LargeResults {
         by: ReadBy,
         now: Timestamp,
     ) -> Option<(Output, Shortened)> {
-        // No text is longer than the JSON that it stands in.
+        // A text is never longer than the JSON that contains it.
         if output.len() <= limit {
             return None;
         }
@@ -148,7 +149,7 @@ impl LargeResults {
             Ok(kept) => kept,
             Err(why) => {
                 let bytes = cut.bytes;
-                tracing::warn!(event = "result.not_kept", bytes, %why, "a result over its limit passes whole");
+                tracing::warn!(event = "result.not_kept", bytes, %why, "a result over the limit is not shortened");
                 return None;
             }
         };
@@ -159,7 +160,7 @@ impl LargeResults {
         Some((shown, Shortened { id, bytes: cut.bytes, gap_start, gap_end, read_at }))
     }
 
-    /// Keeps a text; gives its name and where it is.
+    /// Stores a text. Returns its id and its place.
     async fn keep(
         &self,
         text: String,
@@ -169,7 +170,7 @@ impl LargeResults {
         now: Timestamp,
     ) -> Result<(String, Place), String> {
         let in_file = by == ReadBy::File;
-        // The same text is kept once in memory and once as a file.
+        // The same text is stored once in memory and once as a file.
         let digest = Digest::of([text.as_bytes(), &[u8::from(in_file)]].concat().as_slice());
         let same = |kept: &KeptResult<Content>| {
             let id = kept.about.id.to_string();
@@ -183,24 +184,24 @@ impl LargeResults {
         if !self.kept.lock().takes(bytes) {
             return Err(TOO_LARGE.to_owned());
         }
-        let no_randomness = || "the system has no randomness for its name".to_owned();
+        let no_randomness = || "the operating system provides no randomness for its id".to_owned();
         let mark = self.mark.as_deref().ok_or_else(no_randomness)?;
         let id = format!("{mark}-{}", random(SECRET).ok_or_else(no_randomness)?);
         let content = match (in_file, &self.folder) {
             (false, _) => Content::Text(text.into()),
             (true, Some(folder)) => Content::File(folder.write(&id, text).await?),
-            (true, None) => return Err("it is not known where state is kept".to_owned()),
+            (true, None) => return Err("the state folder is unknown".to_owned()),
         };
         let new = NewResult { id: id.as_str().into(), reader: reader.clone(), digest, bytes, page };
         let place = content.place(&id, by);
         let dropped = self.kept.lock().keep(new, content, now);
         self.changed.notify_one();
-        // Files are removed here, and not under the lock.
+        // The lock is not held while files are removed.
         drop(dropped.map_err(|_| TOO_LARGE.to_owned())?);
         Ok((id, place))
     }
 
-    /// The page of a result that begins at this byte, for one who may read it.
+    /// Returns the page of a result that begins at this byte, if the reader may read it.
     pub fn read(
         &self,
         id: &str,
@@ -214,7 +215,7 @@ impl LargeResults {
                 Some(KeptResult { about, expires, content: Content::Text(text) }) => {
                     (text.clone(), about.page, *expires)
                 }
-                // A file is read as such.
+                // A file is not read through the gateway.
                 Some(KeptResult { content: Content::File(_), .. }) | None => return Err(ReadError::NotKept),
             }
         };
@@ -222,8 +223,8 @@ impl LargeResults {
         Ok(ResultPage { text: text.to_owned(), offset, next, bytes, expires })
     }
 
-    /// The result that a URI names, if it is one of ours, and the place in it. A URI of another gateway is none of ours: that
-    /// one may stand behind us.
+    /// Parses a URI of a result of this gateway. Returns `None` for a URI of another gateway, which may be upstream of
+    /// this one.
     pub(crate) fn named<'u>(&self, uri: &'u str) -> Option<ResultUri<'u>> {
         let name = uri.strip_prefix(URI)?;
         let is_ours = self
@@ -235,7 +236,7 @@ impl LargeResults {
         is_ours.then_some(ResultUri { id, offset })
     }
 
-    /// Drops what has expired, until it is dropped itself.
+    /// Drops expired results, until this future is dropped.
     pub async fn tidy(self: Arc<Self>, engine: Engine) {
         loop {
             let now = engine.now();
@@ -254,7 +255,7 @@ impl LargeResults {
         }
     }
 
-    /// Drops everything, files too.
+    /// Drops all results and their files.
     pub fn clear(&self) {
         let all = self.kept.lock().clear();
         drop(all);
@@ -264,21 +265,21 @@ impl LargeResults {
     }
 }
 
-/// A URI of a result of ours.
+/// A URI of a result of this gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResultUri<'u> {
     pub(crate) id: &'u str,
-    /// The place in it; nothing if that cannot be read.
+    /// The offset in the text. `None` if it cannot be parsed.
     pub(crate) offset: Option<usize>,
 }
 
-/// The URI of a result from this place on.
+/// Returns the URI of a result from this offset on.
 pub(crate) fn uri_at(id: &str, offset: usize) -> String {
     format!("{URI}{id}?offset={offset}")
 }
 
 impl Connection {
-    /// Who reads what is kept of its calls.
+    /// Returns the reader of the results of this caller.
     pub(crate) fn reader(&self) -> Reader {
         Reader { tenant: self.tenant.clone(), actor: self.actor.clone() }
     }
@@ -294,12 +295,12 @@ impl Content {
     }
 }
 
-/// The hexadecimal digits by which the results of one gateway are told from those of another.
+/// The number of hexadecimal digits that distinguish the results of one gateway from those of another.
 const MARK: usize = 12;
-/// The hexadecimal digits that nobody guesses: 128 bits.
+/// The number of hexadecimal digits that cannot be guessed: 128 bits.
 const SECRET: usize = 32;
 
-/// So many digits that nobody can guess; nothing where the system has no randomness to give.
+/// Returns this many random hexadecimal digits, or `None` if the system has no randomness.
 fn random(digits: usize) -> Option<Box<str>> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).ok()?;
@@ -344,7 +345,7 @@ mod tests {
         Called { result, arrival: None, remarks: Vec::new(), text_limit }
     }
 
-    /// The same as a caller of this kind is given it.
+    /// The shortened form that a caller of this kind gets.
     async fn given(large: &LargeResults, text: &str, by: ReadBy, now: Timestamp) -> Shortened {
         let mut called = called(text, Some(8));
         large.shorten(&mut called, &reader(), by, now).await;
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_limit_and_at_the_limit_a_result_is_as_it_came() {
+    async fn without_a_limit_and_at_the_limit_a_result_is_unchanged() {
         let large = LargeResults::new(BOUNDS);
         for limit in [None, Some(10)] {
             let mut one = called("0123456789", limit);
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_cannot_be_guessed_and_a_uri_of_another_gateway_is_none_of_ours() {
+    async fn an_id_cannot_be_guessed_and_a_uri_of_another_gateway_is_not_recognised() {
         let (large, other) = (LargeResults::new(BOUNDS), LargeResults::new(BOUNDS));
         let now = Timestamp::from_millis(0);
         let one = given(&large, "0123456789", ReadBy::Resource, now).await;
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_expired_is_dropped_although_nobody_asks() {
+    async fn expired_results_are_dropped_without_a_request() {
         let folder = std::env::temp_dir().join(format!("steadfast-large-results-{}", std::process::id()));
         let large = LargeResults::with_files(BOUNDS, folder.clone());
         let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).start().await;

@@ -1,7 +1,7 @@
-//! Clients over streamable HTTP and their sessions: what `steadfast serve` and `steadfast wrap --listen` do.
+//! Clients over streamable HTTP and their sessions, for `steadfast serve` and `steadfast wrap --listen`.
 //!
-//! In the older era a session begins with `initialize` and ends when its client says so or has been silent for long. In
-//! the modern one every request stands alone; those of one client share what they need.
+//! In the legacy era a session begins with `initialize` and ends when its client deletes it or has been idle for long.
+//! In the modern era each request stands alone, and the requests of one principal share their servers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,100 +35,101 @@ use crate::server::Handshake;
 use crate::session::{Incoming, Returned, Session};
 use crate::who::Connection;
 
-/// What is behind one address, and for whom.
+/// The parts of the gateway at one address.
 #[derive(Clone)]
 pub struct Door {
     /// Runs the calls.
     pub engine: Engine,
-    /// Where sessions are kept that outlive us.
+    /// Stores sessions that survive a restart.
     pub store: Arc<dyn Store>,
-    /// What this door is called. A session of one is none of another.
+    /// The name of this endpoint. A session of one endpoint is not valid at another.
     pub name: Arc<str>,
     /// The servers behind it.
     pub servers: Vec<Configured>,
-    /// The tools of our own that its clients see.
+    /// The built-in tools that its clients see.
     pub own_tools: OwnTools,
-    /// Texts of results that are longer than clients are to be given.
+    /// Stores result texts that exceed the limit of their tool.
     pub large_results: Arc<LargeResults>,
-    /// The servers that sessions share, also those of other doors.
+    /// The servers that sessions share, including those of other endpoints.
     pub pool: Arc<Pool>,
-    /// Who may come in.
+    /// The accepted client tokens.
     pub tokens: Tokens,
-    /// Who asks without a token, as long as no client has one. Nobody, where others than those of this machine can ask.
+    /// The actor of requests without a token while no client token exists. `None` if other machines can connect.
     pub local: Option<ActorId>,
-    /// The holder of the admin token, who makes calls like a client.
+    /// The holder of the admin token, who can make calls like a client.
     pub operator: Option<Operator>,
 }
 
 /// The operator of a gateway as a client of it.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    /// What the operator sends.
+    /// The token that the operator sends.
     pub token: AdminToken,
-    /// As whom the calls are made.
+    /// The actor of the operator's calls.
     pub actor: ActorId,
 }
 
-/// The sessions of all clients of a door.
+/// The sessions of all clients of an endpoint.
 pub struct Listener {
     door: Door,
     sessions: Mutex<HashMap<SessionId, Arc<Attached>>>,
-    /// What those have who have no session.
+    /// The clients of the modern era, which has no sessions.
     sessionless: Mutex<HashMap<Principal, Arc<Attached>>>,
-    /// How many sessions have ended for good.
+    /// The number of sessions that have ended for good.
     ended: AtomicU64,
     stop: CancellationToken,
 }
 
-/// A client and what keeps it connected.
+/// A connected client with its session and tasks.
 struct Attached {
-    /// Nothing in the modern era.
+    /// `None` in the modern era.
     streams: Option<Arc<front::Session>>,
     principal: Principal,
     session: Arc<Session>,
     inbox: mpsc::Sender<Incoming>,
-    /// When something was last heard of the client.
+    /// Time of the last message from the client.
     heard: Mutex<Instant>,
     taking: JoinHandle<()>,
     kept: Vec<JoinHandle<()>>,
-    /// Nothing is waited for any more.
+    /// Cancelled when requests in flight are no longer waited for.
     stop: CancellationToken,
 }
 
-/// The most sessions at a time where they share their servers.
+/// The maximum number of sessions if they share their servers.
 const MOST_SESSIONS: usize = 1024;
-/// Messages of one session that wait to be looked at.
+/// The maximum number of messages of one session that wait to be processed.
 const INBOX: usize = 256;
-/// A session of which nothing was heard for so long is ended.
+/// The idle time after which a session is ended.
 const IDLE: Duration = Duration::from_secs(30 * 60);
-/// The same for one whose server never answered.
+/// The idle time after which a session is ended whose server never answered.
 const STILLBORN: Duration = Duration::from_secs(60);
-/// A session of which nothing was heard for so long makes room where there is none.
+/// The idle time after which a session can be evicted for a new one.
 const SILENT: Duration = Duration::from_secs(60);
-/// How often a session is looked for in the store while others end.
+/// The number of attempts to read a session from the store while others end.
 const LOOKS: u32 = 8;
-/// How often idle sessions are looked for.
+/// The interval between checks for idle sessions.
 const LOOK: Duration = Duration::from_secs(60);
-/// When a client that finds no room may ask again.
+/// The retry delay for a client that is refused because of the session limit.
 const LATER: Duration = Duration::from_secs(5);
 
 impl Listener {
-    /// Takes clients. As long as none has a token, everybody who can reach us is the local one, where there is one.
+    /// Creates a listener. While no client token exists, requests without a token act as the local actor, if there is
+    /// one.
     pub fn new(door: Door) -> Arc<Self> {
         let (sessions, sessionless) = (Mutex::default(), Mutex::default());
         let ended = AtomicU64::new(0);
         Arc::new(Self { door, sessions, sessionless, ended, stop: CancellationToken::new() })
     }
 
-    /// The clients that are connected.
+    /// Returns the connected clients.
     pub fn look(&self) -> Vec<SessionView> {
         let mut attached: Vec<_> = self.sessions.lock().values().cloned().collect();
         attached.extend(self.sessionless.lock().values().cloned());
         attached.iter().map(|one| one.look(&self.door)).collect()
     }
 
-    /// Ends the sessions of these, whose tokens do not count any more. What they agreed on stays in the store: whoever of them
-    /// is let in again goes on there.
+    /// Ends the sessions of principals whose tokens are no longer valid. Their stored state stays, so that a principal
+    /// who is admitted again can continue.
     pub fn turn_out(&self, is_out: impl Fn(&Principal) -> bool) {
         let is_out = |one: &Attached| is_out(&one.principal);
         let mut gone: Vec<_> =
@@ -139,7 +140,7 @@ impl Listener {
         }
     }
 
-    /// Ends sessions that are not used any more, until it is dropped.
+    /// Ends idle sessions periodically, until this future is dropped.
     pub async fn tidy(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -154,7 +155,7 @@ impl Listener {
         }
     }
 
-    /// Ends every session, after what is under way has had the time that the engine gives it.
+    /// Ends every session after the calls in flight had `drain` time to finish.
     pub async fn close(&self, drain: Duration) {
         self.door.engine.shutdown(drain).await;
         self.stop.cancel();
@@ -170,7 +171,7 @@ impl Listener {
     async fn drop_session(&self, id: &SessionId) {
         let found = self.sessions.lock().get(id).cloned();
         if let Some(found) = found {
-            // First: whoever speaks in it meanwhile would bring it back.
+            // Deleted first: a message that arrives in the meantime would restore the session.
             found.session.forget().await;
         }
         let gone = {
@@ -179,12 +180,12 @@ impl Listener {
             sessions.remove(id)
         };
         if let Some(gone) = gone {
-            // Whoever says that it is done does not wait for what it began.
+            // The client does not wait for the requests that are still in flight.
             drop(gone.end());
         }
     }
 
-    /// Makes a client one that can be spoken with.
+    /// Creates the session of a client and starts its tasks.
     fn attach(
         &self,
         streams: Option<Arc<front::Session>>,
@@ -193,7 +194,7 @@ impl Listener {
     ) -> Arc<Attached> {
         let memory = streams.as_ref().map(|streams| self.memory(streams.id(), &principal));
         let client = streams.clone().map_or(Client::Answers, Client::Streams);
-        // Who knows the name of a session can speak in it, so it is not written down.
+        // The session id grants access to the session, so only its digest is recorded.
         let key = streams.as_ref().map(|streams| Digest::of(streams.id().as_str().as_bytes()).fingerprint());
         let session = key.and_then(|key| SessionKey::new(format!("mcp:{key}")).ok());
         let Principal { actor, tenant } = principal.clone();
@@ -210,7 +211,7 @@ impl Listener {
         let kept = session.keep_servers(keeping);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
-        // One after the other: what a client says first is heard first.
+        // Messages are processed in the order of their arrival.
         let taking = tokio::spawn(async move {
             if let First::Before(agreements) = first {
                 taking.recall(&agreements).await;
@@ -235,7 +236,7 @@ impl Listener {
         Memory::new(self.door.store.clone(), id, &self.door.name, principal)
     }
 
-    /// A session that another process of ours had, or that had to make room for others.
+    /// Restores a session of an earlier process, or one that was evicted.
     async fn recall(&self, id: &SessionId, principal: &Principal) -> Option<Arc<Attached>> {
         for _ in 0..LOOKS {
             let ended = self.ended.load(Ordering::Acquire);
@@ -244,7 +245,7 @@ impl Listener {
             if let Some(found) = sessions.get(id) {
                 return Some(found.clone());
             }
-            // It may have been this one that its client has just ended: what was read of it may not be true any more.
+            // The client may just have ended this very session, so the state that was read may be outdated.
             if self.ended.load(Ordering::Acquire) != ended {
                 continue;
             }
@@ -259,8 +260,8 @@ impl Listener {
         None
     }
 
-    /// Whether one more session has a place here. If there is none, the one makes room of which nothing was heard for the
-    /// longest time, if nobody waits for anything in it. What it agreed on stays in the store: it comes back if it speaks.
+    /// Returns true if there is room for one more session. At the limit, evicts the session that has been idle longest
+    /// and has no request in flight. Its stored state stays, so that it is restored with its next message.
     fn has_room(&self, sessions: &mut HashMap<SessionId, Arc<Attached>>) -> bool {
         if sessions.len() < self.most_sessions() {
             return true;
@@ -276,7 +277,7 @@ impl Listener {
         true
     }
 
-    /// As many as the scarcest server allows.
+    /// Returns the session limit: the lowest limit of all servers.
     fn most_sessions(&self) -> usize {
         let most = self.door.servers.iter().map(|server| match server.sharing {
             Sharing::Shared => MOST_SESSIONS,
@@ -285,7 +286,7 @@ impl Listener {
         most.min().unwrap_or(MOST_SESSIONS)
     }
 
-    /// The client that this message is of; in the older era `initialize` makes it one.
+    /// Returns the client of this message. In the legacy era, `initialize` creates it.
     fn client_of(&self, incoming: &front::Incoming) -> Result<Arc<Attached>, Refusal> {
         let id = incoming.message.id();
         match (incoming.era, &incoming.session) {
@@ -320,13 +321,13 @@ impl Listener {
     }
 }
 
-/// How a client begins.
+/// The introduction of a client.
 enum First {
-    /// It introduces itself, and says this of what it can.
+    /// It sends `initialize` now; this is the digest of its introduction.
     Now(Digest),
-    /// It did so before, to another process of ours.
+    /// It sent `initialize` to an earlier process.
     Before(Agreements),
-    /// It never does, in the modern era.
+    /// It sends none, in the modern era.
     Nothing,
 }
 
@@ -352,7 +353,7 @@ impl First {
     }
 }
 
-/// What a client says of itself as far as a server acts on it: those who say the same can share one.
+/// Returns a digest of the client's protocol version and capabilities. Clients with equal digests can share a server.
 fn introduction(initialize: &Message) -> Digest {
     let said = |name| initialize.param(name).unwrap_or_default();
     let version = raw::string(said("protocolVersion")).unwrap_or_default();
@@ -378,8 +379,8 @@ impl Front for Listener {
     }
 
     fn versions(&self) -> Vec<String> {
-        // Those of the older era are agreed on in its handshake; a server lists these, and no others, when it is asked
-        // what it supports.
+        // Legacy versions are negotiated in the handshake. The list of supported versions contains the modern ones
+        // only.
         vec![MODERN.to_owned()]
     }
 
@@ -403,7 +404,7 @@ impl Front for Listener {
         }
         let id = responder.as_ref().map(|responder| responder.id().clone());
         let reply = responder.map(|responder| Reply::Http(responder, era));
-        // Those without a session share one, and are still each somebody.
+        // Modern clients share a session here, so each message carries its own identity.
         let Principal { actor, tenant } = caller.principal;
         let from = (era == Era::Modern).then_some(Connection { actor, tenant, session: None });
         let taken = client.inbox.try_send(Incoming { message, reply, headers: caller.headers, from });
@@ -449,13 +450,13 @@ impl Attached {
         self.is_silent_for(if self.session.has_begun() { IDLE } else { STILLBORN })
     }
 
-    /// Whether nobody listens and nobody waits for anything, and nothing was heard for so long.
+    /// Returns true if the client has no open stream, no request in flight, and was idle for this long.
     fn is_silent_for(&self, patience: Duration) -> bool {
         let listens = self.streams.as_ref().is_some_and(|streams| streams.is_listening());
         !listens && !self.session.is_busy() && self.heard.lock().elapsed() >= patience
     }
 
-    /// Takes no more messages, waits for what is under way as long as calls may take, and ends the server.
+    /// Stops reading messages, waits for requests in flight within their limits, and ends the servers.
     fn end(&self) -> JoinHandle<()> {
         if let Some(streams) = &self.streams {
             streams.close();
@@ -473,7 +474,7 @@ impl Attached {
     }
 }
 
-/// A name that nobody can guess.
+/// Returns a session id that cannot be guessed.
 #[expect(
     clippy::expect_used,
     reason = "hex digits; and who cannot draw a name must not give one that can be guessed"
@@ -521,7 +522,7 @@ mod tests {
         Principal::new(me())
     }
 
-    /// A client introduces itself: the name of its session, if it has a place.
+    /// Sends `initialize`. Returns the session id, or `None` if the limit is reached.
     fn comes(listener: &Listener) -> Option<SessionId> {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
         let address: Option<SocketAddr> = None;
@@ -538,7 +539,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_that_was_left_makes_room_and_comes_back_if_its_client_does() {
+    async fn an_idle_session_is_evicted_and_restored_when_its_client_returns() {
         let listener = listener().await;
         let mut first = Vec::new();
         for _ in 0..MOST {
@@ -548,19 +549,19 @@ mod tests {
         assert_eq!(comes(&listener), None, "nobody was silent for long");
         listener.memory(&first[0], &principal()).keep(Agreements::new()).await;
         tokio::time::advance(SILENT).await;
-        // The second one is heard of, the first one is not.
+        // The second session gets a message, the first does not.
         assert!(listener.session(&first[1], &principal()).await.is_some());
         let late = comes(&listener).unwrap();
         let has = |id: &SessionId| listener.sessions.lock().contains_key(id);
         assert!(!has(&first[0]) && has(&first[1]) && has(&first[2]) && has(&late));
-        // It comes back in the place of the one that is silent for the longest time now.
+        // It is restored and evicts the session that is now idle longest.
         assert!(listener.session(&first[0], &principal()).await.is_some());
         assert!(has(&first[0]) && has(&first[1]) && !has(&first[2]) && has(&late));
         assert_eq!(comes(&listener), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_in_which_somebody_waits_keeps_its_place() {
+    async fn a_session_with_a_request_in_flight_is_not_evicted() {
         let listener = listener().await;
         let sessions: Vec<_> = (0..MOST).map(|_| comes(&listener).unwrap()).collect();
         let of = |id: &SessionId| listener.sessions.lock().get(id).cloned().unwrap();
@@ -576,7 +577,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sf_7_nobody_comes_in_without_a_token_as_soon_as_a_client_has_one() {
+    async fn sf_7_a_token_is_required_as_soon_as_a_client_has_one() {
         let listener = listener().await;
         let tokens = &listener.door.tokens;
         tokens.add("view", Holder::Viewer(named("grafana")));
@@ -595,7 +596,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sf_7_a_session_is_not_that_of_somebody_of_the_same_name_elsewhere() {
+    async fn sf_7_a_session_is_not_valid_for_the_same_name_in_another_tenant() {
         let listener = listener().await;
         let id = comes(&listener).unwrap();
         listener.memory(&id, &principal()).keep(Agreements::new()).await;
@@ -606,7 +607,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sf_7_who_is_turned_out_goes_on_if_they_are_let_in_again() {
+    async fn sf_7_a_principal_who_is_admitted_again_continues_the_session() {
         let listener = listener().await;
         let id = comes(&listener).unwrap();
         listener.memory(&id, &principal()).keep(Agreements::new()).await;
@@ -618,7 +619,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_that_has_ended_is_not_kept_by_what_was_under_way_in_it() {
+    async fn an_ended_session_is_not_stored_again_by_requests_in_flight() {
         let listener = listener().await;
         let id = comes(&listener).unwrap();
         let memory = listener.memory(&id, &principal());

@@ -1,22 +1,22 @@
-//! What there is to see of servers and of sessions.
+//! Views of servers and sessions for operators.
 
 use serde::Serialize;
 use steadfast_core::Timestamp;
 use steadfast_core::server_name::ServerFailure;
 use steadfast_process::State;
 
-/// A server of the configuration.
+/// A configured upstream server.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ServerView {
-    /// What it is called, and the namespace of its tools.
+    /// The name of the server, and the namespace of its tools.
     pub name: String,
-    /// Whether sessions share it.
+    /// True if sessions share an instance.
     pub shared: bool,
-    /// Each process or connection of it that there is now.
+    /// The current processes or connections of the server.
     pub instances: Vec<InstanceView>,
-    /// How it failed last, if it did not work since: also where that process or connection is gone.
+    /// The last failure, if the server has not worked since. It outlives its process or connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<EndView>,
 }
@@ -26,50 +26,50 @@ pub struct ServerView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceView {
-    /// How it stands.
+    /// The current state.
     pub state: InstanceState,
-    /// How often it was started again after it had died.
+    /// The number of restarts after a crash.
     pub restarts: u64,
-    /// How it last ended by itself.
+    /// The last end that was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_end: Option<EndView>,
-    /// What it wrote to stderr lately, without secrets.
+    /// The last lines of stderr, with secrets redacted.
     pub stderr: Vec<String>,
-    /// How many tools it has listed.
+    /// The number of tools that the server has listed.
     pub tools: usize,
 }
 
-/// How a process of a server stands.
+/// The state of a server process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InstanceState {
-    /// It is started when it is wanted.
+    /// Not running. It is started on the next request.
     Idle,
-    /// It is being started.
+    /// Starting.
     Starting,
-    /// It is ready.
+    /// Ready.
     Up,
-    /// It is coming to its end.
+    /// Shutting down.
     Ending,
-    /// It died and is started again in a moment.
+    /// It ended unexpectedly and is restarted after a delay.
     BackingOff,
-    /// It died too often and is left alone for a while.
+    /// It crashed too often and is not restarted for a while.
     Down,
-    /// Nobody keeps it alive any more.
+    /// Stopped for good.
     Closed,
-    /// It runs somewhere else, and is connected to when it is wanted.
+    /// A remote server, connected to on demand.
     Elsewhere,
 }
 
-/// How a process of a server ended.
+/// The end of a server process, or a failure of a server.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EndView {
-    /// When.
+    /// Time of the end.
     pub at_ms: Timestamp,
-    /// How.
+    /// The reason.
     pub why: String,
 }
 
@@ -79,28 +79,28 @@ impl From<ServerFailure> for EndView {
     }
 }
 
-/// A client that is connected.
+/// A connected client.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionView {
-    /// What the conversation is called in records and in the log. In the era without sessions there is none.
+    /// The session key in records and logs. Absent in the protocol era without sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// On whose behalf it calls, where its token says so.
+    /// The tenant of the client's token, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Which door it came in by.
+    /// The name of the endpoint that the client is connected to.
     pub door: String,
-    /// The servers behind that door.
+    /// The servers behind that endpoint.
     pub servers: Vec<String>,
-    /// Who it is.
+    /// The actor of the client.
     pub actor: String,
-    /// How long nothing was heard of it.
+    /// Time since the last message of the client, in milliseconds.
     pub silent_ms: u64,
-    /// Whether it listens for what happens.
+    /// True if the client has an open event stream.
     pub listens: bool,
-    /// The requests that it waits for.
+    /// The number of requests that the client waits for.
     pub waiting: usize,
 }
 

@@ -1,8 +1,8 @@
-//! From what a call came to, to the message that its client gets.
+//! Builds the MCP response for the result of a call.
 //!
-//! What a server said is passed on as it came: a result, a result that is marked as an error, an error. What we say
-//! ourselves is a result that is marked as an error, so that the model sees it, with the result envelope beside it for
-//! programs. Where both have something to say, ours is added and nothing of theirs is changed.
+//! A server's result or error is passed on byte for byte. A refusal by the engine becomes a result with `isError`, so
+//! that the model sees it, with the result envelope in `_meta` for programs. If both have content, the message is added and
+//! the server's is not changed.
 
 use std::borrow::Cow;
 
@@ -17,10 +17,10 @@ use steadfast_mcp::raw::{self, RawJson};
 use crate::pieces::json;
 use crate::server::is_held;
 
-/// Where our part of an answer stands.
+/// The member of `_meta` with the result envelope.
 pub(crate) const RESULT: &str = "dev.steadfast/result";
 
-/// What the engine makes of the answer of a server.
+/// Converts the response of a server into the answer for the engine.
 pub(crate) fn answer_of(response: &Message) -> Answer {
     if let Some(result) = response.result() {
         let output = Output { content: Kept::from_trusted(result), metadata: None };
@@ -29,8 +29,8 @@ pub(crate) fn answer_of(response: &Message) -> Answer {
                 let fault = Fault::new(Source::IsError, texts(result).into_owned());
                 Err(ToolFault { fault, output: Some(output) }.into())
             }
-            // The question about a call that is held is kept like an answer: whoever sends the call again is asked the same
-            // and goes on with the run that there is.
+            // The input request of a held call is stored like an answer. A repeated call gets the same input request
+            // and continues the existing run.
             Some(_) | None
                 if raw::get(result, "resultType") == Some(r#""input_required""#) && !is_held(result) =>
             {
@@ -44,18 +44,18 @@ pub(crate) fn answer_of(response: &Message) -> Answer {
     };
     let code = response.error_code().unwrap_or(code::INTERNAL_ERROR);
     let fault = Fault::new(Source::JsonRpc { code }, response.error_text().unwrap_or_default());
-    // Told from a result by its place, so that it comes out again as what it was.
+    // Stored as metadata, so that it is returned as an error and not as a result.
     let metadata = Some(Kept::from_trusted(error));
     let output = Some(Output { content: Kept::from_trusted("null"), metadata });
     Err(ToolFault { fault, output }.into())
 }
 
-/// The message that answers the request of this id, which was made in this era.
+/// Builds the response to a request with this id in this era.
 pub(crate) fn response(id: &Id, era: Era, called: &Called) -> Message {
     let result = &called.result;
     let unknown = result.error.as_ref().filter(|error| error.code.is_unknown_outcome());
     match &result.output {
-        // An error that we took for an unknown outcome is no answer to the request any more: the model has to read what we say.
+        // An error that counts as an unknown outcome does not answer the request. The model must read our message.
         Some(Output { metadata: Some(error), content })
             if content.as_str() == "null" && unknown.is_some() =>
         {
@@ -74,7 +74,7 @@ pub(crate) fn response(id: &Id, era: Era, called: &Called) -> Message {
                 text = remarked(&text, &told).into();
             }
             let answer = Message::result_response(id, &json(&text));
-            // Whoever gets the answer of another call is told so, or a part of one; an answer of its own goes out as it came.
+            // A replayed or shortened answer is marked as such. Any other answer is passed on unchanged.
             let is_told = result.from_cache || result.recorded == Some(false) || unknown.is_some();
             if is_told || result.shortened.is_some() {
                 answer.rewrite().meta(RESULT, envelope(result)).finish()
@@ -86,18 +86,18 @@ pub(crate) fn response(id: &Id, era: Era, called: &Called) -> Message {
     }
 }
 
-/// What we add to the words of a tool: that its outcome is unknown, that this is the answer of an earlier call, and what the
-/// guard has to say.
+/// Returns the text that is added to the tool's content: the message of an unknown outcome, or the remarks of the loop
+/// guard and of a replay.
 fn told(called: &Called) -> String {
     let unknown = called.result.error.as_ref().filter(|error| error.code.is_unknown_outcome());
     match unknown {
-        // The remarks are part of it.
+        // The message includes the remarks.
         Some(error) => error.message.clone(),
         None => called.remarks.join("\n\n"),
     }
 }
 
-/// An error of the server, as it came but for what we have to add to its words.
+/// Returns an error of the server, with our remarks added to its message.
 fn failed(id: &Id, error: &str, called: &Called) -> Message {
     let code = raw::get(error, "code").and_then(|code| code.parse().ok()).unwrap_or(code::INTERNAL_ERROR);
     let said = raw::get(error, "message").and_then(raw::string).unwrap_or_default();
@@ -109,12 +109,12 @@ fn failed(id: &Id, error: &str, called: &Called) -> Message {
     Message::error_response(Some(id), code, &message, data.as_ref())
 }
 
-/// A result that we make: the words for the model, the envelope for programs.
+/// Builds a result with the message for the model and the envelope for programs.
 fn ours(result: &ResultEnvelope, era: Era) -> RawJson {
     let said = result.error.as_ref().map_or("the call gave no answer", |error| &error.message);
     let kind = match era {
         Era::Legacy => "",
-        // There every result says of which kind it is.
+        // In the modern era every result has a type.
         Era::Modern => r#""resultType":"complete","#,
     };
     json(&format!(
@@ -124,7 +124,7 @@ fn ours(result: &ResultEnvelope, era: Era) -> RawJson {
     ))
 }
 
-/// A result of ours as this era wants it.
+/// Adds the result type that this era requires.
 pub(crate) fn of_era(result: RawJson, era: Era) -> RawJson {
     match (era, result.as_str().strip_prefix('{')) {
         (Era::Modern, Some(rest)) => json(&format!(r#"{{"resultType":"complete",{rest}"#)),
@@ -132,7 +132,7 @@ pub(crate) fn of_era(result: RawJson, era: Era) -> RawJson {
     }
 }
 
-/// A result with one more block of text at the end of its content.
+/// Appends a text block to the content of a result.
 fn remarked(result: &str, words: &str) -> String {
     let block = text_block(words);
     let content = raw::members(result).find(|member| member.name == "content");
@@ -157,13 +157,13 @@ fn text_block(text: &str) -> String {
     format!(r#"{{"type":"text","text":{}}}"#, RawJson::string(text).as_str())
 }
 
-/// The result envelope without the output, which stands where outputs stand.
+/// Returns the result envelope without the output, which is the result itself.
 fn envelope(result: &ResultEnvelope) -> RawJson {
     let told = ResultEnvelope { output: None, ..result.clone() };
     json(&serde_json::to_string(&told).unwrap_or_else(|_| "null".to_owned()))
 }
 
-/// What a result says in words: its blocks of text.
+/// Returns the joined text blocks of a result.
 fn texts(result: &str) -> Cow<'_, str> {
     let Some(content) = raw::get(result, "content") else { return Cow::Borrowed("") };
     let Ok(blocks) = serde_json::from_str::<Vec<&serde_json::value::RawValue>>(content) else {
@@ -211,7 +211,7 @@ mod tests {
         Called { result, arrival: None, remarks: Vec::new(), text_limit: None }
     }
 
-    /// There and back through the engine.
+    /// Converts a response to an answer and back to a call result.
     fn passed(response: &Message) -> Called {
         match answer_of(response) {
             Ok(output) => called(Some(output), None),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_said_comes_out_as_it_was() {
+    fn responses_of_a_server_are_passed_on_unchanged() {
         for text in [
             r#"{"jsonrpc":"2.0","id":"a","result":{"content":[ ],"x-own":1.0,"structuredContent":{"n":10000000000000000000}}}"#,
             r#"{"jsonrpc":"2.0","id":"a","result":{"isError":true,"content":[{"type":"text","text":"no"}]}}"#,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guard_has_to_say_is_added_and_nothing_is_changed() {
+    fn remarks_of_the_loop_guard_are_added_and_nothing_is_changed() {
         let mut called = passed(&parsed(
             r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"no"}],"isError":true}}"#,
         ));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_say_ourselves_is_for_the_model_and_for_programs() {
+    fn refusals_have_a_message_for_the_model_and_an_envelope_for_programs() {
         let refused = called(None, Some(ErrorBody::for_now(Code::CircuitOpen, "the tool is left \"alone\"")));
         let answer = response(&Id::number(7), Era::Legacy, &refused);
         let result = answer.result().unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gets_the_answer_of_another_call_is_told_so() {
+    fn a_replayed_answer_is_marked_as_such() {
         let mut replayed = passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#));
         replayed.result.from_cache = true;
         let answer = response(&Id::number(1), Era::Legacy, &replayed);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_of_a_server_is_told_from_its_answers() {
+    fn an_input_request_is_distinguished_from_an_answer() {
         let text = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{},"requestState":"s"}}"#;
         let came = parsed(text);
         assert!(matches!(answer_of(&came), Err(NotDone::InputRequired(_))));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_an_error_are_those_of_its_blocks() {
+    fn the_message_of_an_error_is_the_text_of_its_blocks() {
         let fault = |text: &str| match answer_of(&parsed(text)) {
             Err(NotDone::Failed(failed)) => failed.fault,
             other => panic!("it should have failed: {other:?}"),

@@ -1,6 +1,6 @@
-//! Sessions that outlive us: what a client of the older era agreed on with its server, kept in the store.
+//! Sessions that survive a restart: the handshake of a client of the legacy era with its servers, in the store.
 //!
-//! The name of a session lets whoever knows it speak in it, so it is kept as a digest, with the one it belongs to.
+//! A session id grants access to the session, so it is stored as a digest, together with its principal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Store, Written 
 
 use crate::server::Written;
 
-/// How long an agreement is kept after it changed last.
+/// The time that a session is stored after its last change.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often a change is tried again because somebody else was faster.
+/// The number of attempts to write when other processes write at the same time.
 const TRIES: u32 = 8;
 
-/// Where one session is kept.
+/// The stored document of one session.
 pub(crate) struct Memory {
     store: Arc<dyn Store>,
     name: DocumentName,
     door: Arc<str>,
     principal: Principal,
-    /// Whether the session has ended.
+    /// True if the session has ended.
     over: AtomicBool,
 }
 
-/// What each server was told, by its name.
+/// The handshake with each server, by server name.
 pub(crate) type Agreements = BTreeMap<String, Written>;
 
-/// An agreement as it lies in the store.
+/// The handshakes of a session as stored.
 #[derive(Deserialize, Serialize)]
 struct Kept {
     format: u32,
@@ -54,8 +54,8 @@ impl Memory {
         Self { store, name, door: door.clone(), principal: principal.clone(), over }
     }
 
-    /// Keeps what the client told its servers so far. A store that fails is no reason not to go on: the session then ends
-    /// with us. One that has ended is not kept again by what was still under way in it.
+    /// Stores the current handshakes. A failing store is tolerated: the session then does not survive a restart. A
+    /// session that has ended is not stored again by requests that were still in flight.
     pub(crate) async fn keep(&self, told: Agreements) {
         if self.is_over() {
             return;
@@ -74,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// The session has ended.
+    /// Deletes the session from the store.
     pub(crate) async fn forget(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.write(None).await;
@@ -84,7 +84,7 @@ impl Memory {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// What was agreed on, if this one did.
+    /// Reads the handshakes, if they belong to this principal and endpoint.
     pub(crate) async fn find(&self) -> Option<Agreements> {
         let document = self.store.read(&self.name).await.ok()??;
         let kept: Kept = serde_json::from_str(&document.body).ok()?;

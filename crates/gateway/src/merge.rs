@@ -1,7 +1,7 @@
-//! What several servers say, as if one had said it.
+//! Merges the responses of several servers into one.
 //!
-//! Lists become one list, and what can be named in them gets the name of its server in front where it has one. Handshakes
-//! become one: what any of them can do, and the oldest version that one of them speaks. All else stays as it came.
+//! Lists are concatenated, and named items get the name of their server as a prefix if it has one. Handshakes are
+//! merged: the union of all capabilities, and the oldest protocol version. Everything else stays unchanged.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
@@ -9,31 +9,31 @@ use steadfast_mcp::raw::{self, RawJson};
 
 use crate::pieces::{json, object, with_text};
 
-/// Between the name of a server and that of its tool.
+/// The separator between the name of a server and the name of its tool.
 const BETWEEN: &str = "__";
 
-/// A server's part of an answer.
+/// The response of one server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
-    /// What the server is called.
+    /// The name of the server.
     pub(crate) server: &'a str,
-    /// What stands before the names of its tools and prompts, if anything does.
+    /// The prefix of the names of its tools and prompts, if there is one.
     pub(crate) prefix: Option<&'a str>,
-    /// The result that it gave.
+    /// The result of the server.
     pub(crate) result: &'a str,
 }
 
-/// A list that several servers can give.
+/// A list that several servers return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct List {
-    /// The member that it is in.
+    /// The member that contains it.
     pub(crate) member: &'static str,
-    /// Whether what it lists is called by a name that must be unlike all others.
+    /// True if its items have names that must be unique.
     pub(crate) named: bool,
 }
 
 impl List {
-    /// The list that this method gives.
+    /// Returns the list of this method.
     pub(crate) fn of(method: &str) -> Option<Self> {
         let (member, named) = match method {
             "tools/list" => ("tools", true),
@@ -46,7 +46,7 @@ impl List {
         Some(Self { member, named })
     }
 
-    /// What is said to have changed when this list has.
+    /// Returns the kind of change notification for this list.
     pub(crate) fn told_as(&self) -> Option<&'static str> {
         match self.member {
             "tools" => Some("tools"),
@@ -56,7 +56,7 @@ impl List {
         }
     }
 
-    /// What is listed, each as it stands.
+    /// Returns the items of the list, unchanged.
     pub(crate) fn items<'r>(&self, result: &'r str) -> Vec<&'r str> {
         let list = raw::get(result, self.member).unwrap_or("[]");
         let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
@@ -64,18 +64,18 @@ impl List {
     }
 }
 
-/// The name by which clients know what a server calls `name`.
+/// Returns the client's name for an item that the server calls `name`.
 pub(crate) fn prefixed(prefix: &str, name: &str) -> String {
     format!("{prefix}{BETWEEN}{name}")
 }
 
-/// What the server with this prefix calls what clients know by `name`; nothing if it is not one of its.
+/// Returns the server's name for an item of the client, or `None` if it does not have this prefix.
 pub(crate) fn stripped<'n>(prefix: &str, name: &'n str) -> Option<&'n str> {
     name.strip_prefix(prefix)?.strip_prefix(BETWEEN)
 }
 
-/// One list of all, in the order of the servers. The rest is as the first of them said it, but for how long and for whom
-/// it may be kept: that is the least that any allows.
+/// Merges lists in the order of the servers. Other members come from the first one, except for the cache limits, which
+/// are the strictest of all.
 pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
     let items = parts.iter().flat_map(|part| {
         let prefix = part.prefix.filter(|_| list.named);
@@ -104,7 +104,7 @@ pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
     object(members)
 }
 
-/// One handshake of all: of `initialize` and of `server/discover` alike.
+/// Merges handshakes, of `initialize` and of `server/discover`.
 pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
     let mut members: Vec<(String, String)> = Vec::new();
     let first = parts.first().map_or("{}", |part| part.result);
@@ -129,11 +129,11 @@ pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
     object(members)
 }
 
-/// Who we say that we are where there are several servers behind us.
+/// The `serverInfo` of the gateway in front of several servers.
 const OURSELVES: &str =
     concat!(r#"{"name":"steadfast","title":"Steadfast","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
-/// Versions are dates, so that the older one is the smaller.
+/// Returns the oldest version. Versions are dates, so the older one is smaller.
 fn oldest(parts: &[Part<'_>]) -> Option<String> {
     parts.iter().filter_map(|part| raw::get(part.result, "protocolVersion")).min().map(str::to_owned)
 }
@@ -152,17 +152,17 @@ fn shared_versions(parts: &[Part<'_>]) -> String {
     serde_json::to_string(&shared).unwrap_or_else(|_| "[]".to_owned())
 }
 
-/// What any of them can do.
+/// Returns the union of all capabilities.
 fn capabilities(parts: &[Part<'_>]) -> String {
     all(parts.iter().filter_map(|part| raw::get(part.result, "capabilities")))
 }
 
-/// What one who listens will hear from any of them.
+/// Returns the union of all subscription acknowledgements.
 pub(crate) fn promises(parts: &[&str]) -> RawJson {
     json(&all(parts.iter().copied()))
 }
 
-/// All that these objects have, where what is there for one is there for all.
+/// Merges objects: a flag that is set in one of them is set in the result.
 fn all<'p>(parts: impl Iterator<Item = &'p str>) -> String {
     let mut all = Json::Object(Map::new());
     for said in parts.filter_map(|text| serde_json::from_str(text).ok()) {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_become_one_and_their_names_say_whose_they_are() {
+    fn lists_are_merged_and_their_names_get_prefixes() {
         let bank =
             r#"{"tools":[{"x-own":1.0,"name":"pay","n":10000000000000000000}],"nextCursor":"2","x":[ ]}"#;
         let mail = r#"{"tools":[{"name":"se\"nd"},7]}"#;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_kept_as_long_and_by_whom_every_server_allows() {
+    fn merged_lists_have_the_strictest_cache_limits() {
         let tools = List::of("tools/list").unwrap();
         let kept = |one, two| lists(tools, &[part("a", one), part("b", two)]).as_str().to_owned();
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_become_one_that_promises_what_any_of_them_can() {
+    fn handshakes_are_merged_with_all_capabilities() {
         let one = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":false},"x":{"deep":[1]}},"serverInfo":{"name":"one","version":"1"},"instructions":"pay \"well\""}"#;
         let two = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"two","version":"1"}}"#;
         let joined = handshakes(&[part("one", one), part("two", two)]);

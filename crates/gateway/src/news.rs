@@ -1,8 +1,8 @@
-//! What a client hears of a request before its answer, under its own names for it: progress, what is logged, and what it
-//! listens for.
+//! Notifications for one request before its response, with the client's own ids: progress, log messages and
+//! subscription events.
 //!
-//! A server that says nothing for long is silent towards its client too, and many clients give up then. So one that asked
-//! for progress gets some from us.
+//! Many clients give up on a call when the server is silent for long. A client that asked for progress gets progress
+//! notifications from the gateway in that case.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,35 +16,35 @@ use tokio::time::Instant;
 use crate::client::Voice;
 use crate::server::Hear;
 
-/// The member of `_meta` with the id of the request that listens.
+/// The member of `_meta` with the id of the subscription request.
 pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-/// The member of `_meta` that says how much a request wants to hear of what the server logs.
+/// The member of `_meta` with the lowest log level that a request wants.
 pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
-/// After so long without a word the client hears from us that the call is still running. Below the half minute that
-/// the least patient of them wait.
+/// The silence after which the client gets a progress notification from the gateway. Shorter than the 30 seconds after
+/// which the least patient clients give up.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// The news of one request.
+/// The notifications of one request.
 #[derive(Debug)]
 pub(crate) struct News {
     voice: Voice,
-    /// The client's token, if it wants to hear of progress.
+    /// The client's progress token, if it asked for progress.
     token: Option<RawJson>,
     id: RawJson,
     last: Mutex<Last>,
 }
 
-/// What was heard last.
+/// The last progress notification.
 #[derive(Debug)]
 struct Last {
     at: Instant,
-    /// Progress must not go back.
+    /// Progress must never decrease.
     progress: f64,
 }
 
 impl News {
-    /// Nothing if the client wants to hear of nothing but the answer.
+    /// Returns `None` if the client wants the response only.
     pub(crate) fn of(request: &Message, voice: &Voice) -> Option<Arc<Self>> {
         let (token, id) = (request.progress_token(), request.id()?.to_json());
         let wants_logs = request.meta_member(LOG_LEVEL).is_some();
@@ -55,12 +55,12 @@ impl News {
         Some(Arc::new(Self { voice: voice.clone(), token, id, last }))
     }
 
-    /// Whether the client hears of progress.
+    /// Returns true if the client asked for progress.
     pub(crate) fn tells_progress(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Passes on what the server says, which is a sign of life where it is progress.
+    /// Returns the handler that forwards the server's notifications. Progress also calls `pulse`, as a sign of life.
     pub(crate) fn hear(self: Arc<Self>, pulse: impl Fn() + Send + Sync + 'static) -> Hear {
         Arc::new(move |message: &Message| {
             let named = match (message.method(), &self.token) {
@@ -79,7 +79,7 @@ impl News {
         })
     }
 
-    /// Tells the client again and again that the call is still running, as long as nobody else does.
+    /// Sends progress notifications while the call runs and the server sends none.
     pub(crate) async fn keep_alive(&self) -> Infallible {
         let Some(token) = &self.token else { return std::future::pending().await };
         loop {
@@ -91,7 +91,7 @@ impl News {
             let progress = {
                 let mut last = self.last.lock();
                 last.at = Instant::now();
-                // Hardly more than before: how far the call is, only its server knows.
+                // A minimal increase: only the server knows the real progress.
                 last.progress += STEP;
                 last.progress
             };
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_wants_progress_hears_from_us_while_its_server_is_silent() {
+    async fn a_client_gets_progress_from_the_gateway_while_its_server_is_silent() {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (line, writing) = line_writer(ours, Link::new(), QueueLimits::default());
         tokio::spawn(writing);
@@ -139,7 +139,7 @@ mod tests {
         };
         assert_eq!(told().await, (0.001, 10));
         assert_eq!(told().await.1, 20);
-        // What the server says comes through, and ours goes on from there, after another while.
+        // Server progress is forwarded, and the gateway continues from it after another silence.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let params = RawJson::parse(r#"{"progressToken":1,"progress":4}"#.to_owned()).unwrap();
         let of_server = Message::notification("notifications/progress", Some(&params));

@@ -1,13 +1,13 @@
-//! JSON that is made of pieces: what is in them keeps every byte.
+//! JSON assembled from parts that stay unchanged, byte for byte.
 
 use steadfast_mcp::raw::{self, RawJson};
 
-/// A text that is JSON because it is made of pieces that are. One that is too deep to be passed on is passed on as text.
+/// Returns a text assembled from valid JSON as JSON. If it is nested too deeply to be passed on, it becomes a string.
 pub(crate) fn json(text: &str) -> RawJson {
     RawJson::parse(text.to_owned()).unwrap_or_else(|_| RawJson::string(text))
 }
 
-/// An object of these members, each a name and its JSON.
+/// Builds an object from names and JSON values.
 pub(crate) fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (N, V)>) -> RawJson {
     let parts: Vec<String> = members
         .into_iter()
@@ -16,7 +16,7 @@ pub(crate) fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<It
     json(&format!("{{{}}}", parts.join(",")))
 }
 
-/// An object whose member of this name has another text; nothing if it has no such member with a text.
+/// Replaces the text of a member. Returns `None` if there is no such member with a text.
 pub(crate) fn with_text(object: &str, name: &str, text: impl FnOnce(&str) -> String) -> Option<String> {
     let at = raw::members(object).find(|member| member.name == name)?.value;
     let text = text(&raw::string(object.get(at.clone())?)?);

@@ -1,9 +1,9 @@
-//! Two tools of our own, where they are wanted: how the tools stand, and the way to forgive one.
+//! Two optional built-in tools: the trust status of the other tools, and a reset of trust.
 //!
-//! `reliability_status` only reads. `reliability_reset` needs a person: a model that could forgive the tools that it broke would
-//! need no trust. The person at the client is asked, where the client can ask; otherwise the request waits for an operator, and
-//! the model calls again. The token with which a client comes in is the client's own, and so its model's: it makes nobody an
-//! operator.
+//! `reliability_status` only reads. `reliability_reset` needs approval, because a model that could restore trust in the
+//! tools that it broke would make trust useless. The user of the client is asked if the client supports it. Otherwise
+//! the request waits for an operator, and the model calls again. A client token does not make its holder an operator,
+//! because the model acts with the same token.
 
 use std::sync::Arc;
 
@@ -19,60 +19,60 @@ use steadfast_mcp::raw::{self, RawJson};
 
 use crate::turn;
 
-/// What the tools are called.
+/// The names of the tools.
 pub(crate) const STATUS: &str = "reliability_status";
 pub(crate) const RESET: &str = "reliability_reset";
 
-/// Which tools of our own clients see.
+/// The built-in tools that clients see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnTools {
-    /// How the others stand, and the way to forgive one.
+    /// The status and the reset of trust.
     pub reliability: bool,
-    /// Several calls at once.
+    /// The tool that runs several calls.
     pub turns: bool,
 }
 
 impl OwnTools {
-    /// The tools as `tools/list` shows them.
+    /// Returns the tool definitions for `tools/list`.
     pub(crate) fn definitions(self) -> Vec<&'static str> {
         let reliability = if self.reliability { definitions() } else { &[] };
         reliability.iter().copied().chain(self.turns.then_some(turn::DEFINITION)).collect()
     }
 }
 
-/// The tools as `tools/list` shows them.
+/// Returns the definitions of the trust tools for `tools/list`.
 fn definitions() -> &'static [&'static str] {
     &[
-        r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures, and how calls to each host and server went","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
-        r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. A person is asked first.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
+        r#"{"name":"reliability_status","title":"Reliability of tools","description":"Returns the tools that have lost trust, with the reason and the way to recover. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures, and the results of calls to each host and server","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
+        r#"{"name":"reliability_reset","title":"Restore trust in a tool","description":"Restores trust in a tool, so that it runs without approval again. The reset itself needs approval.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
     ]
 }
 
-/// Whether a tool is one of ours.
+/// Returns true if this is the name of a trust tool.
 pub(crate) fn is_ours(name: &str) -> bool {
     matches!(name, STATUS | RESET)
 }
 
-/// A call of one of ours.
+/// A call of a trust tool.
 pub(crate) struct Called<'a> {
     pub(crate) engine: &'a Engine,
-    /// Whose tools it is about, as it sees them.
+    /// The tenant whose trust records are shown.
     pub(crate) tenant: Option<&'a TenantId>,
     pub(crate) session: Option<&'a SessionKey>,
-    /// Who asks the person at the client.
+    /// Asks the user of the client.
     pub(crate) asker: Option<Arc<dyn Asker>>,
 }
 
-/// What such a call gets.
+/// The response to such a call.
 pub(crate) enum Answered {
-    /// A result, as `tools/call` gives it.
+    /// A result of `tools/call`.
     Result(RawJson),
-    /// A question for the person at the client, which has the form of a result already.
+    /// An approval request to the user of the client, in the form of a result.
     Question(RawJson),
 }
 
 impl Called<'_> {
-    /// `arguments` is a JSON object.
+    /// Runs a tool. `arguments` is a JSON object.
     pub(crate) async fn call(self, name: &str, arguments: &str) -> Answered {
         let tool = raw::get(arguments, "tool_name").and_then(raw::string).map(|name| name.into_owned());
         let done = match (name, tool) {
@@ -85,7 +85,7 @@ impl Called<'_> {
                 Err(NotReset::Refused(why)) => Err(why),
                 Err(NotReset::Asked(question)) => return Answered::Question(question),
             },
-            (RESET, None) => Err("say which tool: {\"tool_name\": \"server/tool\"}".to_owned()),
+            (RESET, None) => Err("specify the tool: {\"tool_name\": \"server/tool\"}".to_owned()),
             (other, _) => Err(format!("there is no tool {other} here")),
         };
         let result = match done {
@@ -99,10 +99,11 @@ impl Called<'_> {
         Answered::Result(RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string("")))
     }
 
-    /// Whether a person agrees that the tool is forgiven, and who.
+    /// Asks for approval of a reset. Returns the approver.
     async fn may_reset(&self, name: &str) -> Result<By, NotReset> {
         if self.engine.tools_with_a_past(self.tenant, name).is_empty() {
-            let why = format!("nothing counts against {name}; call {STATUS} to see what does");
+            let why =
+                format!("no failures of {name} count; call {STATUS} to list tools that have lost trust");
             return Err(NotReset::Refused(why));
         }
         let own = own_tool();
@@ -119,52 +120,50 @@ impl Called<'_> {
         let refused = |why: String| Err(NotReset::Refused(why));
         match self.engine.ask_person(wish).await {
             Ok(Granted::Yes(Grantor::Client)) if self.is_blocked(name) => refused(format!(
-                "{name} was blocked meanwhile; only an operator can reset it. Call {RESET} again"
+                "{name} was blocked in the meantime; only an operator can reset it. Call {RESET} again"
             )),
             Ok(Granted::Yes(Grantor::Client)) => Ok(By::new("client", Surface::Mcp)),
             Ok(Granted::Yes(Grantor::Operator)) => Ok(By::new("operator", Surface::Mcp)),
-            Ok(Granted::No) => {
-                refused(format!("the user does not want {name} to be forgiven; do not ask again"))
-            }
+            Ok(Granted::No) => refused(format!("the user denied the reset of {name}; do not ask again")),
             Ok(Granted::Waits(ParkedId(number))) => {
                 let flag = self.tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
                 refused(format!(
-                    "a person has to agree that {name} is forgiven. Ask the operator to run `steadfast approve {number}{flag}`, then call {RESET} again"
+                    "the reset of {name} needs approval. Ask the operator to run `steadfast approve {number}{flag}`, then call {RESET} again"
                 ))
             }
             Ok(Granted::PutToCaller(question)) => {
                 let question = RawJson::parse(question.content.as_str().to_owned());
                 question.map_or_else(|_| refused(String::new()), |question| Err(NotReset::Asked(question)))
             }
-            Err(error) => refused(format!("nobody could be asked: {error}")),
+            Err(error) => refused(format!("the approval request failed: {error}")),
         }
     }
 }
 
 impl Called<'_> {
-    /// True if only an operator may unblock the tool.
+    /// Returns true if only an operator may unblock the tool.
     fn is_blocked(&self, name: &str) -> bool {
         let states = self.engine.trust(self.tenant);
-        // A reset of the tool leaves its domain as it is.
+        // A reset of the tool does not change its domain.
         let mut own = states.iter().map(|one| &one.standing).filter(|one| one.scope != Scope::Domain);
         own.any(|one| one.state == TrustState::Blocked && is_about(one, name))
     }
 }
 
-/// Why a tool is not forgiven now.
+/// The reason for which trust is not restored now.
 enum NotReset {
     Refused(String),
     Asked(RawJson),
 }
 
-/// The name under which people are asked.
+/// Returns the tool name that approval requests for a reset show.
 #[expect(clippy::expect_used, reason = "both are names")]
 fn own_tool() -> ToolRef {
     let namespace = Namespace::new("steadfast").expect("it is a name");
     ToolRef { namespace, tool: ToolName::new(RESET).expect("it is a name") }
 }
 
-/// What a person reads, and the same for programs.
+/// The text for the model, and the same data for programs.
 type Told = (String, Value);
 
 async fn status(
@@ -200,7 +199,7 @@ async fn status(
     let facts = match history {
         None => json!({ "states": stand }),
         Some(failures) => {
-            // Of one tool, what it depended on when it failed; otherwise everything.
+            // For one tool, the domains of its failures; otherwise all.
             let is_meant = |view: &DomainView| {
                 let of_failure = |record: &FailureRecord| record.domain.as_ref() == Some(&view.domain);
                 tool.is_none() || failures.iter().any(of_failure)
@@ -221,13 +220,13 @@ async fn reset(engine: &Engine, tenant: Option<&TenantId>, name: &str, by: &By) 
         changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
     }
     let reset: Vec<_> = known.iter().map(ToString::to_string).collect();
-    Ok((format!("forgiven: {}", reset.join(", ")), json!({ "reset": reset, "changes": changes.len() })))
+    Ok((format!("trust restored: {}", reset.join(", ")), json!({ "reset": reset, "changes": changes.len() })))
 }
 
 fn is_about(stored: &ToolReliabilityState, name: &str) -> bool {
     match (&stored.plugin_name, &stored.tool_name) {
         (Some(namespace), Some(tool)) => is_named(namespace, tool, name),
-        // What is said about a whole server, or about everything, concerns each tool.
+        // A state of a whole server, or of everything, concerns each tool.
         (None | Some(_), None | Some(_)) => true,
     }
 }
@@ -250,7 +249,7 @@ fn line(TrustStatus { standing: stored, recovers_at, waits_for_approval, .. }: &
         line.push_str(&format!(", recovers at {at}"));
     }
     if *waits_for_approval {
-        line.push_str(", waits until a person lets it recover");
+        line.push_str(", needs approval to recover");
     }
     line
 }
@@ -265,10 +264,10 @@ fn domain(DomainView { domain, successes, failures, .. }: &DomainView) -> String
     format!("calls to {domain}: {successes} succeeded, {failures} failed")
 }
 
-/// How many failures are looked through for those of one tool.
+/// The number of failure records that are searched for those of one tool.
 const LOOKED_THROUGH: usize = 1000;
 
-/// The most failures that are shown.
+/// The maximum number of failures in a response.
 const MOST_FAILURES: usize = 50;
 
 #[cfg(test)]
@@ -280,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    /// An engine with which `bank/pay` has lost its trust.
+    /// An engine in which `bank/pay` has lost trust.
     async fn engine() -> Engine {
         let mut policy = Profile::Standard.policy(ToolClass::Unknown);
         policy.retry.attempts = 1.try_into().unwrap();
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rp_13_the_status_says_what_lost_trust_and_why() {
+    async fn rp_13_the_status_lists_tools_that_lost_trust_with_the_reason() {
         let engine = engine().await;
         let (text, is_error, facts) = said(&engine, STATUS, "{}").await;
         assert!(!is_error && text.starts_with("bank/pay: escalated ("), "{text}");

@@ -1,8 +1,8 @@
-//! The servers behind one client, and which of them a message is for.
+//! The servers behind one client, and the routing of its messages to them.
 //!
-//! One server alone gets everything as it came. Of several, a tool or prompt says whose it is by its name, a resource or a
-//! task by who listed it; lists and handshakes are those of all. What nobody can tell is asked of one after the other, as
-//! long as they say that they know nothing of it.
+//! A single server gets everything unchanged. With several, the prefix of a tool or prompt names its server, and a
+//! resource or task belongs to the server that listed it. Lists and handshakes are merged. For anything else the
+//! servers are asked one after the other, until one knows it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -22,26 +22,26 @@ use crate::shared::Shared;
 /// The servers behind one client.
 pub(crate) struct Servers {
     all: Box<[Behind]>,
-    /// Who has what is named without saying whose it is.
+    /// The servers of resources and tasks, by name.
     known: Mutex<HashMap<String, usize>>,
 }
 
-/// One of them.
+/// One of the servers.
 pub(crate) struct Behind {
     pub(crate) server: Arc<Server>,
-    /// What stands before the names of its tools and prompts.
+    /// The prefix of the names of its tools and prompts.
     pub(crate) prefix: Option<Box<str>>,
-    /// With whom it is shared, if it is.
+    /// The shared instance, if it is shared.
     pub(crate) shared: Option<Arc<Shared>>,
-    /// What its client has to say to it.
+    /// The messages of its client that need no response.
     pub(crate) outbox: Arc<Outbox>,
-    /// Whether a list was given without it.
+    /// True if a list was returned without its items.
     missed: AtomicBool,
-    /// The lists that came too late to be given, the last of each kind.
+    /// The lists that arrived too late for a response, the last of each kind.
     late: Mutex<BTreeMap<&'static str, Message>>,
 }
 
-/// Tools of a server that only read, by the names that clients know.
+/// Returns read-only tools of a server, by the names that clients use.
 pub(crate) fn reads_of(server: &Server, prefix: Option<&str>) -> Arc<[Box<str>]> {
     let reads = server.catalog.reads();
     match prefix {
@@ -50,33 +50,33 @@ pub(crate) fn reads_of(server: &Server, prefix: Option<&str>) -> Arc<[Box<str>]>
     }
 }
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// To this server, in words that it knows.
+    /// One server, with the request as that server knows it.
     To(usize, Message),
-    /// To all of them, whose answers become one.
+    /// All servers, whose answers are merged.
     All(Joining),
-    /// To one after the other, until one does not say that it does not know what is meant.
+    /// One server after the other, until one knows the subject of the request.
     Whoever,
-    /// To nobody: none of them has that.
+    /// No server has it.
     Nobody(String),
 }
 
-/// How answers become one.
+/// The way in which answers are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joining {
-    /// They are handshakes.
+    /// Handshakes are merged.
     Handshake,
-    /// They are lists.
+    /// Lists are merged.
     List(List),
-    /// Any of them will do that is not an error.
+    /// Any successful answer is used.
     Any,
-    /// There is none as long as the client listens.
+    /// There is no answer while the subscription lasts.
     Listening,
 }
 
-/// The most names that are remembered; whose others are is found by asking.
+/// The maximum number of names that are stored. For others the servers are asked.
 const MOST_KNOWN: usize = 10_000;
 
 impl Behind {
@@ -85,12 +85,12 @@ impl Behind {
         Self { server, prefix, shared, outbox, missed, late }
     }
 
-    /// Tools of it that only read, by the names that clients know.
+    /// Returns its read-only tools, by the names that clients use.
     pub(crate) fn reads(&self) -> Arc<[Box<str>]> {
         reads_of(&self.server, self.prefix.as_deref())
     }
 
-    /// A list came too late to be given. Says whether it is another one than the last that did.
+    /// Stores a list that arrived too late. Returns true if it differs from the last one.
     pub(crate) fn came_late(&self, list: List, answer: Message) -> bool {
         let mut late = self.late.lock();
         let is_new = late.get(list.member).is_none_or(|before| before.result() != answer.result());
@@ -98,22 +98,22 @@ impl Behind {
         is_new
     }
 
-    /// The list that came too late the last time.
+    /// Returns the last list that arrived too late.
     pub(crate) fn last_late(&self, list: List) -> Option<Message> {
         self.late.lock().get(list.member).cloned()
     }
 
-    /// A list came in time: none that came too late is of any use.
+    /// Discards a late list after one that arrived in time.
     pub(crate) fn came_in_time(&self, list: List) {
         self.late.lock().remove(list.member);
     }
 
-    /// A list is given without what it has.
+    /// Records that a list was returned without its items.
     pub(crate) fn is_missed(&self) {
         self.missed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a list was given without it; it is not any more.
+    /// Returns true if a list was returned without its items, and resets that.
     pub(crate) fn was_missed(&self) -> bool {
         self.missed.swap(false, Ordering::Relaxed)
     }
@@ -136,18 +136,18 @@ impl Servers {
         self.all.len()
     }
 
-    /// Whether there is but one, under its own names.
+    /// Returns true if there is a single server without prefix.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(&*self.all, [one] if one.prefix.is_none())
     }
 
-    /// Whose tool or prompt this is, and what it is called there.
+    /// Returns the server of a tool or prompt, and its name there.
     pub(crate) fn named<'n>(&self, name: &'n str) -> Option<(usize, &'n str)> {
         let prefixed = self.all.iter().enumerate().filter_map(|(at, one)| {
             let plain = merge::stripped(one.prefix.as_deref()?, name)?;
             Some((at, plain))
         });
-        // The name of a server can begin with that of another: the longer one is meant.
+        // The name of a server can begin with that of another: the longest prefix wins.
         prefixed.min_by_key(|(_, plain)| plain.len()).or_else(|| {
             let mut unprefixed = self.all.iter().enumerate().filter(|(_, one)| one.prefix.is_none());
             let first = unprefixed.clone().next();
@@ -156,7 +156,7 @@ impl Servers {
         })
     }
 
-    /// Where a request goes that is no call.
+    /// Returns the destination of a request that is not a call.
     pub(crate) fn route(&self, request: &Message) -> Route {
         if self.is_plain() {
             return Route::To(0, request.clone());
@@ -187,7 +187,7 @@ impl Servers {
         }
     }
 
-    /// A server listed these, which are its own.
+    /// Stores the names in a list of a server.
     pub(crate) fn learn_list(&self, at: usize, list: List, result: &str) {
         let member = match list.member {
             "resources" => "uri",
@@ -201,7 +201,7 @@ impl Servers {
         }
     }
 
-    /// A server answered a call; with a task of its own, perhaps.
+    /// Stores the task id in the result of a call, if there is one.
     pub(crate) fn learn_task(&self, at: usize, result: &str) {
         if self.is_plain() {
             return;
@@ -212,7 +212,7 @@ impl Servers {
         }
     }
 
-    /// What this one has, and nobody else.
+    /// Stores the server of a name.
     pub(crate) fn learn(&self, at: usize, name: Cow<'_, str>) {
         let mut known = self.known.lock();
         if known.len() < MOST_KNOWN || known.contains_key(&*name) {

@@ -1,8 +1,8 @@
-//! One client and the servers behind it: which message goes where.
+//! The session of one client and its servers: routing of all messages between them.
 //!
-//! `tools/call` goes down the path of the engine. Every other request is passed on with a time-out, and once more where
-//! asking twice does no harm. What a server asks its client is numbered anew, so that the questions of several servers, or
-//! of one that was started again, are not taken for each other's.
+//! `tools/call` goes through the engine. Every other request is passed on with a timeout, and is retried if it is safe
+//! to repeat. Requests of servers to the client get new ids, so that requests of several servers, or of a restarted
+//! one, are not mixed up.
 
 mod asking;
 mod large;
@@ -57,38 +57,38 @@ pub(crate) struct Session {
     servers: Servers,
     client: Client,
     connection: Connection,
-    /// The tools of our own that the client sees.
+    /// The built-in tools that the client sees.
     own_tools: OwnTools,
-    /// Texts of results that are longer than the client is to be given.
+    /// Stores result texts that exceed the limit of their tool.
     large: Arc<LargeResults>,
-    /// True once the client was told that there are resources.
+    /// True once the client knows that there are resources.
     has_resources: AtomicBool,
-    /// Where it is kept what the client agreed on with the server, if it is to outlive us.
+    /// Stores the handshakes of the client, if the session can survive a restart.
     memory: Option<Memory>,
-    /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
+    /// The requests that the client waits for, by our own numbers: clients that share a session may use equal ids.
     running: Mutex<BTreeMap<u64, Running>>,
-    /// What was answered, until it is known whether the answer has arrived.
+    /// The answered calls, until the delivery of the answer is known.
     answered: Mutex<BTreeMap<u64, Answered>>,
-    /// What servers asked, by the numbers that we gave it.
+    /// The requests of servers to the client, by our own numbers.
     asked: Mutex<HashMap<u64, Question>>,
-    /// What we asked the client ourselves.
+    /// The gateway's own requests to the client.
     questions: Arc<Questions>,
-    /// Whether the client has said that it is ready.
+    /// True once the client has sent `initialized`.
     is_ready: AtomicBool,
-    /// How much the client wants to hear of what is logged.
+    /// The log level of the client.
     logging: Mutex<Option<Logging>>,
-    /// What the client wants of servers that others use too.
+    /// The client's settings at shared servers.
     wishes: Wishes,
     next: AtomicU64,
-    /// What was begun for the client.
+    /// The tasks that were started for the client.
     tasks: TaskTracker,
-    /// Room for lists that are late.
+    /// Limits the lists that are still awaited after their client was answered.
     late: Arc<Semaphore>,
-    /// The client is gone, and what it began comes to its end.
+    /// Cancelled when the client is gone. Its calls run to their end.
     left: CancellationToken,
-    /// How much of that only waits to hear whether an answer has arrived.
+    /// The number of tasks that only wait for the delivery of an answer.
     unheard: AtomicUsize,
-    /// Answers that never arrived and are on their way again.
+    /// Undelivered answers that are being sent again.
     missed: Missed,
 }
 
@@ -96,11 +96,11 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) message: Message,
-    /// The way to answer it, if it is a request.
+    /// The channel for the response, if it is a request.
     pub(crate) reply: Option<Reply>,
-    /// The headers that it came with, over HTTP.
+    /// The HTTP headers of the message.
     pub(crate) headers: HeaderMap,
-    /// Who sent it, where several share the session.
+    /// The sender, if several principals share the session.
     pub(crate) from: Option<Connection>,
 }
 
@@ -108,23 +108,23 @@ pub(crate) struct Incoming {
 struct Running {
     id: Id,
     voice: Voice,
-    /// Which server it is for, if it is for one.
+    /// The server of the request, if it is for a single one.
     at: Option<usize>,
     what: What,
 }
 
-/// A call whose answer may still be on its way.
+/// A call whose answer may not be delivered yet.
 struct Answered {
     id: Id,
-    /// The client has cancelled the call meanwhile: it does not look at the answer.
+    /// True if the client has cancelled the call in the meantime. It then ignores the answer.
     is_cancelled: Arc<AtomicBool>,
 }
 
-/// What a server wants of the client.
+/// A request of a server to the client.
 struct Question {
     at: usize,
     by: Life,
-    /// The server's own name for it.
+    /// The server's own id.
     id: Id,
 }
 
@@ -133,24 +133,24 @@ enum What {
     Other(Arc<Notify>),
 }
 
-/// The most requests of a client that wait for their answers.
+/// The maximum number of pending requests of a client.
 const MOST_RUNNING: usize = 1024;
-/// How long a client that has left is still answered.
+/// The time for which a client that has left still gets answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// The most requests for lists that are still waited for after their client was answered.
+/// The maximum number of list requests that are still awaited after their client was answered.
 const MOST_LATE: usize = 16;
-/// The most questions of a server that wait for their client.
+/// The maximum number of pending requests of servers to the client.
 const MOST_ASKED: usize = 1024;
 
-/// Codes of errors that we answer ourselves, outside the range that JSON-RPC and MCP keep for themselves.
+/// Codes of the gateway's own errors, outside the ranges that JSON-RPC and MCP reserve.
 mod own {
     /// The server did not answer in time.
     pub(super) const TIMED_OUT: i64 = -31_001;
-    /// The client wants too much at once.
+    /// The client has too many pending requests.
     pub(super) const OVERLOADED: i64 = -31_003;
-    /// The server is not there, or would not have it: it did nothing.
+    /// The server is unavailable or refused the request: it did nothing.
     pub(super) const UNAVAILABLE: i64 = -31_002;
-    /// The server was lost before it answered: it may have done it.
+    /// The connection was lost before the answer: the outcome is unknown.
     pub(super) const LOST: i64 = -31_004;
 }
 
@@ -195,7 +195,7 @@ impl Session {
         session
     }
 
-    /// Keeps the servers that are this client's alone, each in a task.
+    /// Runs the servers that only this client uses, each in a task.
     pub(crate) fn keep_servers(self: &Arc<Self>, keeping: Vec<Option<Keeping>>) -> Vec<JoinHandle<()>> {
         let alone = self.servers.iter().zip(keeping).enumerate();
         let kept = alone.filter_map(|(at, (behind, keeping))| {
@@ -205,8 +205,8 @@ impl Session {
         kept.collect()
     }
 
-    /// The client is gone. Waits until the calls that it began are over, whose results are kept, or until `stop`. Of all else
-    /// nobody wants to hear any more.
+    /// Ends the session after the client has left. Waits until its calls have ended, because their results are stored,
+    /// or until `stop`. Everything else is cancelled.
     pub(crate) async fn finish(&self, stop: &CancellationToken) {
         self.left.cancel();
         self.tasks.close();
@@ -216,8 +216,8 @@ impl Session {
         }
     }
 
-    /// Comes back when nobody hears an answer any more: a while after the client has left, because there are some that
-    /// write what they have to say, close their line, and read on.
+    /// Completes when the client no longer reads answers. That is some time after it has left, because some clients
+    /// write their requests, close the line, and read on.
     async fn is_left(&self) {
         self.left.cancelled().await;
         tokio::time::sleep(LAST_ANSWERS).await;
@@ -227,46 +227,46 @@ impl Session {
         &self.connection
     }
 
-    /// How many requests its client waits for.
+    /// Returns the number of requests that the client waits for.
     pub(crate) fn waiting(&self) -> usize {
         self.running.lock().len()
     }
 
-    /// Whether the client waits for anything. An answer that got lost is nothing that it waits for: it may never come back
-    /// for it.
+    /// Returns true if the client waits for anything. An undelivered answer does not count, since the client may never
+    /// return for it.
     pub(crate) fn is_busy(&self) -> bool {
         self.tasks.len() > self.unheard.load(Ordering::Relaxed)
     }
 
-    /// Keeps it busy, as somebody would who waits for something.
+    /// Keeps the session busy, like a pending request.
     #[cfg(test)]
     pub(crate) fn busy(&self) -> tokio_util::task::task_tracker::TaskTrackerToken {
         self.tasks.token()
     }
 
-    /// Whether a server ever answered this client.
+    /// Returns true if a server ever answered this client.
     pub(crate) fn has_begun(&self) -> bool {
         self.servers.iter().any(|behind| behind.server.handshake.has_begun())
     }
 
-    /// How many calls of this client the server at this place has.
+    /// Returns the number of this client's calls at a server.
     pub(crate) fn calls_at(&self, at: usize) -> usize {
         let running = self.running.lock();
         running.values().filter(|one| one.at == Some(at) && matches!(one.what, What::Call(_))).count()
     }
 
-    /// The client has said that it will not come back, or did not for long.
+    /// Deletes the stored session after the client ended it or was idle for long.
     pub(crate) async fn forget(&self) {
         if let Some(memory) = &self.memory {
             memory.forget().await;
         }
         if let Some(session) = &self.connection.session {
-            // It holds for a day at the longest, where it cannot be ended now.
+            // If this fails, the approvals of the session expire within a day.
             let _ = self.engine.end_session(self.connection.tenant.as_ref(), session).await;
         }
     }
 
-    /// Ends the servers behind this client, but for those that others use too.
+    /// Ends the servers of this client, except for shared ones.
     pub(crate) async fn stop(&self) {
         let ending = self.servers.iter().enumerate().map(|(at, behind)| async move {
             match &behind.shared {
@@ -280,12 +280,13 @@ impl Session {
         join_all(ending).await;
     }
 
-    /// A message of the client. Comes back before it is answered, and in the order in which messages came.
+    /// Takes a message of the client. Returns before the message is answered. Must be called in the order of the
+    /// messages.
     pub(crate) async fn take(self: &Arc<Self>, incoming: Incoming) {
         let Incoming { message, reply, headers, from } = incoming;
         let reply = match reply {
             Some(reply) if self.running.lock().len() >= MOST_RUNNING => {
-                let why = "too many requests of this client are waiting; let some be answered first";
+                let why = "this client has too many pending requests; wait for some responses first";
                 let refusal = Message::error_response(message.id().as_ref(), own::OVERLOADED, why, None);
                 reply.answer(&refusal).await;
                 return;
@@ -293,7 +294,7 @@ impl Session {
             reply => reply,
         };
         match (message.kind(), reply) {
-            // The newer era has none; there the server says what it says to any method that it does not know.
+            // Legacy only. In the modern era the server answers as for any unknown method.
             (Kind::Request { id, method: "ping" }, Some(reply))
                 if Era::of_request(&message) == Era::Legacy =>
             {
@@ -311,7 +312,7 @@ impl Session {
                 let route = self.servers.route(&message);
                 self.pass_on(id, message, route, reply);
             }
-            // Nobody could hear the answer.
+            // Without a channel the response could not be sent.
             (Kind::Request { .. }, None) => {}
             (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
             (Kind::Notification { .. }, _) => self.told(&message),
@@ -328,7 +329,7 @@ impl Session {
         }
     }
 
-    /// The client tells its servers something.
+    /// Sends a notification of the client to all servers.
     fn told(self: &Arc<Self>, notification: &Message) {
         if notification.method() == Some("notifications/initialized") {
             self.is_ready.store(true, Ordering::Relaxed);
@@ -338,7 +339,7 @@ impl Session {
         }
     }
 
-    /// Says something to a server, behind what was said to it before. Nothing waits for that but what is asked of it.
+    /// Queues a message for a server, after earlier ones. Only requests to the same server wait for it.
     fn put(self: &Arc<Self>, at: usize, word: Word) {
         let Some(behind) = self.servers.get(at) else { return };
         match behind.outbox.put(word) {
@@ -350,7 +351,7 @@ impl Session {
             }),
             Put::Waits => {}
             Put::Full => {
-                let why = "it does not take what its client says, some of which is lost";
+                let why = "it does not read the messages of its client; some are lost";
                 tracing::warn!(event = "server.deaf", server = %behind.server.name, why);
             }
         }
@@ -373,7 +374,7 @@ impl Session {
         }
     }
 
-    /// A server wants something of its client.
+    /// Forwards a request of a server to the client.
     async fn asked(&self, at: usize, by: Life, request: &Message) {
         let Some(id) = request.id() else { return };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -396,8 +397,8 @@ impl Session {
         self.say(at, &request.rewrite().id(&Id::number(number)).finish()).await;
     }
 
-    /// Says what a server said by itself. Where exactly one request is under way it belongs to that, most likely, and a
-    /// client that does not listen otherwise hears it there.
+    /// Sends a message of a server to the client. With exactly one request in flight it most likely belongs to that,
+    /// and a client without an open stream receives it there.
     async fn say(&self, at: usize, message: &Message) {
         let voice = match &self.client {
             Client::Line(_) => None,
@@ -414,8 +415,8 @@ impl Session {
         }
     }
 
-    /// A server does not want an answer any more: the same under the number by which its client knows the question. Of a
-    /// question that was answered there is nothing to tell.
+    /// Translates the cancellation of a server request into the client's id. Returns `None` if the request was already
+    /// answered.
     fn withdrawn(&self, at: usize, notification: &Message) -> Option<Message> {
         let text = notification.param("requestId")?;
         let mut asked = self.asked.lock();
@@ -425,7 +426,7 @@ impl Session {
         Some(notification.rewrite().param("requestId", Id::number(number).to_json()).finish())
     }
 
-    /// The client does not want an answer any more.
+    /// Cancels a request of the client.
     fn cancelled(&self, notification: &Message) {
         let Some(text) = notification.param("requestId") else { return };
         let mut running = self.running.lock();
@@ -441,14 +442,14 @@ impl Session {
         }
     }
 
-    /// Notes that the client waits for this; gives the number that it is noted under.
+    /// Registers a request that the client waits for. Returns its number.
     fn begin(&self, id: &Id, at: Option<usize>, voice: Voice, what: What) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.running.lock().insert(number, Running { id: id.clone(), voice, at, what });
         number
     }
 
-    /// Whether the client still waits for this; it does not after this.
+    /// Removes a request. Returns true if the client still waited for it.
     fn end(&self, number: u64) -> bool {
         self.running.lock().remove(&number).is_some()
     }
@@ -467,7 +468,7 @@ impl Session {
         let said = match Said::by(&request, from, headers) {
             Ok(said) => said,
             Err(why) => {
-                let why = format!("the idempotency key cannot be used: {why}");
+                let why = format!("the idempotency key is not valid: {why}");
                 return self.refuse(&id, code::INVALID_PARAMS, &why, reply);
             }
         };
@@ -486,7 +487,7 @@ impl Session {
         let name = ToolName::new(plain).ok();
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (Some(name), true) = (name, arguments.starts_with('{')) else {
-            // No tool has such a name, and none takes such arguments: the server says so in its own words.
+            // No tool has such a name or takes such arguments: the server reports the error in its own words.
             let route = match at {
                 Some(at) => Route::To(at, request.clone()),
                 None => Route::Nobody(unknown_tool(&called)),
@@ -497,7 +498,7 @@ impl Session {
         let server = behind.map(|behind| behind.server.clone());
         let tool = server.as_ref().and_then(|server| server.catalog.tool(name.as_str()));
         let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
-        // A server that is not reached over HTTP never sees the headers, so this is for us to see.
+        // Only HTTP servers see the headers, so the gateway has to compare them.
         if let (Reply::Http(_, Era::Modern), Some(schema)) = (&reply, schema)
             && let Err(why) = param::agree(schema.as_str(), &arguments, headers)
         {
@@ -516,7 +517,7 @@ impl Session {
             equal_calls: said.equal_calls(),
             call_id: said.call_id.clone(),
             keys_of: KeysOf::Actor,
-            // Whoever hears of progress does not give up.
+            // A client that gets progress does not give up.
             waits: match &news {
                 Some(news) if news.tells_progress() => Waits::AsLongAsItTakes,
                 Some(_) | None => Waits::NotForLong,
@@ -528,12 +529,12 @@ impl Session {
             ..CallOptions::default()
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
-        // Only a client with streams can come back for an answer that it did not get.
+        // Only a client with streams can return for an undelivered answer.
         let own_id = matches!(self.client, Client::Streams(_)).then_some(&id);
         let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
         let of_call = if era == Era::Modern { OfCall::of(self, &request) } else { None };
         let request_id = envelope.request_id.clone();
-        // A tool that nobody has is called all the same: a model that insists on it is told to stop.
+        // A call of an unknown tool goes through the engine too, so that the loop guard can stop repeated ones.
         let upstream = match behind {
             Some(behind) => Upstream::at(behind, request, news.clone()),
             None => Upstream::nowhere(unknown_tool(&called)),
@@ -550,7 +551,7 @@ impl Session {
                 }
             };
             let mut called = tokio::select! {
-                // The call itself first: it has begun when the others are asked.
+                // The call first: it must begin before the others are polled.
                 biased;
                 called = &mut calling => called,
                 never = keeping => match never {},
@@ -559,7 +560,7 @@ impl Session {
                     calling.await
                 }
                 () = session.is_left() => {
-                    // Of a call that we leave alone nothing is kept, and nothing of ours ends it while somebody waits for it.
+                    // With all mechanisms off nothing is stored, and the call would never end while it is awaited.
                     if calling.is_left_alone() {
                         session.end(number);
                         return;
@@ -571,11 +572,11 @@ impl Session {
                 Some(of_call) => of_call.tell(&request_id, &voice),
                 None => session.notify_all().await,
             }
-            // Noted first: a cancel finds it here when it does not find it there.
+            // Registered first: a cancellation finds the call either here or there.
             let is_cancelled = Arc::new(AtomicBool::new(false));
             let answered = Answered { id: id.clone(), is_cancelled: is_cancelled.clone() };
             session.answered.lock().insert(number, answered);
-            // Who withdrew a call does not want to hear of it again.
+            // A client that cancelled the call gets no answer.
             if session.end(number) {
                 if let (Some(at), Some(output)) = (at, &called.result.output) {
                     session.servers.learn_task(at, output.content.as_str());
@@ -587,7 +588,7 @@ impl Session {
         });
     }
 
-    /// A call of a tool of our own: how the others stand.
+    /// Runs a built-in tool for trust.
     fn call_own(
         self: &Arc<Self>,
         id: Id,
@@ -600,7 +601,7 @@ impl Session {
         let (name, era) = (name.to_owned(), Era::of_request(request));
         let voice = reply.voice();
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
-        // What is allowed is allowed once, whatever the conversation.
+        // An approval is valid for one call, in any session.
         let conversation = Conversation::Unknown;
         let asker = Elicitation::of(request, era, elicits, &self.questions, &voice, conversation, brought);
         let withdrawn = Arc::new(Notify::new());
@@ -633,7 +634,7 @@ impl Session {
         });
     }
 
-    /// A call of the tool of our own that makes several.
+    /// Runs the built-in tool that makes several calls.
     fn run_turn(self: &Arc<Self>, id: Id, request: &Message, reply: Reply, said: Said, from: &Connection) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let era = Era::of_request(request);
@@ -679,7 +680,7 @@ impl Session {
                     stop.cancel();
                     turning.await
                 }
-                // Nothing runs unattended: what runs comes to its end, nothing else begins.
+                // No call starts without a client: calls in flight run to their end.
                 () = session.is_left() => {
                     session.end(number);
                     return;
@@ -696,7 +697,7 @@ impl Session {
         });
     }
 
-    /// The servers behind it.
+    /// Returns the servers.
     pub(crate) fn servers(&self) -> &Servers {
         &self.servers
     }
@@ -706,8 +707,8 @@ impl Session {
         self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
     }
 
-    /// A client ignores the answer to a call that it has cancelled. Such an answer never counts as delivered, so that an equal
-    /// call gets it instead of running again.
+    /// Sends the answer to a call. A client ignores the answer to a call that it has cancelled. Such an answer never
+    /// counts as delivered, so that an equal call gets it instead of running again.
     async fn answer_call(
         &self,
         id: &Id,
@@ -722,7 +723,7 @@ impl Session {
             return;
         };
         let engine = self.engine.clone();
-        // Known before the message is acted on that shows it: an equal call after the answer is a new one.
+        // Recorded before the message that confirms it is processed: an equal call after the answer is a new one.
         let arrived: Arrived = Box::new(move || {
             if !is_cancelled.load(Ordering::Relaxed) {
                 engine.delivered(arrival);
@@ -733,7 +734,7 @@ impl Session {
         }
     }
 
-    /// Work that ends when the client leaves.
+    /// Spawns work that ends when the client leaves.
     fn spawn_while_there<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(Arc<Self>) -> F,
@@ -742,20 +743,20 @@ impl Session {
         self.tasks.spawn(self.left.clone().run_until_cancelled_owned(working));
     }
 
-    /// Waits until it is known whether an answer has arrived, or that it never will.
+    /// Waits until the delivery of an answer is confirmed or has failed.
     async fn hear_of(&self, delivery: Delivery) {
         self.unheard.fetch_add(1, Ordering::Relaxed);
         delivery.settled_telling(GRACE).await;
         self.unheard.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Work on behalf of the client, which does not end with its line.
+    /// Spawns work for the client that does not end with its connection.
     fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) {
         self.tasks.spawn(work(self.clone()));
     }
 }
 
-/// Hears one of the servers of a session, without keeping either.
+/// Handles events of one server of a session, without keeping either alive.
 struct Hearing {
     session: Weak<Session>,
     at: usize,
@@ -773,7 +774,7 @@ impl Owner for Hearing {
 }
 
 impl Session {
-    /// The server at this place did something by itself.
+    /// Handles an event of a server.
     pub(crate) async fn take_from_server(&self, at: usize, event: FromServer) {
         match event {
             FromServer::Told(message) if message.method() == Some("notifications/cancelled") => {
@@ -801,10 +802,10 @@ impl Session {
                 tracing::warn!(
                     event = "server.recovered",
                     server = %behind.server.name,
-                    "the server was started again; what it kept in memory may be gone"
+                    "the server was restarted; its state in memory may be lost"
                 );
                 if behind.was_missed() {
-                    // Its client lists again what it has, which was refused as long as it was not there.
+                    // The client lists the tools again, which failed while the server was down.
                     behind.server.breaker.with(|breaker| breaker.reset(self.engine.now()));
                     self.lists_changed(at).await;
                 } else if recovery.tools_changed {
@@ -815,7 +816,7 @@ impl Session {
     }
 }
 
-/// As the SDKs say it.
+/// The error message that the MCP SDKs use.
 fn unknown_tool(name: &str) -> String {
     format!("Unknown tool: {name}")
 }

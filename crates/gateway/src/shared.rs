@@ -1,7 +1,8 @@
-//! One server for several sessions.
+//! A server that several sessions share.
 //!
-//! It is introduced once, to whoever comes first, and what it tells by itself everybody hears. What it asks, it asks on
-//! behalf of some call; where that is not plain, nobody is bothered with a question that may be another's.
+//! It gets one handshake, from the first session, and all sessions receive its notifications. A request of the server
+//! belongs to some call. If that call is not certain, the request is refused, so that no client gets a request that is
+//! meant for another.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,23 +21,23 @@ use tokio::time::{Instant, timeout};
 use crate::server::{FromServer, HANDSHAKE, Keeping, Life, Owner, Server, gone};
 use crate::session::Session;
 
-/// A server that several sessions use.
+/// A server that several sessions share.
 pub(crate) struct Shared {
     pub(crate) server: Arc<Server>,
-    /// Who uses it, and which of the servers of each it is.
+    /// The sessions that use it, with its index among the servers of each.
     users: Mutex<Vec<(Weak<Session>, usize)>>,
-    /// What it answered to the first `initialize`.
+    /// The result of the first `initialize`.
     introduced: OnceCell<RawJson>,
-    /// Whether it has heard that its client is ready.
+    /// True after it got `initialized`.
     is_told: AtomicBool,
-    /// How many sessions watch a resource.
+    /// The number of sessions that watch each resource.
     watched: Mutex<BTreeMap<String, usize>>,
-    /// When the last one left.
+    /// Time at which the last session left.
     left: Mutex<Instant>,
     kept: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The most resources that sessions watch together.
+/// The maximum number of resources that the sessions watch together.
 const MOST_WATCHED: usize = 4096;
 
 impl Shared {
@@ -55,26 +56,27 @@ impl Shared {
         shared
     }
 
-    /// This session uses it, as the server at this place.
+    /// Adds a session that uses it, as the server at this index.
     pub(crate) fn join(&self, session: &Arc<Session>, at: usize) {
         let mut users = self.users.lock();
         users.retain(|(user, _)| user.strong_count() > 0);
         users.push((Arc::downgrade(session), at));
     }
 
-    /// Somebody is about to use it.
+    /// Marks the server as used before a session joins.
     pub(crate) fn is_wanted(&self) {
         *self.left.lock() = Instant::now();
     }
 
-    /// This session does not use it any more.
+    /// Removes a session.
     pub(crate) fn leave(&self, session: &Session) {
         let is_other = |(user, _): &(Weak<Session>, usize)| !std::ptr::eq(user.as_ptr(), session);
         self.users.lock().retain(is_other);
         *self.left.lock() = Instant::now();
     }
 
-    /// What it answered to the first who introduced itself, which is the answer to all: those who share it say the same.
+    /// Returns the result of the handshake. The first session runs it; the others share the result, because their
+    /// introductions are equal.
     pub(crate) async fn introduce(&self, initialize: &Message) -> Result<&RawJson, Fault> {
         self.introduced.get_or_try_init(|| self.ask_first(initialize)).await
     }
@@ -93,13 +95,13 @@ impl Shared {
         Ok(result)
     }
 
-    /// Whether nobody uses it any more, and since when.
+    /// Returns the time since which no session uses it, or `None` if it is used.
     pub(crate) fn is_idle_since(&self) -> Option<Instant> {
         let is_used = self.users.lock().iter().any(|(user, _)| user.strong_count() > 0);
         (!is_used).then(|| *self.left.lock())
     }
 
-    /// Whether the server has to hear this notification of a session.
+    /// Returns true if the server needs this notification.
     pub(crate) fn is_news(&self, notification: &Message) -> bool {
         match notification.method() {
             Some("notifications/initialized") => !self.is_told.swap(true, Ordering::Relaxed),
@@ -107,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// One more session watches this resource, unless as much is watched as may be. Says whether it does.
+    /// Adds a session that watches this resource. Returns false if the limit is reached.
     pub(crate) fn watch(&self, uri: &str) -> bool {
         let mut watched = self.watched.lock();
         if watched.len() >= MOST_WATCHED && !watched.contains_key(uri) {
@@ -117,12 +119,12 @@ impl Shared {
         true
     }
 
-    /// Whether a session watches this resource.
+    /// Returns true if a session watches this resource.
     pub(crate) fn is_watched(&self, uri: &str) -> bool {
         self.watched.lock().contains_key(uri)
     }
 
-    /// A session does not watch this any more. Says whether no other does.
+    /// Removes a session that watches this resource. Returns true if no other session does.
     pub(crate) fn unwatch(&self, uri: &str) -> bool {
         let mut watched = self.watched.lock();
         match watched.get_mut(uri) {
@@ -137,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// Ends the server.
+    /// Stops the server.
     pub(crate) async fn stop(&self) {
         self.server.stop().await;
         let kept = self.kept.lock().take();
@@ -167,14 +169,14 @@ impl Shared {
     }
 
     async fn refuse(&self, life: Life, question: Option<Id>) {
-        let why =
-            "several clients share this server, and it is not plain whose call this question belongs to";
+        let why = "several clients share this server, and the call of this request cannot be determined";
         let refusal = Message::error_response(question.as_ref(), code::INVALID_REQUEST, why, None);
         self.server.answer(life, &refusal).await;
     }
 }
 
-/// Whose question it is: of the one who uses the server, or of the one for whom it runs its only call.
+/// Returns the session that a server request belongs to: the only one, or the only one with a call in flight, if it has
+/// exactly one.
 fn whose(users: &[(Arc<Session>, usize)]) -> Option<&(Arc<Session>, usize)> {
     if let [one] = users {
         return Some(one);
@@ -184,7 +186,7 @@ fn whose(users: &[(Arc<Session>, usize)]) -> Option<&(Arc<Session>, usize)> {
     busy.next().is_none().then_some(one)
 }
 
-/// What hears the server, without keeping it.
+/// Handles events of the server, without keeping it alive.
 struct Users(Weak<Shared>);
 
 impl Owner for Users {

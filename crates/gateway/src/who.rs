@@ -1,7 +1,7 @@
-//! Who is calling, in which conversation, and by what the client would know its own call again.
+//! The identity of a caller, its session, and the idempotency key of its call.
 //!
-//! Clients say these things in places of their own. Where one says nothing, what the connection knows counts; where
-//! that knows nothing either, there is no conversation, and equal calls may be those of strangers.
+//! Each client sends this data in its own fields. Missing data is taken from the connection. Without a session key,
+//! equal calls may come from different clients.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,52 +18,51 @@ use steadfast_core::key::continuation_digest;
 use steadfast_mcp::message::Message;
 use steadfast_mcp::raw;
 
-/// What a connection knows about its client before it says anything.
+/// The identity of a client, known from its connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Who is at the other end.
+    /// The actor.
     pub actor: ActorId,
-    /// On whose behalf, where its token says so.
+    /// The tenant of the client's token, if it has one.
     pub tenant: Option<TenantId>,
-    /// The conversation, where the connection itself is one or the environment names it.
+    /// The session, if the connection is one or the environment names it.
     pub session: Option<SessionKey>,
 }
 
-/// What one request says about itself.
+/// The context that one request states about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// The conversation.
+    /// The session key.
     pub session: Option<SessionKey>,
-    /// The key that means intent.
+    /// The idempotency key.
     pub key: Option<IdempotencyKey>,
-    /// The client's own id of this dispatch.
+    /// The client's own id of this call.
     pub call_id: Option<CallId>,
     /// The turn of the assistant.
     pub turn: Option<TurnId>,
-    /// The id of its trace, which may be that of a turn.
+    /// The trace id, which may identify a turn.
     pub trace: Option<TurnId>,
     /// The model.
     pub model: Option<ModelId>,
     /// The agent.
     pub agent: Option<AgentId>,
-    /// What ties it to other records of the host: as the client says, else the id of its trace.
+    /// The correlation id for other records of the host: the one in the request, or else the trace id.
     pub correlation: Option<CorrelationId>,
-    /// What the client brings back to a call that asked for input.
+    /// The digest of the input that the client sends to a call that asked for it.
     pub continuation: Option<Digest>,
-    /// The trace that it belongs to, as it is passed on.
+    /// W3C trace context, as forwarded.
     pub traceparent: Option<String>,
-    /// W3C baggage, as it is passed on.
+    /// W3C baggage, as forwarded.
     pub baggage: BTreeMap<String, String>,
-    /// Tags, for logs.
+    /// Tags for logs.
     pub tags: Vec<String>,
     /// The hook that made the call.
     pub hook: Option<String>,
 }
 
 impl Said {
-    /// What this request says, over this connection. A key that cannot be one is refused rather than passed over: its
-    /// caller relies on it. The headers are those of the HTTP request, where there is one; what the request itself says
-    /// goes before them.
+    /// Reads the context of a request. An invalid idempotency key is an error, because the caller relies on it.
+    /// `headers` are those of the HTTP request, if there is one; fields of the request take precedence over them.
     pub fn by(request: &Message, connection: &Connection, headers: &HeaderMap) -> Result<Self, UnusableKey> {
         let text = |names: &[&str]| names.iter().find_map(|name| request.meta_text(name));
         let session = text(&["dev.steadfast/session"]).or_else(|| text(CONVERSATIONS));
@@ -90,7 +89,7 @@ impl Said {
         })
     }
 
-    /// What equal calls of this conversation are to each other where nobody gave a key.
+    /// Returns the rule for equal calls without an idempotency key.
     pub fn equal_calls(&self) -> EqualCalls {
         match self.session {
             Some(_) => EqualCalls::Joined,
@@ -99,19 +98,19 @@ impl Said {
     }
 }
 
-/// Why what stands in the place of a key cannot be one.
+/// The reason for which an idempotency key is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnusableKey {
-    /// It is no text, or none that a header can carry.
+    /// It is not a string, or not one that a header can carry.
     NotText,
-    /// No key can be this text.
+    /// It is not a valid key.
     Invalid(InvalidId),
 }
 
 impl fmt::Display for UnusableKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotText => write!(f, "must be a text, in a header one of ASCII letters and signs"),
+            Self::NotText => write!(f, "must be a string, and in a header only printable ASCII characters"),
             Self::Invalid(why) => why.fmt(f),
         }
     }
@@ -119,8 +118,8 @@ impl fmt::Display for UnusableKey {
 
 impl std::error::Error for UnusableKey {}
 
-/// The key that means intent: the first of the places that have one. All of them are looked at, so that none is passed over
-/// which its caller relies on.
+/// Returns the idempotency key: the first one in order of precedence. All places are checked, so that no invalid key is
+/// ignored.
 fn key(request: &Message, headers: &HeaderMap) -> Result<Option<IdempotencyKey>, UnusableKey> {
     let header = headers.get("idempotency-key").map(|value| value.to_str().map(Cow::Borrowed)).transpose();
     let places = [
@@ -133,23 +132,23 @@ fn key(request: &Message, headers: &HeaderMap) -> Result<Option<IdempotencyKey>,
     given.map(IdempotencyKey::new).transpose().map_err(UnusableKey::Invalid)
 }
 
-/// What stands in one of the places.
+/// Parses the value of a field.
 fn text(value: Option<&str>) -> Result<Option<Cow<'_, str>>, UnusableKey> {
     match value {
-        // As good as not there: so it is written where an optional field is always written.
+        // Counts as absent: some clients always write optional fields.
         None | Some("null") => Ok(None),
         Some(value) => raw::string(value).map(Some).ok_or(UnusableKey::NotText),
     }
 }
 
-/// A header as text. One that is there more than once is a list.
+/// Returns a header as text. Repeated headers are joined to a list.
 fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
     let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let first = values.next()?;
     Some(values.fold(Cow::Borrowed(first), |list, value| Cow::Owned(format!("{list},{value}"))))
 }
 
-/// The tags of a request, as far as they are texts.
+/// Returns the string tags of a request.
 fn tags(request: &Message) -> Vec<String> {
     let given = request.meta_member("dev.steadfast/tags");
     let read = given.and_then(|text| Document::parse(text.as_bytes(), Limits::ENVELOPE).ok());
@@ -157,7 +156,7 @@ fn tags(request: &Message) -> Vec<String> {
     items.filter_map(|tag| Some(tag.as_str()?.into_owned())).take(MAX_TAGS).collect()
 }
 
-/// Where clients name the conversation.
+/// The fields in which clients name the session.
 const CONVERSATIONS: &[&str] = &[
     "threadId",
     "vscode.conversationId",
@@ -167,7 +166,8 @@ const CONVERSATIONS: &[&str] = &[
     "antigravity.google/conversation_id",
 ];
 
-/// The client's own id of the dispatch. Claude Code's is unique; that of Codex is so within its thread.
+/// Returns the client's own id of the call. The id of Claude Code is unique; the id of Codex is unique within its
+/// thread.
 fn call_id(request: &Message) -> Option<CallId> {
     let id = |name| request.meta_text(name).and_then(|text| ToolCallId::new(text).ok());
     if let Some(id) = id("claudecode/toolUseId") {
@@ -177,7 +177,7 @@ fn call_id(request: &Message) -> Option<CallId> {
     id("callId").map(CallId::InSession)
 }
 
-/// The turn, as the client names it: outright, or as the request of its user.
+/// Returns the turn, from its own field or from the request id of the user's message.
 fn turn(request: &Message) -> Option<Cow<'_, str>> {
     request
         .meta_text("dev.steadfast/turn")
@@ -185,12 +185,12 @@ fn turn(request: &Message) -> Option<Cow<'_, str>> {
         .or_else(|| codex_turn(request))
 }
 
-/// The id of the trace, in the text that W3C has for it.
+/// Returns the trace id of a W3C `traceparent`.
 fn trace_id(traceparent: &str) -> Option<TurnId> {
     TurnId::new(traceparent.split('-').nth(1)?).ok()
 }
 
-/// Codex sends what it knows of the turn as JSON, as a string or as it is.
+/// Returns the turn from the metadata of Codex, which is JSON, sometimes in a string.
 fn codex_turn(request: &Message) -> Option<Cow<'_, str>> {
     let told = request.meta_member("x-codex-turn-metadata")?;
     match raw::string(told) {
@@ -202,7 +202,7 @@ fn codex_turn(request: &Message) -> Option<Cow<'_, str>> {
     }
 }
 
-/// What the client brings back to a call that asked for input.
+/// Returns the digest of the input that the client sends to a call that asked for it.
 fn continuation(request: &Message) -> Option<Digest> {
     let read = |name| {
         let text: Option<&str> = request.param(name);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_says_nothing_is_of_the_conversation_of_its_connection() {
+    fn a_request_without_a_session_has_that_of_its_connection() {
         let plain = said(r#"{"name":"pay"}"#);
         assert_eq!(session(&plain), "of the connection");
         assert_eq!(plain.equal_calls(), EqualCalls::Joined);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_is_understood_in_its_own_words() {
+    fn the_fields_of_each_client_are_recognised() {
         for (meta, conversation) in [
             (r#"{"threadId":"t"}"#, "t"),
             (r#"{"vscode.conversationId":"v"}"#, "v"),
@@ -280,7 +280,7 @@ mod tests {
             let said = said(&format!(r#"{{"_meta":{meta}}}"#));
             assert_eq!(said.turn.as_ref().map(TurnId::as_str), turn, "{meta}");
         }
-        // Not every trace is a turn, so it is told as what it is.
+        // Not every trace is a turn, so it is reported as a trace.
         let traced =
             said(r#"{"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}"#);
         assert_eq!(traced.trace.as_ref().map(TurnId::as_str), Some("0af7651916cd43dd8448eb211c80319c"));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ties_a_call_to_others_is_in_the_request_or_else_in_its_headers() {
+    fn correlation_data_comes_from_the_request_or_else_from_its_headers() {
         let by = |meta: &str, headers| {
             Said::by(&request(&format!(r#"{{"_meta":{meta}}}"#)), &connection(), &headers).unwrap()
         };
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_wherever_it_may_stand_and_one_that_cannot_be_one_is_refused() {
+    fn a_key_is_found_in_every_place_and_an_invalid_one_is_refused() {
         let key = |params: &str, header: Option<&'static str>| {
             Said::by(&request(params), &connection(), &headers("idempotency-key", header))
                 .map(|said| said.key.map(|key| key.as_str().to_owned()))
@@ -333,7 +333,7 @@ mod tests {
             r#"{"idempotencyKey":["a"]}"#,
             r#"{"_meta":{"dev.steadfast/idempotency-key":42}}"#,
             r#"{"_meta":{"io.mcp-gateway/idempotency-key":{}}}"#,
-            // Not hidden by another one either.
+            // A valid key elsewhere does not hide an invalid one.
             r#"{"idempotencyKey":42,"_meta":{"dev.steadfast/idempotency-key":"meta"}}"#,
         ] {
             assert_eq!(key(params, None), Err(UnusableKey::NotText), "{params}");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_round_of_a_call_that_asked_for_input_is_told_from_the_first() {
+    fn the_next_round_of_a_call_differs_from_the_first() {
         let first = said(r#"{"name":"pay"}"#).continuation;
         let next = |state: &str| {
             said(&format!(r#"{{"name":"pay","inputResponses":{{"a":1}},"requestState":{state}}}"#))

@@ -1,4 +1,4 @@
-//! A client on a line and the servers behind it: what `steadfast wrap -- COMMAND` and `steadfast serve --stdio` do.
+//! A client on standard streams and its servers, for `steadfast wrap -- COMMAND` and `steadfast serve --stdio`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,29 +20,29 @@ use crate::server::Handshake;
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
-/// A client's line and the servers that are wanted behind it.
+/// The streams of a client and its servers.
 pub struct Wrapped<R, W> {
-    /// What the client writes.
+    /// The stream that the client writes.
     pub input: R,
-    /// What the client reads.
+    /// The stream that the client reads.
     pub output: W,
-    /// Who the client is.
+    /// The identity of the client.
     pub connection: Connection,
     /// The servers.
     pub servers: Vec<Configured>,
-    /// As whom it may use the tools of our own, if they are offered.
+    /// The built-in tools that the client sees.
     pub own_tools: OwnTools,
-    /// Texts of results that are longer than the client is to be given.
+    /// Stores result texts that exceed the limit of their tool.
     pub large_results: Arc<LargeResults>,
 }
 
-/// How long calls that are under way may take when we are asked to end.
+/// The time limit for calls in flight at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How long what is left to say to a client that is gone may take.
+/// The time limit for writing remaining messages to a client that is gone.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Carries messages between client and servers until the client has gone and what it began is over, or until `stop`. The
-/// engine is shut down with it.
+/// Passes messages between client and servers until the client has left and its calls have ended, or until `stop`.
+/// Shuts the engine down at the end.
 pub async fn wrap<R, W>(engine: &Engine, wrapped: Wrapped<R, W>, stop: CancellationToken)
 where
     R: AsyncRead + Unpin,
@@ -64,7 +64,7 @@ where
             take(&session, received, &client, &link).await;
         }
     };
-    // Heard also while a message is being taken: a client that does not read holds that up.
+    // Cancellation works even while a message is processed: a client that does not read blocks that.
     stop.run_until_cancelled(taking).await;
     link.close();
     session.finish(&stop).await;
@@ -74,7 +74,7 @@ where
     large_results.clear();
     for kept in kept {
         kept.abort();
-        // The line to the client ends with the last who knows it.
+        // The output closes when the last sender is dropped.
         let _ = kept.await;
     }
     drop((session, client));
@@ -99,7 +99,7 @@ async fn take(session: &Arc<Session>, received: Received, client: &LineSender, l
                 | LongMessage::NotAMessage => None,
             };
             let why = format!(
-                "the line is too long: it has {} bytes, and at most {LONGEST_LINE} are taken",
+                "the line is too long: it has {} bytes, and the limit is {LONGEST_LINE}",
                 said.bytes()
             );
             Message::error_response(id.as_ref(), code::INVALID_REQUEST, &why, None)

@@ -1,14 +1,20 @@
-//! Whether a final answer has arrived.
+//! Delivery of final responses: detects if a response has reached its client.
 //!
-//! A call that was answered is over only when its client has the answer: one that could not be delivered waits for the
-//! call to be issued again. What can be known is this: the answer was handed to the operating system, and then the
-//! connection brought another message (other than a cancel of that very call), or stayed open for a while, or was ended
-//! by a client that had taken all of it. A connection that ends in another way before that has lost the answer; where
-//! the stream can be resumed, another one may carry it later. Whether the client still wants what has arrived is for the
-//! session to know: a cancel may come on another connection.
+//! A call is over only when its client has the response. A response that could not be delivered is kept until the
+//! call is sent again.
 //!
-//! A [`Link`] is one connection. Whoever writes an answer holds its [`Tracker`]; whoever wants to know holds the
-//! [`Delivery`].
+//! A response counts as delivered if it was handed to the operating system, and after that the connection
+//!
+//! - brought another message (other than a cancellation of that call), or
+//! - stayed open for a grace period, or
+//! - was closed by a client that had read every byte.
+//!
+//! A connection that ends in any other way has lost the response. If the stream can be resumed, another connection
+//! may carry the response later. A client may also cancel a call after its response arrived, perhaps on another
+//! connection. The session handles that.
+//!
+//! A [`Link`] is one connection. The writer of a response holds its [`Tracker`]. The task that waits for the delivery
+//! holds the [`Delivery`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,30 +28,30 @@ use tokio::time::Instant;
 
 use crate::message::{Id, Message};
 
-/// How long a connection must stay open after the write for the answer to count as delivered (DESIGN, D10).
+/// Time that a connection must stay open after the write for the response to count as delivered (DESIGN, D10).
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// What became of an answer.
+/// The final state of a response's delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It has arrived.
+    /// The response has reached the client.
     Delivered(Proof),
-    /// Nobody has it.
+    /// The response was lost: no client has it.
     Lost,
 }
 
-/// Why an answer counts as delivered.
+/// The evidence that a response was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// The connection that carried it brought another message.
+    /// The connection that carried the response brought another message.
     Heard,
-    /// The connection that carried it was still open after the grace time.
+    /// The connection that carried the response was still open after the grace period.
     StillOpen,
-    /// The connection that carried it was ended by its client, who had taken every byte.
+    /// The client closed the connection that carried the response, after it had read every byte.
     Taken,
 }
 
-/// Waits for what becomes of one answer. Dropping it changes nothing.
+/// Waits until it is known if one response was delivered. Dropping it has no effect.
 #[derive(Debug)]
 pub struct Delivery {
     stage: watch::Receiver<Stage>,
@@ -53,7 +59,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The same as [`Delivery::settled`], and tells whoever wants to hear of the arrival.
+    /// Does the same as [`Delivery::settled`], and also calls the delivery callback.
     pub async fn settled_telling(self, grace: Duration) -> Fate {
         let news = self.news.clone();
         let fate = self.settled(grace).await;
@@ -64,8 +70,8 @@ impl Delivery {
         fate
     }
 
-    /// What became of the answer, known at the latest `grace` after its last write. It lasts as long as the answer can
-    /// still be fetched: a stream that can be resumed is given up when its session is.
+    /// Returns the final state, at the latest `grace` after the last write. A resumable stream ends only with its
+    /// session: until then, the response can still be fetched, so this keeps waiting.
     pub async fn settled(mut self, grace: Duration) -> Fate {
         loop {
             let stage = self.stage.borrow_and_update().clone();
@@ -79,10 +85,11 @@ impl Delivery {
                 Stage::Written { link, at } => {
                     tokio::select! {
                         biased;
-                        // Heard, or written once more on another connection.
+                        // Delivered, or written again on another connection.
                         Ok(()) = self.stage.changed() => {}
                         () = link.closed() => {
-                            // Written on a connection that broke: only another one can carry it now.
+                            // The connection broke after the write. Only another connection can carry the response
+                            // now.
                             if self.stage.changed().await.is_err() {
                                 return Fate::Lost;
                             }
@@ -94,13 +101,13 @@ impl Delivery {
         }
     }
 
-    /// Waits until the answer was written for the first time; false if it never will be.
+    /// Waits until the response was written for the first time. Returns false if it never will be.
     pub async fn written(&mut self) -> bool {
         self.stage.wait_for(|stage| !matches!(stage, Stage::Waiting)).await.is_ok()
     }
 }
 
-/// Follows one answer on its way out. When the last copy is dropped before the answer was written, it is lost.
+/// Tracks one response on its way to the client. If the last copy is dropped before the write, the response is lost.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     id: Option<Id>,
@@ -109,14 +116,14 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// For the answer to the request of this id.
+    /// Creates a tracker for the response to the request with this id.
     pub fn new(id: Option<Id>) -> (Self, Delivery) {
         Self::telling(id, None)
     }
 
-    /// The same; `arrived` is done the moment the arrival is known: when a message proves it, before anybody gets to see that
-    /// message. Whoever reads it may already be asked for the same once more, so it has to be said before the answer goes
-    /// out what is to be done then.
+    /// Does the same as [`Tracker::new`], with a delivery callback. The callback runs as soon as the delivery is
+    /// known. If a message proves the delivery, the callback runs before that message is passed on, because the
+    /// message may repeat the same call. So the callback must be given before the response is sent.
     pub fn telling(id: Option<Id>, arrived: Option<Arrived>) -> (Self, Delivery) {
         let (stage, seen) = watch::channel(Stage::Waiting);
         let news = News(Arc::new(Mutex::new(arrived)));
@@ -129,10 +136,10 @@ impl Tracker {
     }
 }
 
-/// What is to be done when an answer has arrived.
+/// A callback that runs when a response was delivered.
 pub type Arrived = Box<dyn FnOnce() + Send>;
 
-/// The same, once.
+/// A delivery callback that runs at most once.
 #[derive(Clone)]
 struct News(Arc<Mutex<Option<Arrived>>>);
 
@@ -158,10 +165,10 @@ enum Stage {
     Known(Proof),
 }
 
-/// One connection, as far as deliveries are concerned. Copies are the same connection.
+/// The delivery state of one connection. Clones share it.
 ///
-/// Whoever notices that the connection has ended must [`Link::close`] it; the HTTP server of this crate does, and for lines
-/// whoever reads them does at their end.
+/// The reader of the connection must call [`Link::close`] at its end. The HTTP server of this crate does so. For
+/// lines, the reader of the lines must do it.
 #[derive(Clone, Debug)]
 pub struct Link(Arc<Shared>);
 
@@ -169,25 +176,26 @@ pub struct Link(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     open: watch::Sender<bool>,
-    /// Whether an answer is with whoever writes, and not yet with the operating system as far as we were told.
+    /// True while the writer has responses that are not known to be with the operating system.
     writing: watch::Sender<bool>,
-    /// True once a request that came over it was admitted.
+    /// True once a request on this connection was admitted.
     admitted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Handed to whoever writes, not yet to the operating system.
+    /// Handed to the writer, but not to the operating system.
     handed: Vec<Tracker>,
-    /// Written, and nothing was heard since.
+    /// Written, with no message received since.
     written: VecDeque<Tracker>,
 }
 
-/// So many written answers of one connection are watched for a next message; of older ones, only the time tells.
+/// Number of written responses of one connection for which the next message counts. Older ones count as delivered by
+/// time only.
 const MOST_WRITTEN: usize = 256;
 
-/// How long a message waits for the end of a write beside it. A write takes microseconds, unless the client does not read;
-/// but whoever wrote may have to wait for its turn before it can say so, on a machine with much to do.
+/// Longest time that an incoming message waits for a concurrent write to end. A write takes microseconds, unless the
+/// client does not read. On a busy machine, the writer may have to wait before it can record the write.
 const WRITING: Duration = Duration::from_millis(250);
 
 impl Default for Link {
@@ -197,7 +205,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// A connection that is open.
+    /// Creates the state of an open connection.
     pub fn new() -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
@@ -207,23 +215,24 @@ impl Link {
         }))
     }
 
-    /// Marks the connection as authenticated: a request that came over it was admitted.
+    /// Marks the connection as authenticated: a request on it was admitted.
     pub fn admit(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a request that came over the connection was admitted.
+    /// Returns true if a request on this connection was admitted.
     pub fn is_admitted(&self) -> bool {
         self.0.admitted.load(Ordering::Relaxed)
     }
 
-    /// An answer goes into the buffers of this connection; the next [`Link::flushed`] will have written it.
+    /// Records that a response was put into the buffers of this connection. The next [`Link::flushed`] confirms the
+    /// write.
     pub fn handed(&self, tracker: Tracker) {
         self.0.state.lock().handed.push(tracker);
         self.0.writing.send_replace(true);
     }
 
-    /// All that was handed over so far is with the operating system.
+    /// Records that everything handed over so far is with the operating system.
     pub fn flushed(&self) {
         let mut state = self.0.state.lock();
         if state.handed.is_empty() {
@@ -233,7 +242,7 @@ impl Link {
         let handed = std::mem::take(&mut state.handed);
         self.0.writing.send_replace(false);
         if !self.is_open() {
-            // Written to somebody who has gone: nothing will tell of it any more.
+            // The connection is already closed, so no later event can prove the delivery.
             drop(state);
             return;
         }
@@ -246,16 +255,17 @@ impl Link {
         }
     }
 
-    /// The same as [`Link::heard`] where one task reads and another writes. A client that is quick has read an answer and
-    /// sent its next message before whoever wrote the answer gets to say so; they are waited for, but not for a client
-    /// that does not read.
+    /// Does the same as [`Link::heard`], for a connection that is read and written by different tasks. A fast client
+    /// can read a response and send its next message before the writer has recorded the write. So this waits for the
+    /// writer, but only for a short time, because a client may not read at all.
     pub async fn heard_beside_writing(&self, message: &Message) {
         let mut writing = self.0.writing.subscribe();
         let _ = tokio::time::timeout(WRITING, writing.wait_for(|writing| !writing)).await;
         self.heard(message);
     }
 
-    /// The connection brought a message: what was written before it has arrived, unless it cancels that very call.
+    /// Records a message from the client: everything written before has arrived, except a response that the message
+    /// cancels.
     pub fn heard(&self, message: &Message) {
         let mut heard = Vec::new();
         self.0.state.lock().written.retain(|tracker| {
@@ -268,33 +278,33 @@ impl Link {
         heard.iter().for_each(|tracker| tracker.arrived(Proof::Heard));
     }
 
-    /// The connection brought something that is no message, such as the request for a stream.
+    /// Records other input from the client, such as a request for a stream.
     pub fn heard_something(&self) {
         let heard = std::mem::take(&mut self.0.state.lock().written);
         heard.iter().for_each(|tracker| tracker.arrived(Proof::Heard));
     }
 
-    /// The client has ended the connection after it had taken all that was written.
+    /// Records that the client closed the connection after it had read everything.
     pub fn taken(&self) {
         let taken = std::mem::take(&mut self.0.state.lock().written);
         taken.iter().for_each(|tracker| tracker.arrived(Proof::Taken));
     }
 
-    /// Whether an answer was written of which nobody knows whether it has arrived.
+    /// Returns true if a response was written and its delivery is not known yet.
     pub fn is_in_doubt(&self) -> bool {
         !self.0.state.lock().written.is_empty()
     }
 
-    /// The connection has ended.
+    /// Records that the connection has ended.
     pub fn close(&self) {
         self.0.open.send_replace(false);
         self.0.writing.send_replace(false);
         let state = std::mem::take(&mut *self.0.state.lock());
-        // Trackers that nobody else holds end here, outside the lock.
+        // Trackers without other owners are dropped here, outside the lock.
         drop(state);
     }
 
-    /// Whether the connection is still open, as far as we know.
+    /// Returns true if the connection is open, as far as it is known.
     pub fn is_open(&self) -> bool {
         *self.0.open.borrow()
     }
@@ -302,7 +312,7 @@ impl Link {
     /// Waits for the end of the connection.
     pub async fn closed(&self) {
         let mut open = self.0.open.subscribe();
-        // The sender lives in `self`, so this ends by the value only.
+        // The sender lives in `self`, so only the value ends this wait.
         let _ = open.wait_for(|open| !open).await;
     }
 }
@@ -323,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_arrived_when_its_client_took_all_of_it_and_went() {
+    async fn a_response_is_delivered_when_its_client_read_all_of_it_and_closed() {
         let link = Link::new();
         let delivery = answer(&link);
         link.taken();
@@ -332,16 +342,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_arrived_when_its_connection_brings_another_message() {
+    async fn a_response_is_delivered_when_its_connection_brings_another_message() {
         let link = Link::new();
         let delivery = answer(&link);
         link.heard(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
         assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
     }
 
-    /// Told later, the next call would be taken for one whose answer got lost, and given that answer instead of running.
+    /// If the callback came later, the next call would count as a repetition of a call whose response was lost, and
+    /// would get that response instead of running.
     #[tokio::test(start_paused = true)]
-    async fn an_arrival_is_told_before_the_message_that_proves_it_can_be_acted_on() {
+    async fn a_delivery_is_recorded_before_the_message_that_proves_it_is_handled() {
         let link = Link::new();
         let told = Arc::new(Mutex::new(0));
         let answer = || {
@@ -357,7 +368,7 @@ mod tests {
         assert_eq!(*told.lock(), 1, "at once, whoever waits for it or not");
         assert_eq!(first.settled_telling(GRACE).await, Fate::Delivered(Proof::Heard));
         assert_eq!(*told.lock(), 1, "and once");
-        // By time alone, and not at all.
+        // Delivered by time alone, and lost.
         assert_eq!(answer().settled_telling(GRACE).await, Fate::Delivered(Proof::StillOpen));
         assert_eq!(*told.lock(), 2);
         let lost = answer();
@@ -367,14 +378,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_comes_before_the_writer_has_said_so_proves_what_was_written() {
+    async fn a_message_that_comes_before_the_write_is_recorded_proves_delivery() {
         let link = Link::new();
         let (tracker, delivery) = Tracker::new(Some(Id::number(7)));
         link.handed(tracker);
         let ping = message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#);
         tokio::join!(link.heard_beside_writing(&ping), async { link.flushed() });
         assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
-        // Somebody who does not read holds nobody up for long, and proves nothing.
+        // A client that does not read delays others only for a short time, and proves nothing.
         let (tracker, delivery) = Tracker::new(Some(Id::number(7)));
         link.handed(tracker);
         let began = Instant::now();
@@ -403,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_arrived_when_the_connection_is_open_five_seconds_after_the_write() {
+    async fn a_response_is_delivered_when_the_connection_is_open_five_seconds_after_the_write() {
         let link = Link::new();
         let (tracker, delivery) = Tracker::new(None);
         let start = Instant::now();
@@ -417,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_lost_with_a_connection_that_breaks_too_early_or_before_the_write() {
+    async fn a_response_is_lost_with_a_connection_that_breaks_too_early_or_before_the_write() {
         let link = Link::new();
         let delivery = answer(&link);
         tokio::time::advance(Duration::from_millis(4900)).await;
@@ -432,7 +443,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_kept_to_be_resumed_can_arrive_on_another_connection() {
+    async fn a_resumable_response_can_be_delivered_on_another_connection() {
         let (first, second) = (Link::new(), Link::new());
         let (tracker, delivery) = Tracker::new(None);
         first.handed(tracker.clone());
@@ -448,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_connection_remembers_is_bounded_and_the_rest_is_told_by_time() {
+    async fn pending_deliveries_of_a_connection_are_bounded_and_older_ones_are_decided_by_time() {
         let link = Link::new();
         let mut deliveries: VecDeque<_> = (0..MOST_WRITTEN + 1).map(|_| answer(&link)).collect();
         assert_eq!(link.0.state.lock().written.len(), MOST_WRITTEN);

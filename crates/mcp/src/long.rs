@@ -1,14 +1,14 @@
-//! Messages that are too long to be read: their length, their beginning and their end are kept.
+//! Messages that are too long to be read: their length, beginning and end are kept.
 //!
-//! A message has few members, and only one of them can be long. So the id of a response stands before it or behind it, and the
-//! call is found that it answers. The members are read as JSON from the beginning up to the long one, and from the end back to
-//! it: nothing that is written inside of the long one is taken for an id.
+//! A message has few members, and only one of them can be long. So the id of a response is before or after it, and
+//! identifies the call. The members are read as JSON from the beginning up to the long one, and from the end back to
+//! it. Nothing inside the long member can be taken for an id.
 
 use std::fmt;
 
 use crate::message::Id;
 
-/// The number of bytes that are kept of the beginning, and of the end.
+/// Number of bytes that are kept of the beginning, and of the end.
 const KEPT: usize = 4 << 10;
 
 /// A text that is too long to be a message.
@@ -22,32 +22,32 @@ pub struct LongText {
 /// The kind of a message that is too long, as far as its beginning and its end show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LongMessage {
-    /// The response to the request of this id.
+    /// A response to the request with this id.
     Response(Id),
-    /// A request of this id.
+    /// A request with this id.
     Request(Id),
     /// A notification.
     Notification,
-    /// An object that may be a response, to nobody knows which request.
+    /// An object that may be a response, but the id of its request is unknown.
     Unclear,
-    /// It is none.
+    /// Not a message.
     NotAMessage,
 }
 
 impl LongText {
-    /// A text that is there as a whole.
+    /// Creates a long text from a complete text.
     pub fn of(text: &[u8]) -> Self {
         let mut long = Self::default();
         long.push(text);
         long
     }
 
-    /// Returns its length.
+    /// Returns the length.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Appends a piece of it.
+    /// Appends a piece.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
         let missing = KEPT.saturating_sub(self.head.len()).min(piece.len());
@@ -57,7 +57,7 @@ impl LongText {
         self.tail.drain(..too_many);
     }
 
-    /// Returns the kind of message that it is.
+    /// Returns the kind of the message.
     pub fn message(&self) -> LongMessage {
         let Some(first) = members_of_head(&self.head) else { return LongMessage::NotAMessage };
         let last = members_of_tail(&self.tail);
@@ -75,7 +75,7 @@ impl LongText {
     }
 }
 
-/// Shows none of its content.
+/// Does not show the content.
 impl fmt::Debug for LongText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LongText").field("bytes", &self.bytes).finish_non_exhaustive()
@@ -93,12 +93,12 @@ struct Member<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct First<'a> {
     whole: Vec<Member<'a>>,
-    /// The name of the one whose value goes on.
+    /// Name of the member whose value is incomplete.
     begun: Option<&'a str>,
 }
 
-/// The members that an object begins with, up to the first whose value is no plain one or has no end here. Nothing, if this is
-/// not the beginning of an object.
+/// Returns the members at the beginning of an object, up to the first whose value is not plain or is incomplete here.
+/// Returns `None` if this is not the beginning of an object.
 fn members_of_head(head: &[u8]) -> Option<First<'_>> {
     let mut rest = trim_start(head).strip_prefix(b"{")?;
     let mut first = First::default();
@@ -120,7 +120,7 @@ fn members_of_head(head: &[u8]) -> Option<First<'_>> {
     }
 }
 
-/// The members that an object ends with, from the end back to the first whose value is no plain one or has no beginning here.
+/// Returns the members at the end of an object, back to the first whose value is not plain or is incomplete here.
 fn members_of_tail(tail: &[u8]) -> Vec<Member<'_>> {
     let mut members = Vec::new();
     let Some(mut rest) = tail.trim_ascii_end().strip_suffix(b"}") else { return members };
@@ -144,7 +144,7 @@ fn trim_start(text: &[u8]) -> &[u8] {
     text.trim_ascii_start()
 }
 
-/// A text in quotes, and what is behind it.
+/// Splits off a quoted string from the start. Returns it with the rest.
 fn string(text: &[u8]) -> Option<(&str, &[u8])> {
     text.first().filter(|first| **first == b'"')?;
     let mut escaped = false;
@@ -162,7 +162,7 @@ fn string(text: &[u8]) -> Option<(&str, &[u8])> {
     None
 }
 
-/// A text, number or word, and what is behind it; nothing if it may go on.
+/// Splits off a string, number or word from the start. Returns `None` if it may be incomplete.
 fn plain_value(text: &[u8]) -> Option<(&str, &[u8])> {
     if text.first() == Some(&b'"') {
         return string(text);
@@ -172,7 +172,7 @@ fn plain_value(text: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(value).ok()?, behind))
 }
 
-/// Returns the text, number or word at the end, and what is before it.
+/// Splits off a string, number or word from the end. Returns the rest with it.
 fn plain_value_before(text: &[u8]) -> Option<(&[u8], &str)> {
     if text.last() == Some(&b'"') {
         return string_before(text);
@@ -182,8 +182,8 @@ fn plain_value_before(text: &[u8]) -> Option<(&[u8], &str)> {
     (!value.is_empty()).then_some((before, std::str::from_utf8(value).ok()?))
 }
 
-/// A text in quotes that ends here, and what is before it. Inside of a text every quote has a backslash before it, so the first
-/// one without is its beginning.
+/// Splits off a quoted string from the end. Returns the rest with it. Inside a string every quote has a backslash
+/// before it, so the first quote without one is its beginning.
 fn string_before(text: &[u8]) -> Option<(&[u8], &str)> {
     let inside = text.strip_suffix(b"\"")?;
     let mut until = inside.len();
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than what is kept of both ends together.
+    /// Longer than both kept ends together.
     fn long() -> String {
         r#"a,\"id\":9,\"method\":\"no\"}\\ "#.repeat(1000)
     }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_response_stands_before_or_behind_what_is_long() {
+    fn the_id_of_a_response_is_before_or_after_the_long_member() {
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"text":"LONG"}]}}"#,
             r#" { "jsonrpc" : "2.0" , "id" : 7 , "result" : "LONG" } "#,
@@ -231,7 +231,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","result":["LONG"],"id":7}"#,
             r#"{"jsonrpc":"2.0","result":"LONG" , "id" : 7 }"#,
             r#"{"id":7,"error":{"code":1,"message":"LONG"},"jsonrpc":"2.0"}"#,
-            // Nothing of its end has come.
+            // The end has not arrived.
             r#"{"jsonrpc":"2.0","id":7,"result":{"text":"LONG"#,
         ] {
             assert_eq!(seen(text), response("7"), "{text}");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_notifications_answer_nothing() {
+    fn requests_and_notifications_are_no_responses() {
         let request = LongMessage::Request(Id::number(7));
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":"LONG"}}"#,
@@ -277,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_nobodys() {
+    fn a_text_that_is_no_object_is_no_message() {
         for text in
             ["LONG", r#"["LONG"]"#, r#""LONG""#, "", r#"{"id":null,"error":"LONG"}"#, r#"{"id":[],"x":1}"#]
         {
             let seen = seen(text);
-            // A list as an id is not read at all.
+            // An id that is a list is not read at all.
             let expected = if text.contains("[]") { LongMessage::Unclear } else { LongMessage::NotAMessage };
             assert_eq!(seen, expected, "{text}");
         }
@@ -308,7 +308,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_it_is_it_is_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn any_text_is_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = LongText::of(&bytes).message();
             let _ = LongText::of(&[b"{", &bytes[..], b"}"].concat()).message();
         }

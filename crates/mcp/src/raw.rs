@@ -1,10 +1,10 @@
-//! A look at JSON that stays text: is it well formed, and where do its members stand.
+//! Raw JSON: checks that a text is well formed and finds its members, without building a tree.
 //!
-//! The core's reader makes a table of every value and refuses what two readers could understand differently. A gateway
-//! that only passes a result on must not do either: a result of 50 MiB would cost a table of its own size, and servers
-//! do send texts that were cut within a surrogate pair, or repeat a name deep inside. So this one walks over a text
-//! once, keeps nothing, and is strict only about the grammar (RFC 8259), the depth and the names on the levels that it is
-//! told to look at. What is read for a decision (arguments for a key) is read by the core afterwards.
+//! The core's reader makes a table of every value, and refuses input that two readers could understand differently. A
+//! gateway that only passes on a result must do neither. A result of 50 MiB would need a table of its own size. And
+//! some servers send texts that were cut within a surrogate pair, or repeat a name deep inside. So this reader walks
+//! over a text once and keeps nothing. It is strict only about the grammar (RFC 8259), the depth, and the names on
+//! the given levels. Values that matter for a decision (arguments for an idempotency key) are then read by the core.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,51 +13,51 @@ use std::ops::Range;
 use bytes::Bytes;
 use steadfast_core::json::{Document, Limits};
 
-/// How deep containers may stand within each other. Many readers (serde's among them) stop there too, so nothing that
-/// the other side could read is lost.
+/// The deepest nesting of containers. Many readers (including serde's) have the same limit, so nothing that the other
+/// side could read is refused.
 pub const DEPTH: usize = 128;
 
-/// A JSON value as text, known to be well formed.
+/// A well-formed JSON value as text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RawJson(Bytes);
 
 impl RawJson {
-    /// Takes a text that should be one value.
+    /// Parses a text as one value.
     pub fn parse(text: impl Into<Bytes>) -> Result<Self, Wrong> {
         let text = text.into();
         if let Err(error) = std::str::from_utf8(&text) {
             return Err(Wrong { at: error.valid_up_to(), problem: Problem::NotUtf8 });
         }
         let mut skim = Skim::new(&text);
-        // Room for the object and the parameters that it will be put into.
+        // Leaves levels for the message and the parameters that will contain the value.
         skim.value(DEPTH - ROUTED_LEVELS)?;
         skim.end()?;
         Ok(Self(text))
     }
 
-    /// A string.
+    /// Creates a string.
     pub fn string(text: &str) -> Self {
         let mut json = String::with_capacity(text.len() + 2);
         write_string(&mut json, text);
         Self(json.into())
     }
 
-    /// A whole number.
+    /// Creates a whole number.
     pub fn number(number: u64) -> Self {
         Self(number.to_string().into())
     }
 
-    /// A piece of a text that was read as JSON before.
+    /// Creates a value from a part of a text that was already read as JSON.
     pub(crate) fn known(text: Bytes) -> Self {
         Self(text)
     }
 
-    /// Its text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// Its text, without copying it.
+    /// Returns the text without copying it.
     pub fn into_bytes(self) -> Bytes {
         self.0
     }
@@ -69,7 +69,7 @@ impl fmt::Debug for RawJson {
     }
 }
 
-/// The members of an object that is known to be well formed; of anything else there are none.
+/// Returns the members of a well-formed object, or none for any other value.
 pub fn members(object: &str) -> Members<'_> {
     let mut skim = Skim::new(object.as_bytes());
     skim.space();
@@ -79,12 +79,13 @@ pub fn members(object: &str) -> Members<'_> {
     Members { text: object, skim, done: !is_object }
 }
 
-/// The value of the first member of this name, if the text is an object that has one.
+/// Returns the value of the first member with this name, if the text is an object that has one.
 pub fn get<'t>(object: &'t str, name: &str) -> Option<&'t str> {
     members(object).find(|member| member.name == name).and_then(|member| object.get(member.value))
 }
 
-/// What a string means, if the text is one. Half of a surrogate pair means the replacement character.
+/// Returns the value of a JSON string, or `None` for any other text. Half a surrogate pair becomes the replacement
+/// character.
 pub fn string(value: &str) -> Option<Cow<'_, str>> {
     let inner = value.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {
@@ -99,15 +100,15 @@ pub fn string(value: &str) -> Option<Cow<'_, str>> {
 /// A member of an object.
 #[derive(Clone, Debug)]
 pub struct Member<'t> {
-    /// Its name, escapes resolved.
+    /// The name, with its escapes resolved.
     pub name: Cow<'t, str>,
-    /// Where its name stands, with its quotes.
+    /// Place of the name, including its quotes.
     pub name_at: Range<usize>,
-    /// Where its value stands.
+    /// Place of the value.
     pub value: Range<usize>,
 }
 
-/// The members of an object, in the order of the text.
+/// The members of an object, in their order in the text.
 #[derive(Clone, Debug)]
 pub struct Members<'t> {
     text: &'t str,
@@ -156,25 +157,25 @@ pub(crate) fn write_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// What is wrong with a text, and at which byte.
+/// A JSON error, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The byte at which reading stopped.
     pub at: usize,
-    /// What is wrong there.
+    /// The problem at this byte.
     pub problem: Problem,
 }
 
-/// What can be wrong with a text that should be JSON.
+/// A problem in a text that must be JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// It is not UTF-8.
+    /// The text is not UTF-8.
     NotUtf8,
-    /// It is not JSON: what was expected instead.
+    /// The text is not JSON. Contains what was expected instead.
     NotJson(&'static str),
-    /// Containers stand too deep within each other.
+    /// The containers are nested too deep.
     TooDeep,
-    /// A name stands twice where it is routed by.
+    /// A name is repeated on a routed level.
     Twice(Box<str>),
 }
 
@@ -184,24 +185,24 @@ impl fmt::Display for Wrong {
             Problem::NotUtf8 => write!(f, "not UTF-8 at byte {}", self.at),
             Problem::NotJson(expected) => write!(f, "expected {expected} at byte {}", self.at),
             Problem::TooDeep => {
-                write!(f, "more than {DEPTH} containers within each other at byte {}", self.at)
+                write!(f, "nested more than {DEPTH} levels deep at byte {}", self.at)
             }
-            Problem::Twice(name) => write!(f, "the name {name:?} stands twice, at byte {}", self.at),
+            Problem::Twice(name) => write!(f, "the name {name:?} is repeated at byte {}", self.at),
         }
     }
 }
 
 impl std::error::Error for Wrong {}
 
-/// How many containers of a message are walked through by name: the message, its parameters, their `_meta`.
+/// Number of containers of a message that are read by name: the message, its parameters, their `_meta`.
 pub(crate) const ROUTED_LEVELS: usize = 3;
 
-/// A walk over a text.
+/// A scanner over a JSON text.
 #[derive(Clone, Debug)]
 pub(crate) struct Skim<'t> {
     text: &'t [u8],
     pub(crate) at: usize,
-    /// Whether a line break stood between two tokens so far.
+    /// True if a line break was found between two tokens.
     pub(crate) breaks: bool,
 }
 
@@ -221,14 +222,14 @@ impl<'t> Skim<'t> {
         }
     }
 
-    /// Nothing but white space may follow.
+    /// Checks that only white space follows.
     pub(crate) fn end(&mut self) -> Result<(), Wrong> {
         self.space();
         if self.at >= self.text.len() { Ok(()) } else { Err(self.expected("nothing after the value")) }
     }
 
-    /// Walks over the members of an object, or over any other value. `member` is called behind each name, and walks over
-    /// the value.
+    /// Scans the members of an object, or any other value. `member` is called after each name, and must scan the
+    /// value.
     pub(crate) fn routed(
         &mut self,
         room: usize,
@@ -269,7 +270,7 @@ impl<'t> Skim<'t> {
         }
     }
 
-    /// Walks over a value, whatever it is, and says where it stood.
+    /// Scans any value and returns its place.
     pub(crate) fn value(&mut self, room: usize) -> Result<Range<usize>, Wrong> {
         self.space();
         let start = self.at;
@@ -336,7 +337,7 @@ impl<'t> Skim<'t> {
         }
     }
 
-    /// A member's name and the colon behind it; says where the name stood.
+    /// Scans the name of a member and the colon after it. Returns the place of the name.
     fn name(&mut self) -> Result<Range<usize>, Wrong> {
         if self.peek() != Some(b'"') {
             return Err(self.expected("a name in quotes"));
@@ -388,7 +389,7 @@ impl<'t> Skim<'t> {
         let leads_with_zero = self.peek() == Some(b'0');
         self.digits()?;
         if leads_with_zero && self.at > whole + 1 {
-            return Err(Wrong { at: whole, problem: Problem::NotJson("a number without a needless zero") });
+            return Err(Wrong { at: whole, problem: Problem::NotJson("a number without a leading zero") });
         }
         if self.peek() == Some(b'.') {
             self.at += 1;
@@ -420,7 +421,7 @@ impl<'t> Skim<'t> {
         Ok(())
     }
 
-    /// Goes to the next quote, backslash or control character, eight bytes at a time.
+    /// Advances to the next quote, backslash or control character, eight bytes at a time.
     fn plain(&mut self) {
         while let Some(word) = self.text.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
             let special = special_bytes(u64::from_le_bytes(*word));
@@ -441,7 +442,7 @@ impl<'t> Skim<'t> {
     }
 }
 
-/// The high bit of each byte that ends a plain run. Bytes behind the first marked one may be marked wrongly.
+/// Returns the high bit of each byte that ends a plain run. Bytes after the first marked one may be marked wrongly.
 fn special_bytes(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let quote = word ^ (EACH * b'"' as u64);
@@ -452,10 +453,10 @@ fn special_bytes(word: u64) -> u64 {
     found & (EACH * 0x80)
 }
 
-/// A name that stands twice, and where the second one stands.
+/// Returns the first repeated name, and the place of its second occurrence.
 ///
-/// Some readers do not mind the case of names; to them `Method` after `method` is another method. Names by which we
-/// route are therefore compared without it.
+/// Some readers ignore the case of names. For them, `Method` repeats `method`. So the names used for routing are
+/// compared without case.
 fn twice(names: &mut [(Cow<'_, str>, usize)]) -> Option<(Box<str>, usize)> {
     let folded = |name: &str| match name.to_ascii_lowercase() {
         lower if ROUTED.contains(&lower.as_str()) => lower,
@@ -477,17 +478,17 @@ fn twice(names: &mut [(Cow<'_, str>, usize)]) -> Option<(Box<str>, usize)> {
         }
         return None;
     }
-    // Sorting keeps an object of a hundred thousand names from being compared each with each.
+    // Sorting avoids a quadratic comparison for an object with a hundred thousand names.
     let mut sorted: Vec<(String, usize)> = names.iter().map(|(name, at)| (folded(name), *at)).collect();
     sorted.sort_unstable();
     let again = sorted.iter().zip(sorted.iter().skip(1)).find(|(a, b)| a.0 == b.0)?.1;
     Some((again.0.as_str().into(), again.1))
 }
 
-/// Up to this many names are compared each with each.
+/// Up to this many names are compared pairwise.
 const FEW: usize = 12;
 
-/// Names that decide where a message goes and what becomes of it.
+/// Names that decide the routing and the handling of a message.
 const ROUTED: [&str; 12] = [
     "jsonrpc",
     "id",
@@ -503,7 +504,7 @@ const ROUTED: [&str; 12] = [
     "progresstoken",
 ];
 
-/// The meaning of a string whose escapes are well formed one by one but not as pairs.
+/// Decodes a string whose escapes are valid one by one, but not as surrogate pairs.
 fn lossy(inner: &str) -> String {
     let mut units: Vec<u16> = Vec::new();
     let mut rest = inner;

@@ -1,4 +1,4 @@
-//! The client side of streamable HTTP: against our own front, and against servers that answer by hand.
+//! Tests of the client side of streamable HTTP, against the server side of this crate and against scripted servers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
@@ -24,7 +24,7 @@ fn server_at(address: SocketAddr) -> Server {
     Server::new(&format!("http://{address}/mcp"), patient()).unwrap()
 }
 
-/// Settings by which no server is too slow, and no connection was kept too long.
+/// Settings whose timeouts and idle times are never reached.
 fn patient() -> Settings {
     let pool = PoolLimits { connect: LONG, idle_time: LONG, ..PoolLimits::default() };
     Settings { pool, ..Settings::default() }
@@ -86,7 +86,7 @@ async fn a_stream_brings_progress_and_the_answer_and_its_connection_is_used_agai
         responder.finish(result(&Id::number(u64::from(id)), "{}"));
         assert_eq!(message(&mut stream).await, result(&Id::number(u64::from(id)), "{}"));
         assert!(stream.next().await.is_none());
-        // The connection knows the end of the answer a moment after us.
+        // The connection knows the end of the response a moment after the client.
         settle().await;
     }
     links.dedup();
@@ -176,7 +176,8 @@ async fn refusals_come_back_with_their_status_and_their_error() {
     assert!(failure.is_modern(), "{failure:?}");
 }
 
-/// A server that answers each connection in turn by one of these texts, after reading a request, and closes it.
+/// A server that sends one of these texts on each connection in turn, after it has read a request, and then closes
+/// it.
 async fn scripted(answers: Vec<String>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -196,7 +197,7 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_a_server_can_do_wrong_is_told_apart() {
+async fn failures_of_a_server_are_distinguished() {
     let json = "Content-Type: application/json\r\n";
     let good = answer("200 OK", json, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     type Expected = fn(&Failure) -> bool;
@@ -249,7 +250,7 @@ async fn a_404_is_a_lost_session_unless_it_is_about_the_method() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_got_nothing() {
-    // The port is ours, and nobody listens on it.
+    // The port is bound, but no socket listens on it.
     let taken = TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let back = server_at(taken.local_addr().unwrap());
@@ -261,7 +262,7 @@ async fn a_server_that_is_not_there_got_nothing() {
 }
 
 #[tokio::test]
-async fn events_that_are_no_messages_are_told_and_the_stream_goes_on_until_it_breaks() {
+async fn events_without_a_message_are_reported_and_the_stream_continues_until_it_breaks() {
     let events = "event: endpoint\ndata: /x\n\n: comment\nid: 9\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"method\":\"m\"}\n\ndata: garbage\n\n";
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = format!("{:x}\r\n{events}\r\n", events.len());
@@ -282,7 +283,7 @@ async fn events_that_are_no_messages_are_told_and_the_stream_goes_on_until_it_br
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_not_kept() {
+async fn a_response_that_is_too_long_is_not_buffered() {
     let text = "x".repeat(10_000);
     let json = "Content-Type: application/json\r\n";
     let told = answer("200 OK", json, &text);
@@ -298,7 +299,7 @@ async fn an_answer_that_is_too_long_is_not_kept() {
 }
 
 #[tokio::test]
-async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
+async fn an_idle_connection_that_closed_is_replaced_transparently() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let back = server_at(listener.local_addr().unwrap());
     let body = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
@@ -312,7 +313,7 @@ async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
             let read = stream.read(&mut request).await.unwrap();
             assert!(read > 0);
             stream.write_all(kept.as_bytes()).await.unwrap();
-            // The end of it is a moment later than its answer. Whoever has seen it ends the other half.
+            // The connection ends a moment after its response. The peer that has seen it ends the other half.
             stream.shutdown().await.unwrap();
             assert_eq!(stream.read(&mut request).await.unwrap(), 0);
             ended.send(()).unwrap();
@@ -321,7 +322,7 @@ async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
     let asking = async {
         for _ in 0..5 {
             back.post(&call(1), &modern()).await.unwrap();
-            // The end of the connection was seen, as it is between two calls of an agent.
+            // The end of the connection was seen, as between two calls of an agent.
             seen.recv().await.unwrap();
         }
     };
@@ -329,7 +330,7 @@ async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
 }
 
 #[tokio::test]
-async fn a_connection_is_not_kept_longer_than_its_server_says() {
+async fn a_connection_is_not_kept_longer_than_its_server_announces() {
     for (hint, connections) in
         [("Keep-Alive: timeout=1\r\n", 3), ("Keep-Alive: timeout=60, max=9\r\n", 1), ("", 1)]
     {
@@ -363,7 +364,7 @@ async fn a_connection_is_not_kept_longer_than_its_server_says() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded_kept_for_a_moment_and_then_given_back() {
+async fn connections_are_bounded_pooled_for_a_moment_and_then_closed() {
     let clock = StoppedClock::new();
     let mut front = common::Server::start().await;
     let (connect, idle_time) = (Duration::from_secs(5), Duration::from_secs(4));

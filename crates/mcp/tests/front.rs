@@ -1,4 +1,4 @@
-//! The server side of streamable HTTP, over real sockets and against requests written by hand.
+//! Tests of the server side of streamable HTTP, over real sockets with raw requests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
@@ -24,7 +24,7 @@ fn code(body: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_final_answer_that_comes_first_is_one_json_text() {
+async fn a_final_response_that_comes_first_is_one_json_text() {
     let mut server = Server::start().await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
@@ -39,7 +39,7 @@ async fn a_final_answer_that_comes_first_is_one_json_text() {
 }
 
 #[tokio::test]
-async fn an_answer_with_something_before_it_is_a_stream() {
+async fn a_response_after_other_messages_is_a_stream() {
     let mut server = Server::start().await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
@@ -55,14 +55,14 @@ async fn an_answer_with_something_before_it_is_a_stream() {
     responder.finish(result(&Id::number(7), "{}"));
     assert_eq!(client.chunk().await.unwrap(), "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n");
     assert_eq!(client.chunk().await, None, "the answer ends the stream");
-    // The connection goes on.
+    // The connection stays usable.
     client.send(&modern("tools/list", 8)).await;
     server.next().await.responder.unwrap().finish(result(&Id::number(8), "{}"));
     assert_eq!(client.head().await.status, 200);
 }
 
 #[tokio::test]
-async fn nothing_is_accepted_that_nobody_takes() {
+async fn a_message_that_the_handler_refuses_is_not_accepted() {
     let server = Server::start().await;
     server.session("s1");
     server.front.is_full.store(true, Ordering::Relaxed);
@@ -95,7 +95,7 @@ async fn notifications_and_responses_are_accepted_without_a_body() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_gets_the_answer_that_the_specification_asks_for() {
+async fn invalid_requests_get_the_response_of_the_specification() {
     let settings = Settings { body_bytes: 2000, ..patient_settings() };
     let server = Server::with(settings, patient(), None).await;
     server.session("s1");
@@ -205,7 +205,7 @@ async fn errors_of_the_modern_era_have_a_status_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_request_can_be_refused_by_status_and_is_never_left_without_an_answer() {
+async fn a_request_can_be_refused_by_status_and_always_gets_a_response() {
     let mut server = Server::start().await;
     let mut client = server.client().await;
     client.send(&modern("a", 1)).await;
@@ -228,7 +228,7 @@ async fn a_request_can_be_refused_by_status_and_is_never_left_without_an_answer(
 }
 
 #[tokio::test]
-async fn closing_the_stream_is_seen_by_whoever_answers() {
+async fn the_responder_detects_that_the_stream_was_closed() {
     let mut server = Server::start().await;
     for before in [0, 1] {
         let mut client = server.client().await;
@@ -248,7 +248,7 @@ async fn closing_the_stream_is_seen_by_whoever_answers() {
 }
 
 #[tokio::test]
-async fn an_answer_is_delivered_when_its_connection_brings_the_next_message() {
+async fn a_response_is_delivered_when_its_connection_brings_the_next_message() {
     let mut server = Server::start().await;
     let mut client = server.client().await;
     for (id, streamed) in [(1, false), (2, true)] {
@@ -270,7 +270,7 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_message() {
 }
 
 #[tokio::test]
-async fn an_answer_is_lost_when_its_connection_breaks_and_delivered_when_it_stays_open() {
+async fn a_response_is_lost_when_its_connection_breaks_and_delivered_when_it_stays_open() {
     let mut server = Server::start().await;
     for (stays, fate) in [(false, Fate::Lost), (true, Fate::Delivered(Proof::StillOpen))] {
         let mut client = server.client().await;
@@ -285,7 +285,7 @@ async fn an_answer_is_lost_when_its_connection_breaks_and_delivered_when_it_stay
 }
 
 #[tokio::test]
-async fn an_answer_is_delivered_when_its_client_has_read_it_and_ends_the_connection() {
+async fn a_response_is_delivered_when_its_client_has_read_it_and_ends_the_connection() {
     let mut server = Server::start().await;
     for (more, streamed) in [("", false), ("", true), ("connection: close\r\n", false)] {
         let mut client = server.client().await;
@@ -363,7 +363,7 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
 }
 
 #[tokio::test]
-async fn an_unknown_event_id_gets_a_new_stream_and_is_told_to_the_front() {
+async fn an_unknown_event_id_gets_a_new_stream_and_is_reported_to_the_handler() {
     let mut server = Server::start().await;
     server.session("s1");
     server.session("s2");
@@ -400,7 +400,7 @@ async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one()
     assert_eq!(session.push(progress(2)), Ok(Pushed::Sent));
     assert!(second.chunk().await.unwrap().contains("\"progress\":2"), "on one of them only, the newest");
     drop(second);
-    // Until its end is known, what is sent goes there.
+    // Until the end of the connection is known, messages are sent on it.
     link.closed().await;
     assert_eq!(session.push(progress(3)), Ok(Pushed::Sent));
     assert!(first.chunk().await.unwrap().contains("\"progress\":3"));
@@ -409,13 +409,13 @@ async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one()
 }
 
 #[tokio::test]
-async fn what_waits_for_a_client_is_bounded_and_its_answer_always_fits() {
+async fn waiting_messages_are_bounded_and_the_response_always_fits() {
     let stream = StreamLimits { waiting_messages: 5, ..StreamLimits::default() };
     let mut server = Server::with(Settings { stream, ..patient_settings() }, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
-    // The connection's task does not run in between: nothing is taken.
+    // The task of the connection does not run in between, so no event is taken.
     for number in 0..5 {
         responder.send(progress(number)).unwrap();
     }
@@ -430,7 +430,7 @@ async fn what_waits_for_a_client_is_bounded_and_its_answer_always_fits() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
-    // It is our own patience that ends here, not the operating system's.
+    // The timeout of this crate ends the connection, not that of the operating system.
     let limits = ServeLimits { write_stall: Duration::from_millis(200), ..patient() };
     let mut server = Server::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
@@ -489,7 +489,7 @@ async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_quiet_answer_becomes_a_stream_that_is_kept_alive() {
+async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
     let (quiet, keep_alive) = (Duration::from_millis(30), Duration::from_millis(30));
     let settings = Settings { quiet, keep_alive, ..patient_settings() };
     let mut server = Server::with(settings, patient(), None).await;
@@ -512,7 +512,7 @@ async fn a_quiet_answer_becomes_a_stream_that_is_kept_alive() {
 }
 
 #[tokio::test]
-async fn stopping_lets_answers_finish_and_cuts_what_does_not_end() {
+async fn stopping_lets_responses_finish_and_cuts_connections_that_do_not_end() {
     let clock = StoppedClock::new();
     let limits = ServeLimits { stop: Duration::from_secs(5), ..patient() };
     let mut server = Server::with(patient_settings(), limits, None).await;

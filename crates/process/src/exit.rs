@@ -1,37 +1,37 @@
-//! How a child ended, and what that means for the calls that were with it.
+//! The exit of a child, and its meaning for the calls in flight.
 
 use std::fmt;
 
 use steadfast_core::classify::{Fault, Source, Transport};
 
-/// How a child ended.
+/// Exit of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// It was ended by this signal.
     Signal(i32),
-    /// Nobody can say: whoever watched it was killed.
+    /// Unknown, because the process that watched it was killed.
     Unknown,
 }
 
-/// Whether a call was on its way to the child that died.
+/// Progress of a call to the child that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// Not a byte of it was written.
+    /// None of it was written.
     No,
-    /// Some of it, or all, was written.
+    /// Some or all of it was written.
     Yes,
 }
 
 impl Exit {
-    /// What a call makes of the death of its server. If nothing of it was written, it cannot have run, whatever the
-    /// server died of. If something was, nobody knows; the death is a crash.
+    /// Returns the fault of a call whose server has died. If nothing of the call was written, it cannot have run,
+    /// whatever the exit was. Otherwise the outcome is unknown, and the exit counts as a crash.
     pub fn fault(self, sent: Sent) -> Fault {
         let source = match (sent, self) {
             (Sent::No, _) => Source::Transport { error: Transport::ConnectionClosed, written: false },
-            // By these a shell says that it could not start a command. Of a server that has been speaking with us
-            // they prove nothing, and must not pass for proof.
+            // A shell uses these codes for a command that it could not start. From a server that has already responded
+            // they prove nothing, and must not count as proof.
             (Sent::Yes, Self::Code(126 | 127) | Self::Unknown) => Source::Exit { code: None, signal: None },
             (Sent::Yes, Self::Code(code)) => Source::Exit { code: Some(code), signal: None },
             (Sent::Yes, Self::Signal(signal)) => Source::Exit { code: None, signal: Some(signal) },
@@ -40,7 +40,7 @@ impl Exit {
     }
 }
 
-/// The same fault with what the server wrote last, in words that decide nothing.
+/// Adds the last stderr output of the server to a fault, as text that no decision depends on.
 pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
     match last_words(stderr) {
         Some(words) => Fault { message: format!("{}. Its last words: {words}", fault.message), ..fault },
@@ -48,12 +48,12 @@ pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
     }
 }
 
-/// The last three lines that say something, and before them the last one that names an error: many runtimes write a stack
-/// and their version below it. Each is cut where it is too long.
+/// Returns the last three lines with content, and before them the last one that names an error: many runtimes write a
+/// stack trace and their version below it. Long lines are truncated.
 pub fn last_words(stderr: &[String]) -> Option<String> {
     let mut lines: Vec<&str> =
         stderr.iter().map(|line| line.trim()).filter(|line| says_something(line)).collect();
-    // A server that is started again says the same again.
+    // A restarted server repeats its messages.
     lines.dedup();
     let (before, last) = lines.split_at(lines.len().saturating_sub(LAST_WORDS));
     let cause = match last.iter().any(|line| names_an_error(line)) {
@@ -64,9 +64,9 @@ pub fn last_words(stderr: &[String]) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" | "))
 }
 
-/// So many lines are told.
+/// Maximum number of lines.
 const LAST_WORDS: usize = 3;
-/// The most characters of each.
+/// Maximum number of characters per line.
 const LONGEST_LINE: usize = 200;
 
 /// Returns false for lines without text and for stack frames.
@@ -91,7 +91,7 @@ impl fmt::Display for Exit {
         match self {
             Self::Code(code) => write!(f, "ended with exit code {code}"),
             Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
-            Self::Unknown => f.write_str("ended, and nobody saw how"),
+            Self::Unknown => f.write_str("ended with an unknown status"),
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_words_are_the_lines_that_say_why() {
+    fn the_last_words_are_the_lines_with_the_cause() {
         let words = |text: &str| {
             let lines: Vec<_> = text.lines().map(str::to_owned).collect();
             last_words(&lines)

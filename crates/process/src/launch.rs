@@ -1,4 +1,4 @@
-//! What to start, and in clear words why it cannot be.
+//! The description of a server to start, and the errors of a failed start.
 
 use std::env;
 use std::error::Error;
@@ -19,54 +19,54 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// The folder it runs in; ours if none is given.
+    /// Its working folder. Default: that of this process.
     pub folder: Option<PathBuf>,
-    /// All variables it gets.
+    /// All its environment variables.
     pub environment: Environment,
-    /// How long each step of ending it may take.
+    /// Time limits of the steps that end it.
     pub patience: Patience,
 }
 
-/// Why a server could not be started.
+/// Reason why a server could not be started.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// There is no such command.
+    /// The command does not exist.
     NotFound {
-        /// As it was given.
+        /// The command as it was given.
         program: OsString,
     },
-    /// It is there and cannot be executed.
+    /// The file exists and cannot be executed.
     NotExecutable {
-        /// Where it was found.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is there, but the program that its first line names is not.
+    /// The file exists, but the program that its first line names does not.
     InterpreterMissing {
-        /// Where it was found.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The folder that it should run in is not there, or is no folder.
+    /// The working folder does not exist, or is not a folder.
     FolderMissing {
-        /// As it was given.
+        /// The folder as it was given.
         folder: PathBuf,
     },
-    /// The system refused.
+    /// The system refused to start it.
     Refused {
-        /// What should have been started.
+        /// Path of the program.
         path: PathBuf,
-        /// What it said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Our own part did not work: no pipe, no leash.
+    /// A pipe or the leash failed.
     Leash {
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl Launch {
-    /// Starts it. Lines that it writes to stderr go to `stderr`.
+    /// Starts the server. Its stderr output goes to `stderr`.
     pub async fn start(&self, leash: &Leash, stderr: &Stderr) -> Result<Started, LaunchError> {
         let folder = self.folder()?;
         let path = self.path(&folder)?;
@@ -79,11 +79,11 @@ impl Launch {
         if !folder.is_dir() {
             return Err(LaunchError::FolderMissing { folder: folder.clone() });
         }
-        // The leash runs elsewhere, so what is relative to us must not stay so.
+        // The leash runs in another folder, so a relative path must become absolute.
         if folder.is_absolute() { Ok(folder.clone()) } else { Ok(own()?.join(folder)) }
     }
 
-    /// Where the command is, as the child would look for it.
+    /// Returns the path of the command, as the child would look it up.
     fn path(&self, folder: &Path) -> Result<PathBuf, LaunchError> {
         let mut blocked = None;
         for candidate in self.candidates(folder) {
@@ -115,7 +115,7 @@ impl Launch {
 }
 
 impl LaunchError {
-    /// Whether another try would end the same way, as long as nobody changes something.
+    /// Returns true if another try would fail in the same way until the cause is fixed.
     pub const fn is_lasting(&self) -> bool {
         match self {
             Self::NotFound { .. }
@@ -157,7 +157,7 @@ impl fmt::Display for LaunchError {
                 write!(f, "`{}` could not be started: {source}", path.display())
             }
             Self::Leash { source } => {
-                write!(f, "the process that watches over the server could not be started: {source}")
+                write!(f, "the supervising process (leash) of the server could not be started: {source}")
             }
         }
     }
@@ -175,7 +175,7 @@ impl Error for LaunchError {
     }
 }
 
-/// Where commands are where nobody says it.
+/// The `PATH` of systems that define none.
 const DEFAULT_PATH: &str = if cfg!(windows) { "" } else { "/usr/local/bin:/usr/bin:/bin" };
 
 fn has_separator(program: &OsStr) -> bool {
@@ -198,7 +198,7 @@ fn spellings(path: PathBuf) -> [PathBuf; 1] {
     [path]
 }
 
-/// `npx` is `npx.cmd` there.
+/// Returns the candidates for a command name: `npx` is `npx.cmd` on Windows.
 #[cfg(not(unix))]
 fn spellings(path: PathBuf) -> Vec<PathBuf> {
     let with = |ending: &str| {

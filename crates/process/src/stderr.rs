@@ -1,7 +1,7 @@
-//! What servers wrote to stderr lately: the first thing to look at when one dies.
+//! The last stderr output of servers, for the diagnosis of a failure.
 //!
-//! Everything is bounded: the length of a line, the number of lines, their bytes together. Lines are kept as they
-//! came and redacted when they are shown, so that a flood costs no more than its reading.
+//! Everything is bounded: the length of a line, the number of lines, and their total bytes. Lines are stored unchanged
+//! and redacted when they are shown, so that a flood costs no more than reading it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,22 +12,22 @@ use steadfast_core::redact;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 
-/// The newest lines, of all incarnations of one server. Clones share them.
+/// The newest stderr lines of all incarnations of one server. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Stderr {
     kept: Arc<Kept>,
 }
 
-/// One line, without its end.
+/// One line, without its line break.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its place among all lines that were ever written, from zero.
+    /// Its number among all lines that were ever written, from zero.
     pub number: u64,
     text: String,
 }
 
 impl Line {
-    /// The line without its secrets.
+    /// Returns the redacted line.
     pub fn shown(&self) -> String {
         redact::text(&self.text).into_owned()
     }
@@ -40,30 +40,30 @@ impl fmt::Debug for Line {
 }
 
 impl Stderr {
-    /// More than so many lines are not kept.
+    /// Maximum number of lines.
     pub const MAX_LINES: usize = 200;
-    /// A longer line is cut.
+    /// Maximum bytes of a line. A longer one is truncated.
     pub const MAX_LINE_BYTES: usize = 2 * 1024;
-    /// More bytes than that are not kept in all.
+    /// Maximum total bytes.
     pub const MAX_BYTES: usize = 64 * 1024;
 
-    /// Of a server that wrote nothing yet.
+    /// Creates an empty buffer.
     pub fn new() -> Self {
         Self { kept: Arc::new(Kept { ring: Mutex::default(), written: watch::Sender::new(0) }) }
     }
 
-    /// The last lines, oldest first, without their secrets.
+    /// Returns the last lines, oldest first, redacted.
     pub fn tail(&self, lines: usize) -> Vec<String> {
         let last = self.last(lines);
         last.iter().map(Line::shown).collect()
     }
 
-    /// How many lines were ever written.
+    /// Returns the number of lines that were ever written.
     pub fn written(&self) -> u64 {
         *self.kept.written.borrow()
     }
 
-    /// Tells of every line that is written from now on.
+    /// Subscribes to all lines that are written from now on.
     pub fn follow(&self) -> Follower {
         let written = self.kept.written.subscribe();
         let next = *written.borrow();
@@ -75,7 +75,7 @@ impl Stderr {
         ring.lines.iter().skip(ring.lines.len().saturating_sub(lines)).cloned().collect()
     }
 
-    /// Keeps what is read until it ends. A last line without an end counts too.
+    /// Reads lines until the end of the stream. A last line without a line break counts too.
     pub(crate) async fn read(&self, from: &mut (impl AsyncRead + Unpin), cutter: &mut Cutter) {
         let mut chunk = vec![0; CHUNK];
         while let Ok(read) = from.read(&mut chunk).await
@@ -85,7 +85,7 @@ impl Stderr {
         }
     }
 
-    /// Keeps what was begun and will not be finished.
+    /// Adds an unfinished line that will not be completed.
     pub(crate) fn close(&self, cutter: &mut Cutter) {
         if !cutter.line.is_empty() {
             self.keep(b"\n", cutter);
@@ -97,7 +97,7 @@ impl Stderr {
         cutter.cut(bytes, |line| ring.push(line));
         let written = ring.written;
         drop(ring);
-        // Once for many lines: whoever follows a flood is woken for what came of it, not for each drop.
+        // One notification for many lines, so that a flood does not wake followers for each line.
         self.kept.written.send_if_modified(|told| std::mem::replace(told, written) != written);
     }
 }
@@ -108,7 +108,7 @@ impl Default for Stderr {
     }
 }
 
-/// Reads new lines as they come.
+/// A subscriber to new lines.
 #[derive(Debug)]
 pub struct Follower {
     kept: Weak<Kept>,
@@ -117,8 +117,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// The next line; nothing when there will be none. Lines that were dropped before they could be read are
-    /// skipped: the numbers tell. Nothing is lost if this is cancelled.
+    /// Returns the next line, or `None` if there will be none. Lines that were dropped before they could be read are
+    /// skipped, which shows in the numbers. Cancel safe.
     pub async fn next(&mut self) -> Option<Line> {
         loop {
             if let Some(line) = self.kept.upgrade()?.ring.lock().at_or_after(self.next) {
@@ -161,7 +161,7 @@ impl Ring {
     }
 }
 
-/// Cuts what is read into lines that are not too long.
+/// Splits the output into lines of limited length.
 #[derive(Debug, Default)]
 pub(crate) struct Cutter {
     line: Vec<u8>,
@@ -189,7 +189,7 @@ impl Cutter {
         let mut text = String::from_utf8_lossy(line).into_owned();
         self.line.clear();
         if std::mem::take(&mut self.is_cut) || text.len() > Stderr::MAX_LINE_BYTES {
-            // Bytes that are not UTF-8 grow when they are replaced.
+            // Invalid UTF-8 grows when it is replaced.
             let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
             text.truncate(end);
             text.push_str(CUT);
@@ -199,7 +199,7 @@ impl Cutter {
 }
 
 const CHUNK: usize = 8 * 1024;
-/// What stands where a line was cut.
+/// Marks a truncated line.
 const CUT: &str = "…";
 const LONGEST: usize = Stderr::MAX_LINE_BYTES - CUT.len();
 
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_follows_gets_new_lines_and_can_tell_what_it_missed() {
+    async fn a_follower_gets_new_lines_and_can_detect_gaps() {
         let (stderr, mut cutter) = (Stderr::new(), Cutter::default());
         stderr.keep(b"before\n", &mut cutter);
         let mut follower = stderr.follow();

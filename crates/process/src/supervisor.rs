@@ -1,9 +1,9 @@
-//! One server kept alive.
+//! Supervision of one server.
 //!
-//! A task owns the child and is the only one that starts it, so there are never two of one server. When it may be
-//! started again is decided by [`steadfast_core::restart`]; this only does it, and tells. Each *incarnation* has a
-//! number and is handed to the owner with its pipes; the owner speaks with it, says when it is ready, and says so
-//! when it is of no use any more.
+//! A task owns the child and is the only one that starts it, so there are never two instances of one server.
+//! [`steadfast_core::restart`] decides when it may be started again; this module performs and reports it. Each
+//! *incarnation* has a number and is handed to the owner with its pipes. The owner communicates with it, reports when
+//! it is ready, and reports when it is no longer usable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::launch::Launch;
 use crate::leash::Leash;
 use crate::stderr::Stderr;
 
-/// Which start of a server: one for the first, and one more for each further.
+/// Number of a start of a server: one for the first, and one more for each further start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IncarnationNumber(u64);
 
 impl IncarnationNumber {
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -42,78 +42,78 @@ impl fmt::Display for IncarnationNumber {
 /// A server that was just started.
 #[derive(Debug)]
 pub struct Incarnation {
-    /// Which one.
+    /// Its number.
     pub number: IncarnationNumber,
-    /// The number of its process.
+    /// Its process id.
     pub pid: u32,
-    /// What it reads. To be dropped when the state says that it is ending.
+    /// Its stdin. Drop it when the state is `Ending`.
     pub stdin: ChildStdin,
-    /// What it writes. It may end before the server does (then [`Supervisor::condemn`] it) and may stay open after
-    /// it, so the state counts and not the end of this.
+    /// Its stdout. It may end before the server does (then [`Supervisor::condemn`] it) and may stay open after the end
+    /// of the server, so rely on the state and not on the end of this stream.
     pub stdout: ChildStdout,
 }
 
-/// How a server stands.
+/// State of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does not run; whoever asks for it gets it started.
+    /// It does not run. It starts on request.
     Idle,
     /// It is being started, or was started and is not ready yet.
     Starting(IncarnationNumber),
     /// It is ready.
     Up(IncarnationNumber),
-    /// It died or is being stopped, and something of it may still be there.
+    /// It died or is being stopped, and some of its processes may still exist.
     Ending(IncarnationNumber),
-    /// It died and is started again by itself.
+    /// It died and will be restarted automatically.
     BackingOff {
-        /// When.
+        /// Time of the restart.
         until: Timestamp,
     },
-    /// It is left alone. [`Status::last_end`] has what it died of.
+    /// It is not restarted for now. [`Status::last_end`] has the reason of its last end.
     Down(Down),
-    /// It is over: nobody keeps it alive any more.
+    /// The supervision has ended.
     Closed,
 }
 
-/// How a server stands and what it has been through.
+/// State and history of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// How it stands.
+    /// Its state.
     pub state: State,
-    /// How often it was started again after it had died.
+    /// Number of restarts after it had died.
     pub restarts: u64,
-    /// How it last ended, unless we stopped it.
+    /// Its last end, except those that the owner requested.
     pub last_end: Option<Arc<LastEnd>>,
 }
 
-/// How an incarnation ended.
+/// End of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastEnd {
-    /// Which one.
+    /// Number of the incarnation.
     pub incarnation: IncarnationNumber,
-    /// How.
+    /// Reason of the end.
     pub end: End,
-    /// When.
+    /// Time of the end.
     pub at: Timestamp,
-    /// The last lines that it wrote to stderr, without their secrets.
+    /// The last lines that it wrote to stderr, redacted.
     pub stderr: Vec<String>,
 }
 
-/// How an incarnation came to its end.
+/// Reason of the end of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself.
+    /// It exited by itself.
     Exited(Exit),
-    /// It was of no use any more, for this reason, and was ended.
+    /// The owner declared it unusable, and it was ended.
     Condemned {
-        /// In the owner's words.
+        /// Reason given by the owner.
         why: String,
-        /// How it took that.
+        /// Exit of the process.
         exit: Exit,
     },
-    /// It never was.
+    /// It could not be started.
     NotStarted {
-        /// Why not.
+        /// Reason.
         why: String,
     },
 }
@@ -128,23 +128,23 @@ impl fmt::Display for End {
     }
 }
 
-/// Why there is no server to be had.
+/// Reason why a server is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// It is left alone for a while.
+    /// It is not restarted for now.
     Down {
-        /// Why, and until when.
+        /// Reason, and end of this state.
         down: Down,
-        /// What it died of.
+        /// Its last end.
         last_end: Option<Arc<LastEnd>>,
     },
-    /// Nobody keeps it alive any more.
+    /// The supervision has ended.
     Closed,
 }
 
 impl Unavailable {
-    /// What a call makes of it: it was not sent, and is worth trying again when the server is.
+    /// Returns the fault of a call to this server: it was not sent, and may be retried when the server is back.
     pub fn fault(&self) -> Fault {
         let source = Source::Transport { error: Transport::ConnectionRefused, written: false };
         let retry_after = match self {
@@ -175,7 +175,7 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Keeps one server alive. When this is dropped the server is stopped.
+/// Supervisor of one server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Supervisor {
     wishes: mpsc::Sender<Wish>,
@@ -184,22 +184,22 @@ pub struct Supervisor {
     clock: Clock,
 }
 
-/// Where the incarnations of a server come out. When this is dropped the server is stopped.
+/// Receiver of the incarnations of a server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Incarnations {
     handed: mpsc::Receiver<Incarnation>,
 }
 
 impl Incarnations {
-    /// The next incarnation; nothing when there will be none. One that nobody took in time may be dead already.
-    /// Nothing is lost if this is cancelled.
+    /// Returns the next incarnation, or `None` if there will be none. One that was not received in time may be dead
+    /// already. Cancel safe.
     pub async fn next(&mut self) -> Option<Incarnation> {
         self.handed.recv().await
     }
 }
 
 impl Supervisor {
-    /// A server that is started when it is asked for. The seed spreads the waits between its starts.
+    /// Creates a supervisor of a server that starts on request. The seed spreads the backoff between its starts.
     pub fn new(launch: Launch, leash: Leash, policy: RestartPolicy, seed: u64) -> (Self, Incarnations) {
         let (wishes, wished) = mpsc::channel(WISHES);
         let (handing, handed) = mpsc::channel(1);
@@ -221,23 +221,23 @@ impl Supervisor {
         (Self { wishes, status, stderr, clock }, Incarnations { handed })
     }
 
-    /// How it stands, and every change of that.
+    /// Subscribes to its status.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
     }
 
-    /// What it wrote to stderr lately, over all incarnations.
+    /// Returns its last stderr output, of all incarnations.
     pub const fn stderr(&self) -> &Stderr {
         &self.stderr
     }
 
-    /// Has it started if it may be, and comes back at once.
+    /// Requests a start, if it is allowed, and returns at once.
     pub async fn ask(&self) {
         let _ = self.wishes.send(Wish::Ask).await;
     }
 
-    /// Has it started if need be, and waits until it is ready or is known not to become so. This has no limit of its
-    /// own: an incarnation that never becomes ready is for the owner to condemn.
+    /// Requests a start if needed, and waits until the server is ready or known to be unavailable. There is no timeout:
+    /// the owner must condemn an incarnation that never becomes ready.
     pub async fn up(&self) -> Result<IncarnationNumber, Unavailable> {
         let mut status = self.status.clone();
         loop {
@@ -262,24 +262,24 @@ impl Supervisor {
         }
     }
 
-    /// The incarnation answers. Of an older one this means nothing.
+    /// Marks the incarnation as ready. Has no effect for an older one.
     pub async fn ready(&self, number: IncarnationNumber) {
         let _ = self.wishes.send(Wish::Ready(number)).await;
     }
 
-    /// The incarnation is of no use any more (it hangs, speaks nonsense, closed its stdout): it is ended, and that
-    /// counts as a death. Of an older one this means nothing. Drop its stdin before.
+    /// Ends an incarnation that is no longer usable (it hangs, sends invalid messages, or closed its stdout), and
+    /// counts that as a death. Has no effect for an older one. Drop its stdin before.
     pub async fn condemn(&self, number: IncarnationNumber, why: impl Into<String>) {
         let _ = self.wishes.send(Wish::Condemn(number, why.into())).await;
     }
 
-    /// Stops it until it is asked for again, and waits until nothing of it is left. Drop its stdin before.
+    /// Stops it until the next request, and waits until none of its processes is left. Drop its stdin before.
     pub async fn stop(&self) {
         self.and_wait(Wish::Stop).await;
     }
 
-    /// Somebody says that it is mended: what was is forgotten, and a server that is down or waits is started when it
-    /// is asked for.
+    /// Resets the restart history, for example after a repair. A server that is down or waits for a restart then starts
+    /// on request.
     pub async fn reset(&self) {
         self.and_wait(Wish::Reset).await;
     }
@@ -292,7 +292,7 @@ impl Supervisor {
     }
 }
 
-/// What an owner wants.
+/// A command of the owner.
 enum Wish {
     Ask,
     Ready(IncarnationNumber),
@@ -301,12 +301,12 @@ enum Wish {
     Reset(oneshot::Sender<()>),
 }
 
-/// More wait for their turn.
+/// Capacity of the command queue. Senders wait if it is full.
 const WISHES: usize = 64;
-/// So many of its last lines are kept with the end of a server.
+/// Number of stderr lines in the record of an end.
 const LAST_LINES: usize = 20;
 
-/// Milliseconds since the epoch that never go backwards, on the clock that waits are counted by.
+/// Milliseconds since the epoch that never go backwards, based on the clock of the timers.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     began: Instant,
@@ -323,17 +323,17 @@ impl Clock {
         self.at + self.began.elapsed()
     }
 
-    /// The moment at which this clock shows it.
+    /// Returns the moment at which this clock shows `moment`.
     fn instant(&self, moment: Timestamp) -> Instant {
-        // Never so far away that it could not be counted.
+        // Limited, so that the addition cannot overflow.
         self.began + moment.since(self.at).min(Duration::from_secs(86_400 * 365))
     }
 }
 
-/// The incarnation that runs.
+/// The current incarnation.
 struct Current {
     child: Child,
-    /// Until the owner has taken it.
+    /// The incarnation, until the owner has taken it.
     to_hand: Option<Incarnation>,
 }
 
@@ -346,7 +346,7 @@ struct Keeper {
     stderr: Stderr,
     status: watch::Sender<Status>,
     handing: mpsc::Sender<Incarnation>,
-    /// Of the newest incarnation.
+    /// Number of the newest incarnation.
     number: IncarnationNumber,
     current: Option<Current>,
 }
@@ -358,7 +358,7 @@ impl Keeper {
         self.status.send_modify(|status| status.state = State::Closed);
     }
 
-    /// Until nobody is there any more to keep it for.
+    /// Supervises the server until its owner is gone.
     async fn keep(&mut self, wished: &mut mpsc::Receiver<Wish>) {
         loop {
             let wake = match self.restarts.standing() {
@@ -435,14 +435,14 @@ impl Keeper {
 
     async fn condemn(&mut self, number: IncarnationNumber, why: String) {
         if self.runs(number) {
-            // What is of no use gets no time to end by itself.
+            // An unusable server gets no time to end by itself.
             let exit = self.end(Duration::ZERO).await;
             self.died(Death::Crashed, End::Condemned { why, exit });
         }
     }
 
     async fn exited(&mut self) {
-        // The leash ends what is left behind, in its own steps; ours begin where those should be over.
+        // The leash ends the remaining processes in its own steps. This limit begins where those should be over.
         let Patience { term, kill, .. } = self.launch.patience;
         let exit = self.end(term.saturating_add(kill)).await;
         self.died(Death::Crashed, End::Exited(exit));
@@ -456,7 +456,8 @@ impl Keeper {
         self.tell();
     }
 
-    /// Nothing may be left of an incarnation when the next one starts. It has so long to end by itself.
+    /// Ends the incarnation completely, so that nothing of it is left when the next one starts. `by_itself` is its time
+    /// to exit by itself.
     async fn end(&mut self, by_itself: Duration) -> Exit {
         let Some(Current { child, to_hand }) = self.current.take() else { return Exit::Unknown };
         self.tell_state(State::Ending(self.number));

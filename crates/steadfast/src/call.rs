@@ -1,4 +1,4 @@
-//! Calls made in Rust.
+//! A builder of calls for Rust programs.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{ActorId, InvalidId, Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::{Output, RawJson};
 
-/// A call of this tool, with everything that can be left out left out. Whatever else an envelope can say is a field
-/// of the [`CallEnvelope`] that comes of it.
+/// Builds a call of this tool. All other fields have defaults. For fields that the builder does not have, change the
+/// [`CallEnvelope`] that it returns.
 pub fn call<'a>(namespace: &'a str, tool: &'a str) -> CallBuilder<'a> {
     CallBuilder {
         namespace,
@@ -24,12 +24,12 @@ pub fn call<'a>(namespace: &'a str, tool: &'a str) -> CallBuilder<'a> {
     }
 }
 
-/// A text as the output of a tool.
+/// Returns a text as the output of a tool.
 pub fn output(text: &str) -> Output {
     Output { content: RawJson::string(text), metadata: None }
 }
 
-/// A call that is being made up.
+/// A builder of call envelopes.
 #[derive(Debug)]
 #[must_use = "it has to become an envelope"]
 pub struct CallBuilder<'a> {
@@ -42,36 +42,36 @@ pub struct CallBuilder<'a> {
 }
 
 impl<'a> CallBuilder<'a> {
-    /// The arguments: a map, or a struct that is written as one. Pairs of names and values are taken as a map.
+    /// Sets the arguments: a map, or a struct that serializes as one. A list of name-value pairs counts as a map.
     pub fn params(mut self, params: &(impl Params + ?Sized)) -> Self {
         self.params = params.to_text();
         self
     }
 
-    /// What the call is known by: a call that comes again with the same key is the same call.
+    /// Sets the idempotency key: calls with the same key are the same call.
     pub fn key(mut self, key: &'a str) -> Self {
         self.key = Some(key);
         self
     }
 
-    /// The conversation that it belongs to. Keys count within one.
+    /// Sets the session. Idempotency keys are scoped to a session.
     pub fn session(mut self, session: &'a str) -> Self {
         self.session = session;
         self
     }
 
-    /// Who acts.
+    /// Sets the actor.
     pub fn actor(mut self, actor: &'a str) -> Self {
         self.actor = actor;
         self
     }
 
-    /// The envelope.
+    /// Returns the envelope.
     pub fn envelope(self) -> Result<CallEnvelope, InvalidCall> {
         let bad = |what: &'static str| move |why: InvalidId| InvalidCall::Name { what, why };
         let params = self.params.map_err(InvalidCall::Params)?;
         if !params.starts_with('{') {
-            return Err(InvalidCall::Params("they are not written as a map".to_owned()));
+            return Err(InvalidCall::Params("they do not serialize as a map".to_owned()));
         }
         Ok(CallEnvelope {
             contract_version: ContractVersion::V1_1,
@@ -106,9 +106,9 @@ impl<'a> CallBuilder<'a> {
     }
 }
 
-/// What can be the arguments of a call.
+/// A type that can be the arguments of a call.
 pub trait Params {
-    /// As JSON; or why not.
+    /// Returns the arguments as JSON, or the reason why it is not possible.
     fn to_text(&self) -> Result<String, String>;
 }
 
@@ -119,7 +119,7 @@ impl<T: Serialize + ?Sized> Params for T {
     }
 }
 
-/// A list of pairs as the map that it stands for.
+/// Converts a list of pairs to a map.
 fn pairs(value: &serde_json::Value) -> Option<serde_json::Map<String, serde_json::Value>> {
     let pair = |item: &serde_json::Value| match item.as_array()?.as_slice() {
         [name, value] => Some((name.as_str()?.to_owned(), value.clone())),
@@ -128,18 +128,18 @@ fn pairs(value: &serde_json::Value) -> Option<serde_json::Map<String, serde_json
     value.as_array()?.iter().map(pair).collect()
 }
 
-/// Why there can be no such call.
+/// Error in a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidCall {
-    /// A name cannot be one.
+    /// A name is not valid.
     Name {
-        /// Whose.
+        /// Field with the name.
         what: &'static str,
-        /// Why.
+        /// Reason.
         why: InvalidId,
     },
-    /// The arguments cannot be written as a JSON object.
+    /// The arguments cannot be serialized as a JSON object.
     Params(String),
 }
 
@@ -156,7 +156,7 @@ impl fmt::Display for InvalidCall {
 
 impl std::error::Error for InvalidCall {}
 
-/// A name for this request, unlike all others of this process.
+/// Returns a request id that is unique in this process.
 fn next_request() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     format!("rust-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

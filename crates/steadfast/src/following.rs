@@ -1,4 +1,4 @@
-//! The configuration while the engine runs: files that change, switches that are turned, policies that come of them.
+//! The configuration of a running engine: changed files, switches, and the policies that result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use steadfast_executor::Policies;
 use tokio::sync::broadcast;
 use tokio::time::MissedTickBehavior;
 
-/// The policies of the configuration that is in use when a call comes. A call keeps what it got.
+/// The source of policies from the current configuration. A call keeps the policy with which it began.
 ///
-/// What was resolved is kept by the configuration, bounded, and goes with it: a new one begins with nothing.
+/// The configuration caches the resolved policies, within a bound. A new configuration begins with an empty cache.
 pub(crate) struct Configured(pub(crate) Arc<Live>);
 
 impl Policies for Configured {
@@ -27,29 +27,29 @@ impl Policies for Configured {
     }
 }
 
-/// Something happened to the configuration.
+/// A change of the configuration.
 #[derive(Clone, Debug)]
 pub enum ConfigNews {
-    /// A new one is in use: its policies hold for every call that comes from now on.
+    /// A new configuration applies to all calls from now on.
     Replaced {
-        /// Servers that differ, by name.
+        /// Changed servers, by name.
         servers: Vec<String>,
-        /// Settings that differ and are only read at the start.
+        /// Changed settings that are only read at the start.
         after_restart: Vec<String>,
     },
-    /// The files are not right, and the one that was running stays.
+    /// The files have errors, and the previous configuration stays.
     Kept(ConfigErrors),
-    /// Somebody turned switches.
+    /// Switches were changed.
     Switched(Switches),
 }
 
-/// Tells what happened to the configuration.
+/// Publisher of configuration changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Herald(broadcast::Sender<ConfigNews>);
 
-/// News that a slow listener may be behind.
+/// Number of events that a slow receiver may be behind.
 const BEHIND: usize = 16;
-/// How often the files are looked at. A change is taken when two looks find the same.
+/// Interval of the file checks. A change is applied when two checks find the same content.
 const EVERY: Duration = Duration::from_secs(1);
 
 impl Herald {
@@ -72,10 +72,10 @@ impl Herald {
                     .collect();
                 let after_restart: Vec<_> =
                     changed.iter().filter(|name| !is_followed(name)).cloned().collect();
-                tracing::info!(event = "config.replaced", "the configuration was read again");
+                tracing::info!(event = "config.replaced", "the configuration was reloaded");
                 if !after_restart.is_empty() {
                     let settings = after_restart.join(", ");
-                    tracing::warn!(event = "config.needs_restart", settings, "these take a restart to count");
+                    tracing::warn!(event = "config.needs_restart", settings, "these settings need a restart");
                 }
                 self.tell(ConfigNews::Replaced { servers, after_restart });
             }
@@ -84,7 +84,7 @@ impl Herald {
                     event = "config.kept",
                     mistakes = errors.problems().len(),
                     why = %errors,
-                    "the configuration on disk is not right; the running one stays"
+                    "the configuration on disk has errors; the running one stays in effect"
                 );
                 self.tell(ConfigNews::Kept(errors.clone()));
             }
@@ -97,26 +97,26 @@ impl Herald {
     }
 
     fn tell(&self, news: ConfigNews) {
-        // Nobody who listens is no failure.
+        // A send without receivers is no failure.
         let _ = self.0.send(news);
     }
 }
 
-/// Follows the files, for as long as it is let.
+/// Checks the files for changes until it is dropped.
 pub(crate) async fn follow(live: Arc<Live>, herald: Herald) {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let looking = live.clone();
-        // A disk may hang, and the threads of the runtime belong to the calls.
+        // A disk may hang, and the threads of the runtime are for calls.
         if let Ok(reload) = tokio::task::spawn_blocking(move || looking.poll()).await {
             herald.reloaded(&reload);
         }
     }
 }
 
-/// Whether a setting counts from the next call on. Servers, tools and tokens are followed by whoever has them.
+/// Returns true if a setting applies from the next call on. Servers, tools and tokens are handled by their owners.
 fn is_followed(setting: &str) -> bool {
     setting == "profile"
         || ["servers.", "http_tools.", "command_tools.", "tokens."]

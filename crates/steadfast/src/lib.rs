@@ -1,15 +1,15 @@
-//! Steadfast stands between an agent and its tools and makes every call safe to make: it runs as often as it should
-//! and not once more, it ends in bounded time, and it always has an answer that the agent can act on.
+//! Steadfast runs between an agent and its tools and makes tool calls reliable: a call runs as often as it should and
+//! not more, ends in bounded time, and always has a response that the agent can act on.
 //!
-//! This crate is the way in for Rust programs, and what every other way in is made of. [`Steadfast::open`] reads the
-//! configuration, opens the store that it names, begins to tell what happens, and starts the [`Engine`].
+//! This crate is the entry point for Rust programs, and all other surfaces are built on it. [`Steadfast::open`] reads
+//! the configuration, opens the configured store, starts telemetry, and starts the [`Engine`].
 //!
 //! ```
 //! use steadfast::{Answer, Attempt, Sources, Steadfast, call, output};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // `usual_sources` reads steadfast.toml and the environment; this program brings all it needs.
+//! // `usual_sources` reads steadfast.toml and the environment. This program sets everything itself.
 //! let steadfast = Steadfast::opening(Sources::default())
 //!     .set("store.kind", "memory")
 //!     .set("tools.\"bank/pay\".class", "mutating")
@@ -23,7 +23,7 @@
 //! let paid = steadfast.call(first, pay).await;
 //! assert!(!paid.result.from_cache);
 //!
-//! // The same key is the same call: it does not run again, and gets the same answer.
+//! // A call with the same key is the same call: it does not run again, and its result is replayed.
 //! let again = call("bank", "pay").params(&[("amount", 10)]).key("invoice 42").envelope()?;
 //! let replayed = steadfast.call(again, pay).await;
 //! assert!(replayed.result.from_cache);
@@ -32,12 +32,13 @@
 //! # }
 //! ```
 //!
-//! | file | what it does |
+//! | file | contents |
 //! | --- | --- |
-//! | `opening` | from a configuration to a running engine |
-//! | `plan` | what the settings mean for store and telemetry, before anything is opened |
-//! | `following` | the configuration while the engine runs: files, switches, policies |
-//! | `call` | calls made in Rust |
+//! | `builder` | opens store, telemetry and engine from a configuration |
+//! | `plan` | the meaning of the settings for store and telemetry, before anything is opened |
+//! | `live_config` | the configuration of a running engine: files, switches, policies |
+//! | `call` | a builder of calls for Rust programs |
+//! | `webhooks` | delivery of notifications over HTTP |
 
 mod call;
 mod following;
@@ -74,12 +75,12 @@ pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};
 pub use steadfast_store_sqlite::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
 pub use steadfast_telemetry::{Feed, FeedReader, Format, Happened, Level, Logs, Metrics, Next, Telemetry};
 
-/// The README as a test: what it shows is compiled and run.
+/// Compiles and runs the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-/// The page for users of this crate as a test.
+/// Compiles and runs the examples of the guide for Rust.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to/rust.md")]
 pub struct HowToUseRust;

@@ -1,4 +1,4 @@
-//! From a configuration to a running engine.
+//! The builder of a running instance, from a configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::following::{ConfigNews, Configured, Herald, follow};
 use crate::plan::{Opened, Plan};
 use crate::webhooks::Webhooks;
 
-/// Configuration, store, telemetry and engine, put together. Cheap to clone; all clones are one.
+/// A running instance: configuration, store, telemetry and engine. Cheap to clone; all clones are one instance.
 #[derive(Clone)]
 pub struct Steadfast {
     engine: Engine,
@@ -39,22 +39,22 @@ pub struct Steadfast {
     recent: Arc<Recent>,
     webhooks: Arc<Webhooks>,
     set_aside: Option<PathBuf>,
-    /// When the records of the store were last counted.
+    /// Time of the last count of the store's records.
     counted: Arc<Mutex<Option<Instant>>>,
     /// The result of the last store check.
     checked: Arc<tokio::sync::Mutex<Option<StoreCheck>>>,
     only_looks: bool,
-    /// Ends the following of files with the last clone.
+    /// Stops the file checks when the last clone is dropped.
     _life: Arc<DropGuard>,
 }
 
-/// The result of a store check, and when it was made.
+/// The result of a store check, and its time.
 struct StoreCheck {
     at: Instant,
     outcome: Result<(), StoreError>,
 }
 
-/// How it is opened.
+/// A builder of instances.
 pub struct Opening {
     sources: Sources,
     logging: Logging,
@@ -66,25 +66,25 @@ pub struct Opening {
     clock: Arc<dyn Clock>,
 }
 
-/// Where lines of the log go. Level and form are the configuration's.
+/// Destination of the log. The configuration sets its level and format.
 pub enum Logging {
-    /// Nowhere: a library does not write to the streams of its program uninvited.
+    /// No log: a library does not write to the streams of its program unasked.
     Nowhere,
-    /// To the standard error stream.
+    /// The standard error stream.
     Stderr,
-    /// Wherever you want them.
+    /// A custom writer.
     To(Box<dyn Write + Send>),
 }
 
 impl Steadfast {
-    /// Opens everything as the configuration says.
+    /// Opens an instance as configured.
     ///
     /// Needs a tokio runtime whose time and IO drivers are enabled.
     pub async fn open(sources: Sources) -> Result<Self, OpenError> {
         Self::opening(sources).open().await
     }
 
-    /// The same with what a configuration cannot say.
+    /// Returns a builder, for options that a configuration does not have.
     pub fn opening(sources: Sources) -> Opening {
         Opening {
             sources,
@@ -103,18 +103,18 @@ impl Steadfast {
         self.engine.call(envelope, tool)
     }
 
-    /// The engine, with every other way to make a call.
+    /// Returns the engine, with all other ways to make a call.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Where calls are remembered.
+    /// Returns the store of the call records.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// Checks that the store responds and accepts writes, by writing test data at most once a second. A store opened with
-    /// [`only_looks`](Opening::only_looks) is only read.
+    /// Checks that the store responds and accepts writes, by writing test data at most once a second. A store opened
+    /// [for maintenance only](Opening::only_looks) is only read.
     pub async fn check_store(&self) -> Result<(), StoreError> {
         let mut checked = self.checked.lock().await;
         if let Some(last) = &*checked
@@ -135,47 +135,47 @@ impl Steadfast {
         steadfast_store::record_loss(&*self.store).await
     }
 
-    /// Where the file went that was found in place of the store's and could not be used.
+    /// Returns the new path of an unusable file that was found in place of the store's file.
     pub fn set_aside(&self) -> Option<&Path> {
         self.set_aside.as_deref()
     }
 
-    /// The configuration as it is now.
+    /// Returns the current configuration.
     pub fn config(&self) -> Arc<Config> {
         self.live.current()
     }
 
-    /// What happens to the configuration. A reader that is too slow misses some and is told so.
+    /// Subscribes to changes of the configuration. A reader that is too slow misses some and gets an error that says so.
     pub fn config_news(&self) -> broadcast::Receiver<ConfigNews> {
         self.herald.listen()
     }
 
-    /// Looks at the files at once instead of within two seconds. Reads them: not for a hot path.
+    /// Checks the files at once instead of within two seconds. It reads the files, so do not use it on a hot path.
     pub fn reload(&self) -> Reload {
         let reload = self.live.check_now();
         self.herald.reloaded(&reload);
         reload
     }
 
-    /// Turns switches, from how they stand to how they shall, for every call that comes from now on. They stay turned when
-    /// files change.
+    /// Changes switches for all calls from now on: `turn` maps the current ones to the new ones. They stay in effect
+    /// when files change.
     pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> Switched {
         let switched = self.live.switch(turn);
         self.herald.switched(switched.after);
         switched
     }
 
-    /// What is told of calls.
+    /// Returns the telemetry.
     pub fn telemetry(&self) -> &Arc<Telemetry> {
         &self.telemetry
     }
 
-    /// The last calls of this process step by step, and its last hour in numbers.
+    /// Returns the last calls of this process step by step, and the figures of its last hour.
     pub fn recent(&self) -> &Recent {
         &self.recent
     }
 
-    /// The metrics as Prometheus reads them. What the store holds is counted at most once a minute.
+    /// Returns the metrics in the Prometheus format. The records of the store are counted at most once a minute.
     pub async fn metrics(&self) -> String {
         if self.is_count_due()
             && let Ok(census) = Census::take(&*self.store, MOST_COUNTED).await
@@ -185,7 +185,7 @@ impl Steadfast {
         self.telemetry.metrics().encode()
     }
 
-    /// Whether it is time to count; whoever is told so does it.
+    /// Returns true if a count is due, and marks it as done by the caller.
     fn is_count_due(&self) -> bool {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let due = counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
@@ -195,14 +195,15 @@ impl Steadfast {
         due
     }
 
-    /// Takes no more calls, waits for those under way, ends them after `limit`, and writes what is left to tell.
+    /// Accepts no more calls, waits for those in flight, ends them after `limit`, and flushes telemetry.
     pub async fn shutdown(&self, limit: Duration) -> Drained {
         let drained = self.engine.shutdown(limit).await;
         self.webhooks.finish(LAST_WORDS).await;
         let telemetry = self.telemetry.clone();
-        // That it could not be told is no reason not to end.
+        // A failure to flush telemetry does not prevent the shutdown.
         let _ = tokio::task::spawn_blocking(move || telemetry.shutdown(LAST_WORDS)).await;
-        // Tasks that wait for a client or a server keep the store from being dropped. A disk that hangs keeps nobody from ending.
+        // Tasks that wait for a client or a server keep the store from being dropped. A disk that hangs must not block
+        // the end.
         let _ = tokio::time::timeout(CLOSING, self.store.close()).await;
         drained
     }
@@ -210,67 +211,67 @@ impl Steadfast {
 
 /// The minimum time between two store checks.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How often the records of the store are counted at most, and how many of them: they are read for it.
+/// Minimum time between two counts of the store's records, and their maximum number: a count reads them.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 const MOST_COUNTED: usize = 25_000;
-/// How long the store may take to be left in order.
+/// Maximum time to close the store.
 const CLOSING: Duration = Duration::from_secs(30);
-/// How long what is left to tell may take.
+/// Maximum time to flush telemetry and webhooks.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 impl Opening {
-    /// One setting, stronger than all files: `set("store.kind", "memory")`.
+    /// Sets a setting, with precedence over all files: `set("store.kind", "memory")`.
     pub fn set(mut self, setting: &str, value: &str) -> Self {
         let name = format!("{setting} (set by the program)");
         self.sources.flags.push(Flag { name, setting: setting.to_owned(), value: value.to_owned() });
         self
     }
 
-    /// Code of yours at named points of a call.
+    /// Sets the user code that runs at named points of a call.
     pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
         self.hooks = Some(hooks);
         self
     }
 
-    /// Somebody who hears of everything. May be given more than once.
+    /// Adds a listener for all events. May be called more than once.
     pub fn listener(mut self, listener: Arc<dyn Listener>) -> Self {
         self.listeners.push(listener);
         self
     }
 
-    /// Where lines of the log go.
+    /// Sets the destination of the log.
     pub fn logging(mut self, logging: Logging) -> Self {
         self.logging = logging;
         self
     }
 
-    /// The process is ours: what all its crates say, and panics, become lines of the log too. For binaries; a library
-    /// leaves this to its program.
+    /// Takes over the logging of the whole process: events of all its crates, and panics, go to the log too. For
+    /// binaries. A library leaves this to its program.
     pub fn owns_process(mut self) -> Self {
         self.owns_process = true;
         self
     }
 
-    /// No calls will be made: this only looks after what others left. Nothing is pushed to a collector, which would take it
-    /// for one more gateway, and no file is opened for calls that nobody makes.
+    /// Marks an instance that makes no calls and only reads or maintains stored data. It pushes nothing to a collector,
+    /// which would count it as another gateway, and opens no file for calls.
     pub fn only_looks(mut self) -> Self {
         self.only_looks = true;
         self
     }
 
-    /// What to do with a state file that is damaged or not ours. Without it: opening fails and says what to do.
+    /// Sets the handling of a state file that is damaged or belongs to another program. Default: an error with advice.
     pub fn on_damage(mut self, on_damage: OnDamage) -> Self {
         self.on_damage = on_damage;
         self
     }
 
-    /// What time it is. Without it: the machine's.
+    /// Sets the clock. Default: the system clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Opens everything.
+    /// Opens the instance.
     pub async fn open(self) -> Result<Steadfast, OpenError> {
         let sources = self.sources;
         let loaded = tokio::task::spawn_blocking(move || Live::start(sources)).await;
@@ -279,7 +280,7 @@ impl Opening {
         let logs = logs(&plan, self.logging)?;
         if let (Some(logs), true) = (&logs, self.owns_process) {
             logs.take_panics();
-            // Somebody who was there first keeps the process; our own facts are written either way.
+            // An existing subscriber of the process stays. The telemetry writes its own events in either case.
             let _ = tracing_subscriber::registry().with(logs.layer()).try_init();
         }
         for note in live.current().notes() {
@@ -295,7 +296,7 @@ impl Opening {
         }
         let refuses = live.current().global().store.on_damage == AfterLoss::RefuseKeyed;
         if !refuses && !self.only_looks {
-            // One that was noticed before the setting was changed. Where the store does not answer, the next start does it.
+            // A loss that was noticed before the setting was changed. If the store fails, the next start accepts it.
             let _ = steadfast_store::accept_loss(&*store).await;
         }
         if let Some(loss) = &loss {
@@ -360,10 +361,10 @@ impl Opening {
     }
 }
 
-/// The usual places of this process: the user's file, that of the working folder (or the one that `STEADFAST_CONFIG`
-/// names), and the environment.
+/// Returns the usual sources of a configuration: the user's file, that of the working folder (or the one that
+/// `STEADFAST_CONFIG` names), and the environment.
 pub fn usual_sources(start: Start) -> Sources {
-    // A variable that is no text cannot be one of ours.
+    // A variable that is not valid text cannot be a setting.
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
@@ -380,40 +381,40 @@ fn logs(plan: &Plan, logging: Logging) -> Result<Option<Logs>, OpenError> {
     .map_err(OpenError::Logs)
 }
 
-/// Why it cannot be opened.
+/// Reason why an instance cannot be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The configuration is not right: everything that is wrong with it.
+    /// The configuration has errors. Contains all of them.
     Configuration(ConfigErrors),
-    /// A setting reads well and is of no use here.
+    /// A setting has a valid form but cannot be used.
     Setting {
-        /// Which one.
+        /// The setting.
         setting: &'static str,
-        /// Why, and what to write instead.
+        /// Reason, and advice.
         why: String,
     },
-    /// A part of the configuration reads well and is of no use here.
+    /// A section of the configuration has a valid form but cannot be used.
     Section {
-        /// Which one: `notify.ops`.
+        /// The section, such as `notify.ops`.
         section: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// The state file cannot be used.
     Sqlite(steadfast_store_sqlite::OpenError),
     /// The redis server cannot be used.
     Redis(StoreError),
-    /// Nothing can be pushed to the collector.
+    /// The connection to the collector cannot be set up.
     Otlp(OtlpError),
     /// The log cannot be written.
     Logs(io::Error),
-    /// A thread that was to open something ended without an answer.
+    /// A thread that was opening a part ended without a result.
     Ended(JoinError),
 }
 
 impl OpenError {
-    /// Whether changing the configuration is what helps, as opposed to the world that it speaks of.
+    /// Returns true if a change of the configuration helps, rather than a change of the environment.
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Configuration(_) | Self::Setting { .. } | Self::Section { .. } | Self::Otlp(_) => true,
@@ -440,7 +441,7 @@ impl fmt::Display for OpenError {
             Self::Redis(error) => error.fmt(f),
             Self::Otlp(error) => error.fmt(f),
             Self::Logs(error) => write!(f, "the log cannot be written: {error}"),
-            Self::Ended(error) => write!(f, "opening it ended without an answer: {error}"),
+            Self::Ended(error) => write!(f, "a thread of the opening ended without a result: {error}"),
         }
     }
 }
@@ -467,7 +468,7 @@ impl fmt::Debug for Steadfast {
 
 impl fmt::Debug for Opening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opening").field("on_damage", &self.on_damage).finish_non_exhaustive()
+        f.debug_struct("SteadfastBuilder").field("on_damage", &self.on_damage).finish_non_exhaustive()
     }
 }
 

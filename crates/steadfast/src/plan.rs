@@ -1,7 +1,7 @@
-//! What the settings mean for store and telemetry, worked out before anything is opened.
+//! The meaning of the settings for store and telemetry, computed before anything is opened.
 //!
-//! A setting can be well written and still be of no use here: an address that the client cannot take, a name that no
-//! metric can have. That is found now, so that nothing is made on disk for a start that cannot succeed.
+//! A setting can have a valid form and still be unusable: a URL that the client does not accept, a name that no metric
+//! can have. These errors are found here, so that a start that cannot succeed creates nothing on disk.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use steadfast_telemetry::{Format, Level, MalformedCalls, Namespace, OtlpOptions}
 use crate::opening::OpenError;
 use crate::webhooks;
 
-/// What will be opened and started, as far as the configuration says it.
+/// The parts to open and start, as far as the configuration determines them.
 #[derive(Debug)]
 pub struct Plan {
     store: StorePlan,
@@ -37,7 +37,7 @@ pub struct Plan {
     malformed_calls_beside_state: bool,
 }
 
-/// Which store, and how it is reached.
+/// Type of the store, and its connection.
 #[derive(Debug)]
 enum StorePlan {
     Memory,
@@ -45,10 +45,10 @@ enum StorePlan {
     Redis(Box<RedisOptions>),
 }
 
-/// A store that is open.
+/// An open store.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Store>,
-    /// Where the file went that was in its place and could not be used.
+    /// New path of an unusable file that was in its place.
     pub(crate) set_aside: Option<PathBuf>,
     /// The loss of committed records that was noticed.
     pub(crate) loss: Option<RecordLoss>,
@@ -61,7 +61,7 @@ impl Opened {
 }
 
 impl Plan {
-    /// What this configuration means. Looks at nothing but the configuration.
+    /// Computes the plan of a configuration. Reads nothing else.
     pub fn of(config: &Config) -> Result<Self, OpenError> {
         let global = config.global();
         let namespace = metrics_namespace(&global.metrics.namespace)?;
@@ -96,8 +96,8 @@ impl Plan {
         })
     }
 
-    /// Says why the store of a configuration cannot be opened, as far as that shows without opening or making anything. A
-    /// store elsewhere is not asked.
+    /// Returns the reason why the store of a configuration cannot be opened, as far as it shows without opening or
+    /// creating anything. A remote store is not contacted.
     pub fn store_problem(config: &Config, on_damage: OnDamage) -> Option<OpenError> {
         match StorePlan::of(&config.global().store) {
             Ok(StorePlan::Memory | StorePlan::Redis(_)) => None,
@@ -109,8 +109,8 @@ impl Plan {
         }
     }
 
-    /// Everything else in a configuration that keeps it from being opened. An opening reports the first of these, in the same
-    /// words.
+    /// Returns all other errors in a configuration that prevent its opening. An opening reports the first of them, with
+    /// the same text.
     pub fn problems(config: &Config) -> Vec<OpenError> {
         let global = config.global();
         let mut problems = Vec::new();
@@ -133,7 +133,7 @@ impl Plan {
         problems
     }
 
-    /// The store, in words: what it is and where.
+    /// Returns a description of the store: its type and location.
     pub fn store(&self) -> String {
         match &self.store {
             StorePlan::Memory => "memory of this process".to_owned(),
@@ -145,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// The file that trust is kept in, if it is not kept in the store.
+    /// Returns the trust file, if trust is not in the store.
     pub fn trust_file(&self) -> Option<&TrustFile> {
         match &self.trust {
             TrustKept::InFile(file) => Some(file),
@@ -153,14 +153,14 @@ impl Plan {
         }
     }
 
-    /// Opens the store and nothing else, to see whether it can be used. What it is made of is made if it is missing.
-    /// Gives where a file went that was in its place and could not be used, which only happens where that is allowed.
+    /// Opens only the store, to check that it is usable. Creates it if it is missing. Returns the new path of an
+    /// unusable file that was in its place, which can only happen if `on_damage` allows it.
     pub async fn try_store(self, on_damage: OnDamage) -> Result<Option<PathBuf>, OpenError> {
         let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
         Ok(self.open_store(clock, on_damage).await?.set_aside)
     }
 
-    /// Whether what is stored can be seen by other processes, and outlives this one.
+    /// Returns true if other processes can read the stored data and it outlives this process.
     pub fn is_shared(&self) -> bool {
         match self.store {
             StorePlan::Memory => false,
@@ -168,7 +168,7 @@ impl Plan {
         }
     }
 
-    /// Opens the store and nothing else, for those who look after what is in it. One that is damaged is left alone.
+    /// Opens only the store, for commands that maintain it. A damaged store is not changed.
     pub async fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
         let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
         Ok(self.open_store(clock, OnDamage::Refuse).await?.store)
@@ -188,7 +188,7 @@ impl Plan {
             StorePlan::Sqlite(path, on_loss) => {
                 let options =
                     SqliteOptions { clock, codec, on_damage, on_loss: *on_loss, ..SqliteOptions::at(path) };
-                // It reads the whole file, and the threads of the runtime belong to others.
+                // It reads the whole file, and the threads of the runtime are needed for other tasks.
                 let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options)).await;
                 let store = opened.map_err(OpenError::ended)?.map_err(OpenError::Sqlite)?;
                 let set_aside = store.set_aside().map(Path::to_owned);
@@ -203,11 +203,11 @@ impl Plan {
         }
     }
 
-    /// The file of malformed calls, if there is to be one.
+    /// Opens the file of malformed calls, if it is enabled.
     pub(crate) fn malformed_calls(&self) -> Result<Option<MalformedCalls>, OpenError> {
         let open = |path: &PathBuf| {
             let opened = match self.malformed_calls_beside_state {
-                // Nobody asked for it, so a folder that cannot be written is no reason not to start.
+                // It is on by default, so a folder that cannot be written does not prevent the start.
                 true => MalformedCalls::when_needed_at(path),
                 false => MalformedCalls::at(path),
             };
@@ -220,7 +220,7 @@ impl Plan {
         self.otlp.as_ref().map(|endpoint| OtlpOptions::to(endpoint.expose().as_str()))
     }
 
-    /// What the engine itself takes from the configuration, policies aside.
+    /// Applies the engine settings of the configuration, except policies.
     pub(crate) fn prepare(&self, engine: EngineBuilder) -> EngineBuilder {
         engine
             .trust_kept(self.trust.clone())
@@ -272,12 +272,12 @@ fn on_loss(settings: &StoreSettings) -> OnLoss {
     }
 }
 
-/// What keys begin with. A sign stands between it and the rest, so that `shop` does not begin what `shop2` wrote.
+/// Returns the prefix of keys. It ends with a separator, so that `shop` is not a prefix of the keys of `shop2`.
 fn prefix(text: &str) -> Result<Prefix, steadfast_store_redis::InvalidPrefix> {
     if text.is_empty() || text.ends_with(':') { Prefix::new(text) } else { Prefix::new(&format!("{text}:")) }
 }
 
-/// The secret of a file: 32 bytes as they are, or written as 64 hexadecimal digits.
+/// Reads the secret in a file: 32 raw bytes, or 64 hexadecimal digits.
 fn secret(path: &Path) -> Result<Codec, OpenError> {
     let bytes = fs::read(path)
         .map_err(|error| OpenError::setting("store.key_file", format!("{}: {error}", path.display())))?;

@@ -1,7 +1,7 @@
-//! Webhooks: notifications are sent to where the configuration says.
+//! Webhooks: delivery of notifications to the configured URLs.
 //!
-//! Each receiver has a queue and a task of its own, so that one that is slow or gone delays nobody. What cannot be delivered
-//! is tried again as a failed call would be, and given up with a line in the log. What waits is lost with the process.
+//! Each receiver has its own queue and task, so that a slow or unavailable one delays no other. A failed delivery is
+//! retried like a failed call, and finally given up with a log event. Queued notifications are lost with the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,14 +35,14 @@ use tokio::task::JoinHandle;
 
 use crate::opening::OpenError;
 
-/// Notifications that wait for one receiver. What comes when so many wait is dropped, and told in the log.
+/// Maximum number of queued notifications per receiver. Further ones are dropped, and that is logged.
 const WAITING: usize = 256;
-/// How long a receiver has for its answer.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest answer that is read: nothing in it matters.
+/// Maximum length of a response that is read. Its content is not used.
 const LONGEST_ANSWER: usize = 64 * 1024;
 
-/// Everyone who is told over HTTP.
+/// The webhook receivers of an instance.
 pub(crate) struct Webhooks {
     live: Arc<Live>,
     clock: Arc<dyn Clock>,
@@ -50,7 +50,7 @@ pub(crate) struct Webhooks {
     receivers: Mutex<BTreeMap<Namespace, Receiver>>,
 }
 
-/// One who is told.
+/// A webhook receiver.
 struct Receiver {
     webhook: Webhook,
     queue: mpsc::Sender<Arc<Notification>>,
@@ -58,12 +58,12 @@ struct Receiver {
 }
 
 impl Webhooks {
-    /// Those of the configuration, as it is whenever there is something to tell. Needs a tokio runtime.
+    /// Creates the webhooks of the configuration, and follows its changes. Needs a tokio runtime.
     pub(crate) fn of(live: Arc<Live>, clock: Arc<dyn Clock>) -> Self {
         Self { live, clock, runtime: Handle::current(), receivers: Mutex::default() }
     }
 
-    /// Gives up whoever is gone from the configuration or has changed, and begins with whoever is new.
+    /// Stops receivers that were removed from the configuration or changed, and starts new ones.
     fn follow(&self, receivers: &mut BTreeMap<Namespace, Receiver>) {
         let config = self.live.current();
         let wanted = config.webhooks();
@@ -78,7 +78,7 @@ impl Webhooks {
         }
     }
 
-    /// Sends what waits, for as long as there is time for it.
+    /// Sends queued notifications within the limit.
     pub(crate) async fn finish(&self, limit: Duration) {
         let receivers = std::mem::take(&mut *self.receivers.lock());
         let ended = async {
@@ -93,7 +93,7 @@ impl Webhooks {
 
 impl Listener for Webhooks {
     fn notification(&self, notification: &Arc<Notification>) {
-        // The process where it happened sends it.
+        // The process in which the event occurred sends it.
         if notification.is_from_elsewhere {
             return;
         }
@@ -119,7 +119,7 @@ impl fmt::Debug for Webhooks {
     }
 }
 
-/// The webhooks of a configuration that nothing can be sent to.
+/// Returns the errors of webhooks in a configuration that cannot be used.
 pub(crate) fn unusable(config: &Config) -> impl Iterator<Item = OpenError> {
     config.webhooks().values().filter_map(|webhook| {
         let why = place(webhook).err()?;
@@ -127,7 +127,7 @@ pub(crate) fn unusable(config: &Config) -> impl Iterator<Item = OpenError> {
     })
 }
 
-/// Where a webhook is: the server, and what is asked of it.
+/// Returns the server and the URI of a webhook.
 fn place(webhook: &Webhook) -> Result<(Origin, Uri), String> {
     let settings = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
     let url = webhook.url.expose().parse::<Uri>().map_err(|error| error.to_string())?;
@@ -137,7 +137,7 @@ fn place(webhook: &Webhook) -> Result<(Origin, Uri), String> {
     Ok((origin, target))
 }
 
-/// Sends one notification after the other, in order.
+/// Sends the notifications one after the other, in order.
 async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification>>, clock: Arc<dyn Clock>) {
     let (origin, target) = match place(&webhook) {
         Ok(place) => place,
@@ -156,7 +156,7 @@ async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification
     }
 }
 
-/// Nine attempts within some five minutes.
+/// Nine attempts within about five minutes.
 fn policy() -> RetryPolicy {
     let rest = [2, 4, 8, 16, 32, 60, 60, 60].map(Duration::from_secs).to_vec();
     RetryPolicy {
@@ -167,11 +167,11 @@ fn policy() -> RetryPolicy {
     }
 }
 
-/// One notification on its way to one receiver.
+/// A notification for one receiver.
 struct Message<'w> {
     webhook: &'w Webhook,
     event: &'static str,
-    /// The same in every attempt, so that the receiver knows it again.
+    /// The same in every attempt, so that the receiver can deduplicate.
     id: String,
     body: Bytes,
 }
@@ -185,14 +185,15 @@ impl<'w> Message<'w> {
             }
         };
         let mut random = [0; 16];
-        // Without randomness the time still tells them apart.
+        // If there is no randomness, the time still makes it unique.
         let _ = getrandom::fill(&mut random);
         let random = u128::from_ne_bytes(random);
         let id = format!("msg_{:x}{random:032x}", notification.at.as_millis());
         Self { webhook, event: notification.event.as_str(), id, body: body.into() }
     }
 
-    /// Sends it until it is taken, or says after how many attempts and why it was given up.
+    /// Sends the notification until the receiver accepts it. Otherwise returns the number of attempts and the last
+    /// error.
     async fn deliver(
         &self,
         origin: &Origin,
@@ -223,7 +224,7 @@ impl<'w> Message<'w> {
             Ok(replied) => replied.map_err(|failure| failure.fault())?,
             Err(_) => {
                 let source = Source::Timeout { after: PATIENCE };
-                return Err(Fault::new(source, "the receiver did not answer in time"));
+                return Err(Fault::new(source, "the receiver did not respond in time"));
             }
         };
         if replied.status.is_success() {
@@ -231,7 +232,7 @@ impl<'w> Message<'w> {
         }
         let status = replied.status.as_u16();
         let after = replied.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let message = format!("the receiver answered with the status {status}");
+        let message = format!("the receiver responded with status {status}");
         let retry_after = after.and_then(RetryAfter::parse);
         Err(Fault { retry_after, ..Fault::new(Source::Http { status }, message) })
     }
@@ -257,8 +258,8 @@ impl<'w> Message<'w> {
     }
 }
 
-/// The signature of the Standard Webhooks specification: HMAC-SHA256 of id, time and body. A secret that begins with `whsec_`
-/// is base64 behind it, as there; any other is taken as it is.
+/// Returns the signature of the Standard Webhooks specification: HMAC-SHA256 of id, time and body. A secret with the
+/// prefix `whsec_` is base64 after it, as specified. Any other secret is used unchanged.
 fn sign(secret: &str, id: &str, seconds: &str, body: &[u8]) -> String {
     let decoded = secret.strip_prefix("whsec_").and_then(|coded| STANDARD.decode(coded).ok());
     let key = decoded.as_deref().unwrap_or(secret.as_bytes());
@@ -271,7 +272,7 @@ fn sign(secret: &str, id: &str, seconds: &str, body: &[u8]) -> String {
     STANDARD.encode(mac.finalize().into_bytes())
 }
 
-/// As Slack wants text that is no markup of its own.
+/// Escapes text for Slack, so that it is not markup.
 fn for_slack(message: &str) -> String {
     message.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,4 +1,4 @@
-//! Opening: configuration, store, telemetry and engine together.
+//! Opening an instance: configuration, store, telemetry and engine together.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
 
@@ -26,10 +26,10 @@ use tokio::sync::broadcast::error::RecvError;
 
 use support::{folder, sources};
 
-/// How long is waited for what must come. Only a test that hangs meets this limit.
+/// Time limit of waits. Only a test that hangs reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !is_so().await {
@@ -39,7 +39,7 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.unwrap();
 }
 
-/// Opened with the time of the runtime, which a test may have stopped.
+/// Opens an instance with the clock of the runtime, which a test may have paused.
 async fn opened(sources: Sources) -> Steadfast {
     Steadfast::opening(sources).clock(Arc::new(RuntimeClock::new())).open().await.unwrap()
 }
@@ -73,7 +73,7 @@ fn code(called: &Called) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Calls that fail until one is refused; says after how many.
+/// Makes failing calls until one is refused, and returns their number.
 async fn failures_until_refused(steadfast: &Steadfast, most: u32) -> Option<u32> {
     for amount in 0..most {
         let called = steadfast.call(pay(amount), fails).await;
@@ -84,10 +84,10 @@ async fn failures_until_refused(steadfast: &Steadfast, most: u32) -> Option<u32>
     None
 }
 
-/// Trust alone: nothing else stops a tool that fails.
+/// Trust only: no other mechanism stops a tool that fails.
 const ONLY_TRUST: &str = "[retry]\nmode = \"off\"\n[breaker]\nmode = \"off\"\n[guard]\nmode = \"off\"\n";
 
-/// When a tool that always fails like this was tried for one call: from each start to the next, in milliseconds.
+/// Returns the time between the attempts of one call of a tool that always fails, in milliseconds.
 async fn waits(steadfast: &Steadfast, tool: &str, status: u16) -> Vec<u128> {
     let starts = Arc::new(Mutex::new(Vec::new()));
     let kept = starts.clone();
@@ -170,7 +170,7 @@ async fn rp_17_persist_says_whether_trust_outlives_the_process() {
         let first = open().await;
         assert_eq!(failures_until_refused(&first, 9).await, Some(3));
         if refused {
-            // It is written beside the calls, and a shutdown waits for a slow disk no longer than a process may take to end.
+            // It is written in the background, and a shutdown waits for a slow disk only for a limited time.
             until(async || !first.store().documents(DocumentKind::Trust).await.unwrap().is_empty()).await;
         }
         first.shutdown(PATIENCE).await;
@@ -180,7 +180,7 @@ async fn rp_17_persist_says_whether_trust_outlives_the_process() {
     }
 }
 
-/// A listener that counts, and panics if told to.
+/// A listener that counts, and panics on request.
 #[derive(Default)]
 struct Counts {
     notices: AtomicU32,
@@ -214,7 +214,7 @@ async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_liste
     assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
     let first = slow.recv().await.unwrap();
     assert!(matches!(first.notice, Notice::CallStarted { .. }));
-    // A reader that never reads holds nobody up: it misses events and is told so.
+    // A reader that never reads blocks nothing: it misses events and gets an error that says so.
     for amount in 0..600 {
         steadfast.call(pay(amount), works).await;
     }
@@ -293,7 +293,7 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     let running = tokio::spawn(steadfast.call(pay(1), silent));
     tokio::task::yield_now().await;
     fs::write(&path, "timeout = \"3s\"\n[retry]\nattempts = 1\n[log]\nlevel = \"debug\"\n").unwrap();
-    // Nobody asks for it: the files are followed.
+    // Without a reload: the files are watched.
     let told = news.recv().await.unwrap();
     let ConfigNews::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
     assert_eq!(after_restart, ["log.level"]);
@@ -363,7 +363,7 @@ async fn a_file_that_cannot_be_used_is_set_aside_only_where_that_is_allowed() {
     assert!(!steadfast.call(keyed("k"), works).await.result.from_cache);
 }
 
-/// Keeps what is written.
+/// A writer that keeps its input.
 #[derive(Clone, Default)]
 struct Paper(Arc<Mutex<Vec<u8>>>);
 
@@ -379,7 +379,7 @@ impl Write for Paper {
 }
 
 #[tokio::test]
-async fn logs_and_metrics_are_told_as_configured() {
+async fn logs_and_metrics_are_written_as_configured() {
     let paper = Paper::default();
     let text = "[metrics]\nnamespace = \"openclaw\"\n[log]\nformat = \"text\"\n";
     let steadfast = Steadfast::opening(sources(&folder("telling"), "steadfast.toml", text, &[]))
@@ -400,7 +400,7 @@ async fn logs_and_metrics_are_told_as_configured() {
     }
 }
 
-/// A shelf on which every tool is one that works.
+/// A registry in which every tool succeeds.
 struct Working;
 
 impl Shelf for Working {
@@ -414,7 +414,7 @@ impl Shelf for Working {
 
 #[tokio::test(start_paused = true)]
 async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
-    // A turn of one call has eleven lines.
+    // A turn of one call has eleven entries.
     for (test, text, kept) in [
         ("traces", "", 3),
         ("traces-keep", "[traces]\nkeep = \"3m\"\n", 2),
@@ -427,7 +427,7 @@ async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
             let plan = Arc::new(Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap());
             let options = TurnOptions::of(pay(1).target);
             steadfast.engine().turn(plan, Arc::new(Working), options).await.unwrap();
-            // What it left to be written is written when somebody looks.
+            // Its queued entries are written when the trace is read.
             steadfast.engine().story(turn).await.unwrap().unwrap();
         }
         let wanted = TurnsWanted { limit: 10, ..TurnsWanted::default() };
@@ -463,7 +463,7 @@ async fn a_start_that_cannot_succeed_makes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_are_resolved_once_and_anew_after_a_reload() {
+async fn policies_are_resolved_once_and_again_after_a_reload() {
     let folder = folder("cached");
     let steadfast = opened(sources(&folder, "steadfast.toml", "", &[])).await;
     let resolved = || steadfast.config().resolve_at(&pay(1).tool(), Default::default(), None).policy;
@@ -476,7 +476,7 @@ async fn policies_are_resolved_once_and_anew_after_a_reload() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_and_listeners_of_the_program_are_heard() {
+async fn listeners_of_the_program_are_called() {
     struct Counting(AtomicU32);
     impl Listener for Counting {
         fn finished(&self, _: &About<'_>, _: &CallResult) {

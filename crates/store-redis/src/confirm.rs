@@ -1,8 +1,7 @@
-//! Waiting for replicas to confirm what was written.
+//! Confirmation of writes by replicas.
 //!
-//! `WAIT` speaks for everything that was written on its connection before it, and it holds up what comes behind it on
-//! that connection. So callers share it: while one is on its way, those who have written meanwhile gather for the
-//! next.
+//! `WAIT` covers everything that was written on its connection before it, and delays everything after it on that
+//! connection. So callers share it: while one is in flight, the later writers gather for the next one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::link::{Line, Way};
 use crate::names::District;
 use crate::options::Confirm;
 
-/// Those who gather for the next round, by the connection and district that they wrote to.
+/// Callers that gather for the next round, by connection and district.
 #[derive(Debug, Default)]
 pub(crate) struct Confirmations {
     rounds: Mutex<HashMap<(u64, u8), Round>>,
@@ -25,21 +24,21 @@ pub(crate) struct Confirmations {
 
 type Verdict = Option<Result<i64, StoreError>>;
 
-/// A round is on its way; this is where the next one gathers.
+/// The next round, for which callers gather while one is in flight.
 #[derive(Debug, Default)]
 struct Round {
     next: Option<watch::Sender<Verdict>>,
 }
 
 impl Inner {
-    /// Comes back when as many replicas as asked for have what was written on this connection.
+    /// Returns when the required number of replicas have everything written on this connection.
     pub(crate) async fn confirm(
         self: &Arc<Self>,
         district: District,
         line: Arc<Line>,
     ) -> Result<(), StoreError> {
         let Confirm::Replicas { count, .. } = self.options.confirm else { return Ok(()) };
-        // One server confirms for all districts at once.
+        // A single server confirms for all districts at once.
         let district = if self.link.is_spread() { district } else { District(0) };
         let place = (line.number(), district.0);
         let mut verdict = {

@@ -1,8 +1,8 @@
-//! Documents: values with a version, compared by the same script as records.
+//! Documents: versioned values, compared by the same script as records.
 //!
-//! A version is the server's time in microseconds, or one more than the version it replaces. What is removed leaves a
-//! tombstone for an hour, so that a version is not given again by somebody whose estimate of the time is a little
-//! behind.
+//! A version is the server's time in microseconds, or one more than the version that it replaces. A removed document
+//! leaves a tombstone for an hour, so that a writer whose estimate of the time is a little behind cannot reuse a
+//! version.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ use crate::value::Stamp;
 const TOMBSTONE: Duration = Duration::from_secs(3600);
 /// Documents that are read at once.
 const BATCH: usize = 64;
-/// How often a write is sent again because of a tombstone, the time or the marker.
+/// Tries of a write that fails because of a tombstone, the time or the marker.
 const TRIES: usize = 8;
 
-/// What lies under the name of a document.
+/// The stored value of a document.
 #[derive(Clone, Debug)]
 enum Stored {
     Nothing,
-    /// It was removed; versions go on from here.
+    /// The document was removed. Later versions are higher than this one.
     Gone(u64),
     There(Document),
 }
@@ -46,7 +46,7 @@ impl Inner {
     ) -> Result<Written, StoreError> {
         let district = District::of_document(name);
         let key = self.names.document(name);
-        // A document that is replaced, or none.
+        // The version to replace, or none.
         let mut believed = write.replaces;
         for _ in 0..TRIES {
             let clock = self.clock(district);
@@ -99,7 +99,7 @@ impl Inner {
                         Some(value) => {
                             found.extend(stored(Some(&value), &name)?.document().map(|there| (name, there)))
                         }
-                        // Its lifetime has ended.
+                        // The document has expired.
                         None => {
                             self.ask(redis::cmd("SREM").arg(&set).arg(&*name.id), Way::Keys).await?;
                         }
@@ -164,7 +164,7 @@ fn stored(value: Option<&[u8]>, name: &DocumentName) -> Result<Stored, StoreErro
         }
     };
     read().ok_or_else(|| {
-        let message = format!("redis: the document {name} is damaged, or not one of steadfast's; remove it or choose another prefix");
+        let message = format!("redis: the document {name} is damaged, or from another program; remove it or choose another prefix");
         StoreError::not_done(Trouble::Unreadable, message)
     })
 }

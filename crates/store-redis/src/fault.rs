@@ -1,18 +1,18 @@
-//! What an error of the server or the wire means to whoever asked: whether it may have been done, and what to do.
+//! Conversion of errors of the server or the network: if the command may have run, and how to fix the cause.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use steadfast_store::{StoreError, Trouble};
 
-/// How far a command had got when it failed.
+/// The progress of a command when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// There was no connection to send it on.
     Connecting,
-    /// It was given to a connection.
+    /// It was handed to a connection.
     Sent,
 }
 
-/// The error for the caller. `place` says where the server is, without user and password.
+/// Returns the error for the caller. `place` is the address of the server, without user and password.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
 pub(crate) fn store_error(error: &RedisError, stage: Stage, place: &str) -> StoreError {
     let not_done = |trouble, message: String| StoreError::not_done(trouble, message);
@@ -21,7 +21,7 @@ pub(crate) fn store_error(error: &RedisError, stage: Stage, place: &str) -> Stor
         ErrorKind::Server(ServerErrorKind::NoPerm) => not_done(
             Trouble::Refused,
             format!(
-                "redis at {place} does not let this user do that: {error}; give it the rights that the documentation lists"
+                "redis at {place} denied this user a permission: {error}; grant the permissions that the documentation lists"
             ),
         ),
         ErrorKind::Server(ServerErrorKind::ReadOnly) => not_done(
@@ -47,7 +47,8 @@ pub(crate) fn store_error(error: &RedisError, stage: Stage, place: &str) -> Stor
             not_done(Trouble::Refused, format!("the settings for redis at {place} cannot be used: {error}"))
         }
         _ => match stage {
-            // A Cluster of which no node lets us in is told as one that cannot be reached, with the reason in the text.
+            // A Cluster in which every node refuses the login is reported as unreachable, with the reason in the
+            // text.
             Stage::Connecting if error.to_string().contains("AuthenticationFailed") => {
                 not_done(Trouble::Refused, wrong_password(place))
             }
@@ -59,13 +60,13 @@ pub(crate) fn store_error(error: &RedisError, stage: Stage, place: &str) -> Stor
             ),
             Stage::Sent => StoreError::unanswered(
                 Trouble::Unreachable,
-                format!("redis at {place} did not answer: {error}"),
+                format!("redis at {place} did not respond: {error}"),
             ),
         },
     }
 }
 
-/// Whether the server has shown that it cannot be used at the moment, whatever is asked.
+/// Returns true if the error shows that the server cannot be used at the moment, for any command.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
 pub(crate) fn is_outage(error: &RedisError) -> bool {
     match error.kind() {
@@ -86,23 +87,23 @@ pub(crate) fn refuses_writes(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "OOM" | "MISCONF" | "NOREPLICAS"))
 }
 
-/// Whether the connection that gave this error is of no use any more.
+/// Returns true if the connection that returned this error must be replaced.
 pub(crate) fn spoils_connection(error: &RedisError) -> bool {
-    // A server that was made a replica keeps its connections; the primary is elsewhere.
+    // A server that became a replica keeps its connections, but the primary is elsewhere.
     error.is_unrecoverable_error() || matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly))
 }
 
-/// What the server answered instead of doing it.
+/// Returns the error for an error reply of the server.
 fn said(error: &RedisError, place: &str) -> StoreError {
     let code = error.code().unwrap_or_default();
     let (trouble, advice) = match code {
         "NOAUTH" | "WRONGPASS" => return StoreError::not_done(Trouble::Refused, wrong_password(place)),
-        "OOM" => (Trouble::Full, "it is out of memory: raise maxmemory, or let records live shorter"),
+        "OOM" => (Trouble::Full, "it is out of memory: raise maxmemory, or shorten the lifetimes of records"),
         "MISCONF" => (Trouble::Refused, "it cannot write to its disk and takes no writes: see its log"),
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "NOREPLICAS" => {
-            (Trouble::Unreachable, "it does not serve at the moment; this heals by itself")
+            (Trouble::Unreachable, "it is temporarily unavailable and recovers without action")
         }
-        _ => (Trouble::Refused, "it did not understand; redis 6.2 or newer, or valkey, is needed"),
+        _ => (Trouble::Refused, "it does not support this; redis 6.2 or newer, or valkey, is required"),
     };
     StoreError::not_done(trouble, format!("redis at {place} refused: {error}; {advice}"))
 }

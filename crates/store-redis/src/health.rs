@@ -1,4 +1,4 @@
-//! Whether the server answers, as everybody is told.
+//! The health of the connections to the server, and its events.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use steadfast_store::News;
 use tokio::sync::broadcast;
 
-/// What can be broken.
+/// A part that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Part {
     /// The connection for commands.
     Commands = 1,
-    /// The subscription: while it is broken, news of other processes are missed.
+    /// The subscription. While it is broken, events of other processes are missed.
     Ears = 2,
     /// The server accepts writes. A server that refuses writes can still be read.
     Writes = 4,
 }
 
-/// Tells once when something breaks, and once when all is well again.
+/// Sends one event when something breaks, and one when everything works again.
 #[derive(Debug)]
 pub(crate) struct Health {
     broken: AtomicU8,
@@ -34,18 +34,18 @@ impl Health {
         self.broken.load(Ordering::Relaxed) & part as u8 != 0
     }
 
-    /// Says whether it was whole until now.
+    /// Marks a part as broken. Returns true if it worked until now.
     pub(crate) fn broke(&self, part: Part, why: impl Display) -> bool {
         let before = self.broken.fetch_or(part as u8, Ordering::SeqCst);
         if before == 0 {
-            // Nobody has to listen.
+            // There may be no receivers.
             let _ = self.news.send(News::Lost(why.to_string().into()));
         }
         before & part as u8 == 0
     }
 
     pub(crate) fn works(&self, part: Part) {
-        // Every answer comes by here; only the first after a failure writes.
+        // Runs for every reply, and writes only for the first one after a failure.
         if self.is_broken(part) && self.broken.fetch_and(!(part as u8), Ordering::SeqCst) == part as u8 {
             let _ = self.news.send(News::Back);
         }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_told_once_and_ends_when_everything_works_again() {
+    fn an_outage_is_reported_once_and_ends_when_everything_works_again() {
         let (news, mut heard) = broadcast::channel(8);
         let health = Health::new(news);
         health.works(Part::Commands);

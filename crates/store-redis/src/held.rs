@@ -1,7 +1,7 @@
-//! The records that this process wrote last, so that the next step can be decided without asking for them.
+//! A cache of the records that this process wrote last, so that the next step can be decided without reading them.
 //!
-//! What is believed here is only a guess: the script compares it with what is there, and answers with that if the
-//! guess is wrong. So nothing depends on it but a round trip, and it may forget whatever it likes.
+//! The cached records are only a guess. The script compares them with the stored values, and returns those if the
+//! guess is wrong. So an error only costs a round trip, and entries may be dropped at any time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use steadfast_core::key::Key;
 
 use crate::value::{Marked, OwnerMark};
 
-/// Records of calls that run here, and of answers whose delivery will be marked soon.
+/// Records of calls that run here, and of results whose delivery will be recorded soon.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     inner: Mutex<Inner>,
@@ -21,22 +21,22 @@ pub(crate) struct Held {
 #[derive(Debug, Default)]
 struct Inner {
     records: HashMap<Key, Marked>,
-    /// Those that are finished, oldest first.
+    /// Keys of finished records, oldest first.
     finished: VecDeque<Key>,
 }
 
-/// Calls that run at the same time; those beyond cost a round trip more.
+/// The most concurrent calls. Further ones need one more round trip.
 const MOST_OPEN: usize = 65_536;
-/// Answers that wait for their mark.
+/// The most results that wait for their delivery mark.
 const MOST_FINISHED: usize = 4096;
 
 impl Held {
-    /// What was written last under this key.
+    /// Returns the last record that was written under this key.
     pub(crate) fn get(&self, key: &Key) -> Option<Marked> {
         self.inner.lock().records.get(key).cloned()
     }
 
-    /// A record that was written.
+    /// Adds a written record.
     pub(crate) fn put(&self, mut record: Arc<Record>, owner: OwnerMark) {
         let finished = !matches!(record.state, RecordState::Inflight);
         drop_output(&mut record);
@@ -61,7 +61,7 @@ impl Held {
         }
     }
 
-    /// What was found under this key instead of what was believed.
+    /// Replaces a wrong guess by the record that was found.
     pub(crate) fn correct(&self, key: &Key, found: Option<&Marked>) {
         let mut inner = self.inner.lock();
         if inner.records.get(key).map(Marked::stamp) != found.map(Marked::stamp) {
@@ -69,14 +69,14 @@ impl Held {
         }
     }
 
-    /// A record that is gone or another's.
+    /// Removes a record that is gone or has another owner.
     pub(crate) fn forget(&self, key: &Key) {
         self.inner.lock().records.remove(key);
     }
 }
 
-/// Outputs are large, and marking a delivery does not need them. Nobody else has a finished record at hand, mostly: then
-/// nothing is copied.
+/// Drops the output, which is large and not needed to record a delivery. A finished record usually has no other
+/// users, and then nothing is copied.
 fn drop_output(record: &mut Arc<Record>) {
     match &record.state {
         RecordState::Done(Some(_)) => Arc::make_mut(record).state = RecordState::Done(None),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tool_said_is_not_held() {
+    fn outputs_are_not_cached() {
         let said = Output { content: RawJson::string("a large answer"), metadata: None };
         let unknown = UnknownOutcome {
             settles: Settles::WhenOwnerSays,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_turned_out_to_be_otherwise_is_forgotten() {
+    fn a_wrong_guess_is_dropped() {
         let held = Held::default();
         let believed = record(0, RecordState::Inflight);
         let found = |version| Marked {

@@ -1,4 +1,4 @@
-//! Journals: a stream each, and for each subject a list of where its entries are.
+//! Journals: one stream for each, and for each subject a list of its entry ids.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::Inner;
 use crate::link::Way;
 use crate::script::Script;
 
-/// Adds entries. KEYS: the stream, and for each entry the list of its subject. ARGV: the most entries, the longest in
-/// ms, the most of one subject, and for each entry when, subject, body.
+/// Adds entries. KEYS: the stream, and for each entry the list of its subject. ARGV: the most entries, the maximum
+/// age in ms, the most of one subject, and for each entry time, subject, body.
 const APPEND: &str = r"
 local time = redis.call('TIME')
 local oldest = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[2])
@@ -32,7 +32,7 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 ";
 
-/// The script that adds entries.
+/// Returns the script that adds entries.
 pub(crate) fn script() -> Script {
     Script::new(APPEND)
 }
@@ -40,10 +40,10 @@ pub(crate) fn script() -> Script {
 /// Entries that are written or read at once.
 const BATCH: usize = 256;
 
-/// How far the clock of a writer may be ahead of the server's.
+/// Allowed lead of a writer's clock over the server's.
 const AHEAD: Duration = Duration::from_secs(60);
 
-/// What was last said about how long journals are kept.
+/// The latest limits of the journals.
 #[derive(Debug, Default)]
 pub(crate) struct Keeps(Mutex<BTreeMap<Journal, Keep>>);
 
@@ -84,7 +84,7 @@ impl Inner {
         }
     }
 
-    /// Trims journals by age. Everything else ends by itself on the server.
+    /// Trims journals by age. The server expires everything else.
     pub(crate) async fn sweep(self: &Arc<Self>) -> Result<Swept, StoreError> {
         let keeps = self.keeps.0.lock().clone();
         let mut removed = 0;
@@ -101,7 +101,7 @@ impl Inner {
 
     async fn entries_of_all(self: &Arc<Self>, query: &Query) -> Result<Vec<(Position, Entry)>, StoreError> {
         let stream = self.names.journal(query.journal);
-        // Ids are the server's time of the writing. Whoever wrote may have a clock that is a little ahead.
+        // Ids are the server's time of the write. The clock of the writer may be a little ahead.
         let oldest = query.since.before(AHEAD).as_millis();
         let mut found = Vec::new();
         let mut from = query.behind.map_or_else(|| "+".to_owned(), |place| format!("({place}"));
@@ -145,11 +145,11 @@ impl Inner {
 /// A part of a stream.
 struct Batch {
     entries: Vec<(Position, Entry)>,
-    /// Where it ends; nothing if nothing is in it.
+    /// The position of the last entry, or `None` if the batch is empty.
     last: Option<Position>,
 }
 
-/// Entries with their ids, which are the places. One that nobody of us wrote is left out.
+/// Returns the entries with their ids, which are the positions. Skips foreign entries.
 fn read_batch(value: Value) -> Result<Batch, StoreError> {
     type Raw = Vec<(String, Vec<String>)>;
     let raw: Raw = redis::from_redis_value(value).map_err(|_| crate::strange())?;

@@ -1,41 +1,43 @@
-//! The store for more than one machine: Redis or Valkey, one server, behind Sentinel, or a Cluster.
+//! The store for several machines: Redis or Valkey, as one server, behind Sentinel, or as a Cluster.
 //!
-//! # How a decision becomes atomic
+//! # Atomic decisions
 //!
-//! Decisions are made here, in Rust, by the tables of [`steadfast_core::dedupe`]; there is no second copy of them in
-//! Lua. One generic script carries them out: it gets the keys that a decision was based on, what the decision believed
-//! to be there, and what to write. If everything is as believed it writes, all or nothing; if not, it writes nothing
-//! and answers with what is there, and the tables decide again.
+//! The tables of [`steadfast_core::dedupe`] decide here, in Rust. There is no second copy of them in Lua. One generic
+//! script executes the decisions: it gets the keys that a decision was based on, the expected values, and the writes.
+//! If everything is as expected, it writes, all or nothing. If not, it writes nothing and returns the current values,
+//! and the tables decide again.
 //!
-//! That is as good as deciding inside the script. The tables are functions of what was found and of the time. What was
-//! found is compared at the moment of the write, by owner and version, which change with every write; so the decision
-//! is the one that the script would have made. The time was read a little earlier, by an estimate (`clock.rs`) that
-//! is never later than the server's own; the script refuses a decision whose time the server has not reached yet, or
-//! passed by more than the command time-out. So a decision is never made early (a lease is not over before it is), it
-//! is late by no more than a command may take, and a claim that was stuck on its way is void when its caller has gone.
+//! This is equivalent to deciding inside the script. The tables are functions of the values found and of the time.
+//! The values are compared at the moment of the write, by owner and version, which change with every write. So the
+//! decision is the one that the script would have made. The time was read a little earlier, by an estimate
+//! (`clock.rs`) that is never ahead of the server's clock. The script refuses a decision whose time the server has
+//! not reached yet, or has passed by more than the command timeout. So a decision is never early: a lease has expired
+//! when it is taken for expired. It is late at most by the duration of a command. And a claim that was delayed in
+//! transit is void by the time its caller has given up.
 //!
-//! Because the tables are asked before the server is, the usual way is one round trip: a claim believes that nothing
-//! is there, a save that its record is as this process wrote it last. Races, take-overs and repeated arguments take two.
-//! Followers and replays take one, because the answer to a wrong belief is everything there is to know.
+//! Because the tables are applied before the server is contacted, the common case takes one round trip: a claim
+//! expects that there is no record, a save expects its record as this process wrote it last. Races, take-overs and
+//! repeated arguments take two. Followers and replays take one, because the reply to a wrong guess contains all the
+//! necessary values.
 //!
-//! # What is promised when servers fail
+//! # Guarantees when servers fail
 //!
-//! | server | what a crash or failover may lose |
+//! | server | possible loss in a crash or failover |
 //! | --- | --- |
 //! | `appendfsync always`, [`Confirm::Replicas`] with 1 or more | nothing that was acknowledged |
-//! | `appendfsync everysec`, one server | up to a second of claims and answers, if the machine loses power |
-//! | replicas, [`Confirm::Primary`] | what the replica that takes over had not received |
-//! | no persistence | everything: noticed by a marker, see below |
+//! | `appendfsync everysec`, one server | up to a second of claims and results, if the machine loses power |
+//! | replicas, [`Confirm::Primary`] | the writes that the new primary had not received |
+//! | no persistence | everything; detected by a marker, see below |
 //!
-//! A claim that is lost can be made twice, and its tool then runs twice. A server that comes back **empty** is noticed:
-//! every district of keys has a marker, and a process that finds another one than it knew tells
-//! [`News::Emptied`], lets holders write their claims again, and refuses for one lease new claims of tools that must not
-//! run twice ([`ClaimVerdict::Closed`]). Whatever it finds it still answers.
-//! A replica that lags and takes over looks like itself and is not noticed: that is what [`Confirm`] is for.
+//! A lost claim can be made twice, and then its tool runs twice. A server that comes back **empty** is detected:
+//! every district of keys has a marker, and a process that finds another one than before sends [`News::Emptied`],
+//! lets owners write their claims again, and for one lease refuses new claims of tools that must not run twice
+//! ([`ClaimVerdict::Closed`]). Records that it finds are still used. A replica that lags and takes over looks like
+//! the old primary, and is not detected. Use [`Confirm`] against that.
 //!
-//! The server must not evict (`maxmemory-policy noeviction`): a record that was evicted is lost, and nothing notices
-//! it. Redis 6.2 or newer, or Valkey. A user needs `+@read +@write +@scripting +@pubsub +time +wait +ping` on the
-//! keys and channels of the prefix, and `+cluster|slots` in a Cluster, `+role` behind Sentinel.
+//! The server must not evict (`maxmemory-policy noeviction`): an evicted record is lost, and this is not detected.
+//! Redis 6.2 or newer, or Valkey. A user needs `+@read +@write +@scripting +@pubsub +time +wait +ping` on the keys
+//! and channels of the prefix, and `+cluster|slots` in a Cluster, `+role` behind Sentinel.
 
 mod clock;
 mod confirm;
@@ -95,7 +97,7 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store that connects when it is first needed, and fails then if it cannot. Has to be called inside a tokio
+    /// Creates a store that connects when it is first used, and reports a failure then. Must be called inside a Tokio
     /// runtime.
     pub fn open(options: Options) -> Self {
         let options = Arc::new(options);
@@ -127,7 +129,7 @@ impl RedisStore {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A store that is connected, or why not.
+    /// Creates a connected store, or returns the error.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let store = Self::open(options);
         store.inner.survey().await?;
@@ -136,7 +138,7 @@ impl RedisStore {
     }
 }
 
-/// News that a slow listener may lag behind.
+/// Events that a slow receiver may lag behind.
 const NEWS: usize = 1024;
 
 struct Inner {
@@ -144,11 +146,11 @@ struct Inner {
     names: Names,
     decisions: Script,
     appending: Script,
-    /// One, or one for each district where they live on different servers.
+    /// One clock, or one for each district if they are on different servers.
     clocks: Vec<ServerClock>,
-    /// Which of them was heard last.
+    /// The clock with the latest update.
     latest_clock: AtomicU8,
-    /// The latest time that was told to anybody.
+    /// The latest time that was returned.
     latest: AtomicU64,
     before_contact: SystemClock,
     markers: Markers,
@@ -156,14 +158,14 @@ struct Inner {
     marks: Marks,
     confirmations: Confirmations,
     keeps: journals::Keeps,
-    /// Tells our own messages from those of others.
+    /// Distinguishes messages of this store from those of others.
     instance: String,
     ears: Ears,
     link: Arc<Link>,
     news: broadcast::Sender<News>,
 }
 
-/// What the script did.
+/// The result of the script.
 struct Ran {
     micros: u64,
     body: Body,
@@ -171,7 +173,7 @@ struct Ran {
 }
 
 impl Inner {
-    /// The server's time; never goes back. Before the first answer, this machine's.
+    /// Returns the server's time, which never goes backwards. Before the first reply, this machine's time.
     fn now(&self) -> Timestamp {
         let clock = self.clocks.get(usize::from(self.latest_clock.load(Ordering::Relaxed)));
         match clock.and_then(|clock| clock.now(Instant::now())) {
@@ -216,7 +218,7 @@ impl Inner {
         Ok(Ran { micros: answer.micros, body: answer.body, line: reply.line })
     }
 
-    /// Runs a script, and teaches it to a server that does not know it.
+    /// Runs a script, and loads it on a server that does not have it.
     async fn evaluate(self: &Arc<Self>, command: impl Fn(By) -> redis::Cmd) -> Result<Reply, StoreError> {
         match self.link.send(&command(By::Digest), Way::Keys).await {
             Err(failed) if script::is_unknown_script(&failed) => {
@@ -230,7 +232,7 @@ impl Inner {
         self.link.send(command, way).await.map_err(|failed| self.link.store_error(&failed))
     }
 
-    /// Looks at the marker of a district, and writes one where there is none.
+    /// Reads the marker of a district, and creates it if it is missing.
     async fn meet(self: &Arc<Self>, district: District) -> Result<(), StoreError> {
         let name = self.names.marker(district);
         let fresh = markers::text(steadfast_core::dedupe::Marker(random::number()));
@@ -238,11 +240,11 @@ impl Inner {
         let found = self.ask(redis::cmd("GET").arg(name), Way::Keys).await?;
         let Value::BulkString(found) = found.value else { return Ok(()) };
         if self.see(district, &found) == Seen::Emptied && self.markers.begin_telling() {
-            // Nobody has to listen.
+            // There may be no receivers.
             let _ = self.news.send(News::Emptied);
             let inner = Arc::clone(self);
             tokio::spawn(async move {
-                // What cannot be looked at now is looked at when somebody needs it.
+                // Markers that cannot be read now are read when they are needed.
                 let _ = inner.survey().await;
                 inner.markers.end_telling();
             });
@@ -250,7 +252,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The first contact: what time it is, and which markers there are.
+    /// Reads the server's time and all markers, at the first contact.
     async fn survey(self: &Arc<Self>) -> Result<(), StoreError> {
         let time = self.ask(&redis::cmd("TIME"), Way::Keys).await?;
         let (seconds, micros): (u64, u64) = redis::from_redis_value(time.value).map_err(|_| strange())?;
@@ -288,7 +290,7 @@ impl Inner {
         self.markers.see(district, markers::from_text(found), now)
     }
 
-    /// The values of keys, wherever they are.
+    /// Returns the values of keys on any server.
     async fn read_all(self: &Arc<Self>, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         if names.is_empty() {
             return Ok(Vec::new());
@@ -297,7 +299,7 @@ impl Inner {
         redis::from_redis_value(reply.value).map_err(|_| strange())
     }
 
-    /// The record under this key.
+    /// Returns the record under this key.
     async fn record(self: &Arc<Self>, key: Key) -> Result<Option<Record>, StoreError> {
         let reply = self.ask(redis::cmd("GET").arg(self.names.record(&key)), Way::Keys).await?;
         let Value::BulkString(value) = reply.value else { return Ok(None) };
@@ -306,11 +308,11 @@ impl Inner {
     }
 }
 
-/// The server answered, but not what was asked.
+/// Returns the error for an unexpected reply of the server.
 fn strange() -> StoreError {
     StoreError::unanswered(
         Trouble::Unreadable,
-        "redis answered something that steadfast did not ask for: is this a redis or valkey server, 6.2 or newer?",
+        "unexpected reply from redis: is this a redis or valkey server, 6.2 or newer?",
     )
 }
 

@@ -1,10 +1,10 @@
-//! The connection for commands: one, shared by all callers, made again when it breaks.
+//! The connection for commands: a single one, shared by all callers, and reconnected when it breaks.
 //!
-//! A command that finds no connection waits for the one that is being made. When that fails, commands are refused at
-//! once for a short while instead of knocking in turn; a probe goes on trying until the server is back.
+//! A command without a connection waits for the one in progress. If that fails, commands are refused at once for a
+//! short while, instead of each trying to connect. A probe keeps trying until the server is back.
 //!
-//! A connection is given up when it breaks, when the server behind it has become a replica, or when a command timed
-//! out and nothing was heard on it since: a machine that vanished closes nothing.
+//! A connection is replaced when it breaks, when its server has become a replica, or when a command timed out and
+//! nothing was received on it since: a machine that vanished closes no connections.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::random;
 
 /// The first pause after a failed attempt to connect, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// A cluster connection mends itself; only one that is silent for so long is given up.
+/// A cluster connection repairs itself. It is only replaced after a silence of this length.
 const CLUSTER_SILENCE: Duration = Duration::from_secs(10);
 
-/// The way to the server.
+/// The connection to the server, in any state.
 pub(crate) struct Link {
     options: Arc<Options>,
     shown: String,
@@ -46,10 +46,10 @@ pub(crate) struct Link {
 /// One connection.
 pub(crate) struct Line {
     connection: Connection,
-    /// Which one; tells one that was replaced from its successor.
+    /// Distinguishes a replaced connection from its successor.
     number: u64,
     made: Instant,
-    /// When something was last heard on it, in microseconds since it was made.
+    /// Time of the last input, in microseconds since the connection was made.
     heard: AtomicU64,
 }
 
@@ -68,18 +68,18 @@ enum State {
 
 type Connecting = Shared<BoxFuture<'static, RedisResult<Connection>>>;
 
-/// Where a command goes in a Cluster. One server takes everything.
+/// The target of a command in a Cluster. A single server gets all commands.
 #[derive(Clone, Debug)]
 pub(crate) enum Way<'a> {
-    /// As its keys say.
+    /// The node that has the keys of the command.
     Keys,
-    /// To the primary that has this key.
+    /// The primary that has this key.
     Holder(&'a str),
-    /// To this node.
+    /// This node.
     Node(&'a Host),
 }
 
-/// An answer.
+/// A reply to a command.
 pub(crate) struct Reply {
     pub(crate) value: Value,
     pub(crate) sent: Instant,
@@ -87,7 +87,7 @@ pub(crate) struct Reply {
     pub(crate) line: Arc<Line>,
 }
 
-/// A command that was not answered with what it asked for.
+/// The error of a command.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) error: RedisError,
@@ -97,14 +97,14 @@ pub(crate) struct Failed {
 impl Link {
     pub(crate) fn new(options: Arc<Options>, health: Health) -> Self {
         if options.tls != Tls::Off {
-            // Somebody else in this process may have chosen another one; any will do.
+            // Another library in this process may have installed another provider. Any will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let shown = options.place.to_string();
         Self { options, shown, state: Mutex::new(State::Idle), lines: AtomicU64::new(0), health }
     }
 
-    /// How long a command may take.
+    /// Returns the timeout of a command.
     pub(crate) fn command_timeout(&self) -> Duration {
         self.options.command_timeout
     }
@@ -113,7 +113,7 @@ impl Link {
         &self.health
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     pub(crate) async fn send(self: &Arc<Self>, command: &Cmd, way: Way<'_>) -> Result<Reply, Failed> {
         let line = self.line().await.map_err(|error| {
             self.noticed(&error);
@@ -122,7 +122,7 @@ impl Link {
         self.send_on(line, command, way).await
     }
 
-    /// Sends a command on this connection and no other.
+    /// Sends a command on this connection only.
     pub(crate) async fn send_on(
         self: &Arc<Self>,
         line: Arc<Line>,
@@ -145,14 +145,14 @@ impl Link {
         }
     }
 
-    /// A subscription of its own.
+    /// Opens a separate connection for subscriptions.
     pub(crate) async fn listen(&self, attempt: usize) -> Result<PubSub, StoreError> {
         let options = Arc::clone(&self.options);
         let listening = async move {
             let client = match &options.place {
                 Place::Server(host) => client(&options, host)?,
                 Place::Sentinel { service, sentinels } => primary(&options, service, sentinels).await?,
-                // Messages reach every node of a Cluster, so any node will do; the next one if this one is gone.
+                // Messages reach every node of a Cluster, so any node will do. If one is gone, the next one is used.
                 Place::Cluster(nodes) => match nodes.get(attempt % nodes.len().max(1)) {
                     Some(host) => client(&options, host)?,
                     None => {
@@ -169,14 +169,14 @@ impl Link {
         result.map_err(|error| fault::store_error(&error, Stage::Connecting, &self.shown))
     }
 
-    /// The nodes that hold keys: all primaries of a Cluster, or nothing where there is only one server.
+    /// Returns the nodes that hold keys: all primaries of a Cluster, or a single `None` for one server.
     pub(crate) async fn nodes(self: &Arc<Self>) -> Result<Vec<Option<Host>>, StoreError> {
         let Place::Cluster(_) = self.options.place else { return Ok(vec![None]) };
         let slots = self.send(redis::cmd("CLUSTER").arg("SLOTS"), Way::Keys).await;
         let slots = slots.map_err(|failed| self.store_error(&failed))?.value;
         let mut nodes: Vec<Option<Host>> = Vec::new();
         for range in slots.into_sequence().unwrap_or_default() {
-            // From, to, the primary, its replicas; a node is its address, its port and its id.
+            // First slot, last slot, the primary, its replicas. A node is its address, port and id.
             let primary = range.into_sequence().ok().and_then(|parts| parts.into_iter().nth(2));
             let Some(Ok(parts)) = primary.map(Value::into_sequence) else { continue };
             let [name, port, ..] = parts.as_slice() else { continue };
@@ -190,12 +190,12 @@ impl Link {
         Ok(nodes)
     }
 
-    /// Whether keys are spread over several servers, each with a clock of its own.
+    /// Returns true if the keys are spread over several servers, each with a clock of its own.
     pub(crate) fn is_spread(&self) -> bool {
         matches!(self.options.place, Place::Cluster(_))
     }
 
-    /// The error for a caller.
+    /// Returns the error for a caller.
     pub(crate) fn store_error(&self, failed: &Failed) -> StoreError {
         fault::store_error(&failed.error, failed.stage, &self.shown)
     }
@@ -221,7 +221,7 @@ impl Link {
         };
         let result = connecting.clone().await;
         let mut state = self.state.lock();
-        // The first of those who waited says what became of it.
+        // The first of the waiting callers records the result.
         if let State::Connecting(current, pause) = &*state
             && current.ptr_eq(&connecting)
         {
@@ -246,7 +246,7 @@ impl Link {
         match (&*state, result) {
             (State::Up(line), Ok(_)) => Ok(Arc::clone(line)),
             (_, Err(error)) => Err(error),
-            // It was made, used, and has broken before we came to look.
+            // The connection was made, used, and broken before this caller could use it.
             (_, Ok(_)) => Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected))),
         }
     }
@@ -265,7 +265,7 @@ impl Link {
                 *state = State::Idle;
             }
         }
-        // One slow command among answered ones is no outage.
+        // One slow command among others with replies is not an outage.
         if !error.is_timeout() || silent >= now - sent {
             self.noticed(error);
         }
@@ -330,7 +330,8 @@ impl Connection {
     }
 }
 
-/// An error is an answer to the protocol, but not to us. Only the outermost can be one here.
+/// Converts an error reply into an error. The client library leaves it as a value. Only the outermost value can be
+/// one here.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
 fn refused(value: Value) -> RedisResult<Value> {
     match value {
@@ -370,7 +371,8 @@ fn client(options: &Options, host: &Host) -> RedisResult<Client> {
     }
 }
 
-/// Asks the sentinels anew each time: they know after a failover. One that is silent is asked until the caller gives up.
+/// Asks the sentinels each time, because they know the primary after a failover. Waits for a silent sentinel until
+/// the caller gives up.
 async fn primary(options: &Options, service: &str, sentinels: &[Host]) -> RedisResult<Client> {
     let addresses = sentinels.iter().map(|sentinel| options.address(sentinel));
     let mut builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?
@@ -402,7 +404,8 @@ async fn primary(options: &Options, service: &str, sentinels: &[Host]) -> RedisR
     let mut sentinels = builder.build()?;
     loop {
         match sentinels.async_get_client().await {
-            // The client library gives a sentinel half a second, whatever we say. Our callers have a limit of their own.
+            // The client library always uses a timeout of half a second for a sentinel. The callers have their own
+            // limit.
             Err(error) if error.is_timeout() => {}
             found => return found,
         }

@@ -1,7 +1,7 @@
-//! Looking through all records: for a person who wants to see or to forget some of them.
+//! Scans of all records, for an operator who lists or removes some of them.
 //!
-//! The server has no order of keys, so a list reads through all names and keeps the first of those that it looks
-//! for. That is work for a person's command, not for every call.
+//! The server has no order of keys, so a list reads all names and keeps the first matching ones. That is fine for an
+//! operator's command, but not for every call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::Inner;
 use crate::link::Way;
 use crate::options::Host;
 
-/// Names that the server is asked to look at in one step.
+/// Keys that the server scans in one step.
 const STEP: usize = 512;
-/// Records that are read at once; each may be some MiB long.
+/// Records that are read at once. Each may have some MiB.
 const BATCH: usize = 32;
 
 impl Inner {
@@ -35,7 +35,7 @@ impl Inner {
             let wanted = |key: &Key| page.after.is_none_or(|after| *key > after);
             let keys: Vec<Key> = keys.into_iter().filter(wanted).collect();
             for keys in keys.chunks(BATCH) {
-                // A list is full of its first ones: what comes behind them need not be read.
+                // Once the page is full, keys after its last one need not be read.
                 let last = first.last_key_value().map(|(key, _)| *key).filter(|_| first.len() >= page.limit);
                 let keys: Vec<Key> =
                     keys.iter().copied().filter(|key| last.is_none_or(|last| *key < last)).collect();
@@ -55,7 +55,7 @@ impl Inner {
     pub(crate) async fn flush(self: &Arc<Self>, flush: &Flush) -> Result<u64, StoreError> {
         match flush {
             Flush::Key(key) => match self.forget(*key, |record, now| !record.is_expired(now)).await {
-                // Whoever names a record that nobody can read any more wants to be rid of it.
+                // An operator who names an unreadable record wants to remove it.
                 Err(error) if error.trouble() == Trouble::Unreadable => {
                     let removed = self.ask(redis::cmd("DEL").arg(self.names.record(key)), Way::Keys).await?;
                     Ok(u64::from(removed.value == Value::Int(1)))
@@ -69,7 +69,7 @@ impl Inner {
                 while let Some(keys) = self.scan(&mut scan).await? {
                     for keys in keys.chunks(BATCH) {
                         for record in self.read_records(keys).await?.iter().filter(|record| goes(record)) {
-                            // It may have changed since; what is there now decides.
+                            // It may have changed since, so the current record decides.
                             flushed += u64::from(self.forget(record.key, |record, _| goes(record)).await?);
                         }
                     }
@@ -79,7 +79,8 @@ impl Inner {
         }
     }
 
-    /// The records of keys, without those that are gone or cannot be read: a list is not to fail for one of them.
+    /// Returns the records of keys, without those that are gone or unreadable, so that one of them cannot make a list
+    /// fail.
     async fn read_records(self: &Arc<Self>, keys: &[Key]) -> Result<Vec<Record>, StoreError> {
         let names: Vec<String> = keys.iter().map(|key| self.names.record(key)).collect();
         let values = self.read_all(&names).await?;
@@ -90,7 +91,7 @@ impl Inner {
         Ok(keys.iter().zip(values).filter_map(read).filter(|record| !record.is_expired(now)).collect())
     }
 
-    /// Some more keys; nothing at the end. A key may come twice.
+    /// Returns some more keys, or `None` at the end. A key may occur twice.
     async fn scan(self: &Arc<Self>, scan: &mut Scan) -> Result<Option<Vec<Key>>, StoreError> {
         let Some(node) = scan.nodes.last() else { return Ok(None) };
         let mut command = redis::cmd("SCAN");
@@ -107,9 +108,9 @@ impl Inner {
     }
 }
 
-/// Where a look through all keys stands.
+/// The state of a scan through all keys.
 struct Scan {
-    /// Those that are still to do; the last one is at it.
+    /// The remaining nodes. The last one is being scanned.
     nodes: Vec<Option<Host>>,
     cursor: String,
 }

@@ -1,8 +1,8 @@
-//! What this process knows about the markers of the districts.
+//! The district markers, as this process knows them.
 //!
-//! A script can only look at what shares its hash tag, and in a Cluster one server of several can be emptied alone.
-//! So every district has a marker of its own, and every process reads all of them when it first connects: whoever
-//! knew a shard before it was emptied notices that at its next operation there, even if it had never touched this
+//! A script can only read keys with the same hash tag, and in a Cluster one of several servers can be emptied alone.
+//! So every district has a marker of its own, and every process reads all of them when it first connects. A process
+//! that knew a shard before it was emptied detects this at its next operation there, even if it has never used that
 //! part of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,23 +14,23 @@ use steadfast_core::dedupe::{Absence, Marker, MarkerWatch, Seen};
 
 use crate::names::District;
 
-/// What is known of all districts.
+/// The known markers of all districts.
 #[derive(Debug)]
 pub(crate) struct Markers {
     districts: Mutex<Vec<Watched>>,
-    /// The longest lease that anybody here claimed with, in milliseconds: so long holders may need to claim again.
+    /// The longest lease of a claim from here, in milliseconds. Owners may need that long to claim again.
     longest: AtomicU64,
     telling: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched {
-    /// As it is stored.
+    /// The stored bytes.
     known: Option<[u8; 16]>,
     watch: MarkerWatch,
 }
 
-/// What a lease is where nobody says otherwise.
+/// The default lease.
 const USUAL_LEASE: Duration = Duration::from_secs(120);
 
 impl Markers {
@@ -42,12 +42,12 @@ impl Markers {
         }
     }
 
-    /// The marker that was seen last.
+    /// Returns the last known marker.
     pub(crate) fn known(&self, district: District) -> Option<[u8; 16]> {
         self.districts.lock().get(district.index())?.known
     }
 
-    /// A marker that was found.
+    /// Records a marker that was found.
     pub(crate) fn see(&self, district: District, found: Marker, now: Timestamp) -> Seen {
         let lease = match self.longest.load(Ordering::Relaxed) {
             0 => USUAL_LEASE,
@@ -59,7 +59,7 @@ impl Markers {
         watched.watch.see(found, lease, now)
     }
 
-    /// A lease that somebody here claims with.
+    /// Records the lease of a claim from here.
     pub(crate) fn lease(&self, lease: Duration) {
         let millis = steadfast_core::millis(lease);
         if millis > self.longest.load(Ordering::Relaxed) {
@@ -67,7 +67,7 @@ impl Markers {
         }
     }
 
-    /// Whether a new claim may be made.
+    /// Returns true if a new claim is allowed.
     pub(crate) fn admits(&self, district: District, retry_safe: bool, now: Timestamp) -> bool {
         self.districts
             .lock()
@@ -75,25 +75,25 @@ impl Markers {
             .is_none_or(|watched| watched.watch.admits(retry_safe, now))
     }
 
-    /// What it means that a record is gone.
+    /// Returns the meaning of a missing record.
     pub(crate) fn absence(&self, district: District, now: Timestamp) -> Absence {
         let districts = self.districts.lock();
         districts.get(district.index()).map_or(Absence::Removed, |watched| watched.watch.absence(now))
     }
 
-    /// Whether the caller is to tell that the store was emptied: the first who sees it does, until all have been
-    /// looked at.
+    /// Returns true if the caller must send the event that the store was emptied: the first one to see it does, until
+    /// all markers have been read.
     pub(crate) fn begin_telling(&self) -> bool {
         !self.telling.swap(true, Ordering::SeqCst)
     }
 
-    /// All have been looked at.
+    /// Ends the period, because all markers have been read.
     pub(crate) fn end_telling(&self) {
         self.telling.store(false, Ordering::SeqCst);
     }
 }
 
-/// A marker as it is stored.
+/// Returns the stored form of a marker.
 pub(crate) fn text(Marker(number): Marker) -> [u8; 16] {
     let mut text = [0; 16];
     for (place, digit) in text.iter_mut().zip(format!("{number:016x}").bytes()) {
@@ -102,7 +102,7 @@ pub(crate) fn text(Marker(number): Marker) -> [u8; 16] {
     text
 }
 
-/// A stored marker. What nobody of us wrote is a marker too: another one.
+/// Parses a stored marker. A foreign value counts as another marker.
 pub(crate) fn from_text(text: &[u8]) -> Marker {
     let number = std::str::from_utf8(text).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
     Marker(number.unwrap_or(0))

@@ -1,17 +1,17 @@
-//! What things are called on the server.
+//! Names of keys and channels on the server.
 //!
-//! Cluster spreads keys by their hash tag, and one script may touch only what shares a tag. All keys of one home
-//! ([`Key::home`]) therefore carry the tag of one **district**; there are 256 of them, a fixed number, so that every
+//! A Cluster spreads keys by their hash tag, and one script may only use keys with the same tag. So all keys of one
+//! home ([`Key::home`]) have the tag of one **district**. There are 256 districts, a fixed number, so that every
 //! process can know the marker of each (see `markers`).
 //!
-//! | name | what it is |
+//! | name | content |
 //! | --- | --- |
 //! | `<prefix>{<district>}:m` | the marker of the district |
-//! | `<prefix>{<district>}:r:<key>` | a record, and the channel on which its end is told |
+//! | `<prefix>{<district>}:r:<key>` | a record, and the channel on which its end is published |
 //! | `<prefix>{<district>}:i:<key>` | an index entry: the name of a record |
 //! | `<prefix>{<district>}:d:<kind>:<id>` | a document |
-//! | `<prefix>{<district>}:k:<kind>` | which documents of a kind there are in the district |
-//! | `<prefix>documents` | the channel on which changes of documents are told |
+//! | `<prefix>{<district>}:k:<kind>` | the set of documents of a kind in the district |
+//! | `<prefix>documents` | the channel on which changes of documents are published |
 //! | `<prefix>{<journal>}:j` | the entries of a journal |
 //! | `<prefix>{<journal>}:s:<subject>` | the entries about a subject |
 
@@ -21,17 +21,17 @@ use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
 use steadfast_store::{DocumentKind, DocumentName, Journal};
 
-/// What all names begin with.
+/// The prefix of all names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix(String);
 
-/// A text that cannot be a prefix.
+/// The error for a text that is not a valid prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidPrefix;
 
 impl Prefix {
-    /// The prefix, if the text can be one: up to 64 letters, digits and `: . _ -`. Anything else has a meaning in
-    /// patterns or hash tags.
+    /// Creates a prefix of up to 64 letters, digits and `: . _ -`. Other characters have a meaning in patterns or
+    /// hash tags.
     pub fn new(text: &str) -> Result<Self, InvalidPrefix> {
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '.' | '_' | '-');
         if text.len() <= 64 && text.chars().all(fine) {
@@ -56,45 +56,46 @@ impl fmt::Display for InvalidPrefix {
 
 impl std::error::Error for InvalidPrefix {}
 
-/// What shares a hash tag.
+/// A group of keys with the same hash tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct District(pub(crate) u8);
 
 impl District {
-    /// How many there are.
+    /// Number of districts.
     pub(crate) const COUNT: usize = 256;
-    /// Documents are few: they live in the first ones, so that all can be listed in little time.
+    /// Number of districts for documents. Documents are few, and can be listed fast if they are in the first
+    /// districts only.
     const WITH_DOCUMENTS: u8 = 16;
 
-    /// All of them.
+    /// Returns all districts.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).map(Self)
     }
 
-    /// Those in which documents live.
+    /// Returns the districts with documents.
     pub(crate) fn with_documents() -> impl Iterator<Item = Self> {
         (0..Self::WITH_DOCUMENTS).map(Self)
     }
 
-    /// Where a key lives.
+    /// Returns the district of a key.
     pub(crate) fn of(key: &Key) -> Self {
         let [.., last] = key.home().0;
         Self(last)
     }
 
-    /// Where a document lives.
+    /// Returns the district of a document.
     pub(crate) fn of_document(name: &DocumentName) -> Self {
         let [first, ..] = *Digest::of(name.to_string().as_bytes()).as_bytes();
         Self(first % Self::WITH_DOCUMENTS)
     }
 
-    /// Its place in a list of all.
+    /// Returns the index in a list of all districts.
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// Makes names.
+/// Builds and parses names.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     prefix: Prefix,
@@ -141,12 +142,12 @@ impl Names {
         format!("{}{{{}}}:s:{subject}", self.prefix.0, journal.name())
     }
 
-    /// A pattern that finds all records.
+    /// Returns the pattern that matches all records.
     pub(crate) fn all_records(&self) -> String {
         format!("{}{{??}}:r:*", self.prefix.0)
     }
 
-    /// The key whose record, or channel, has this name.
+    /// Returns the key whose record, or channel, has this name.
     pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
         let rest = name.strip_prefix(self.prefix.0.as_bytes())?;
         let (tag, rest) = rest.split_at_checked("{..}:r:".len())?;
@@ -159,7 +160,7 @@ impl Names {
         format!("{}{{{:02x}}}:{rest}", self.prefix.0, district.0)
     }
 
-    /// Written out by hand: this is on the way of every call, several times.
+    /// Without formatting, because this runs several times for every call.
     fn of_key(&self, key: &Key, what: u8) -> String {
         let mut digits = [0; 64];
         for (place, byte) in digits.chunks_exact_mut(2).zip(key.0.as_bytes()) {
@@ -176,7 +177,7 @@ impl Names {
 }
 
 fn hex(byte: u8) -> [u8; 2] {
-    // Without a branch: digits are as random as keys.
+    // Without a branch, because digits are as random as keys.
     let digit = |nibble: u8| b'0' + nibble + 39 * u8::from(nibble > 9);
     [digit(byte >> 4), digit(byte & 15)]
 }

@@ -1,4 +1,4 @@
-//! Where the server is, and how to talk to it.
+//! Options of the connection to a server.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,105 +8,105 @@ use steadfast_store::Codec;
 
 use crate::names::Prefix;
 
-/// How to use a Redis or Valkey server.
+/// Options of a store on a Redis or Valkey server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it is.
+    /// The address.
     pub place: Place,
-    /// As whom.
+    /// The login.
     pub login: Login,
-    /// As whom to talk to sentinels, if they want to know.
+    /// The login for sentinels, if they need one.
     pub sentinel_login: Login,
-    /// Which of the numbered databases; Cluster has only 0.
+    /// The number of the database. A Cluster has only 0.
     pub database: u32,
-    /// Whether and how the connection is encrypted.
+    /// The encryption of the connection.
     pub tls: Tls,
-    /// What all keys begin with. Two systems on one server need two prefixes.
+    /// The prefix of all keys. Two systems on one server need two prefixes.
     pub prefix: Prefix,
-    /// How long a command may take. A claim is void after that, however late it arrives; raising it makes a caller wait
+    /// The timeout of a command. A claim that arrives later than this is void. A higher value makes a caller wait
     /// longer for a server that is gone.
     pub command_timeout: Duration,
-    /// How long connecting may take.
+    /// The timeout for connecting.
     pub connect_timeout: Duration,
-    /// Whether replicas have to confirm what was written before it counts.
+    /// The confirmation by replicas that a write needs.
     pub confirm: Confirm,
-    /// How records are written down.
+    /// The encoding of records.
     pub codec: Codec,
 }
 
-/// Where servers are.
+/// The address of a server or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// One server.
     Server(Host),
-    /// Whichever server the sentinels say is the primary.
+    /// The primary according to the sentinels.
     Sentinel {
-        /// What they call it.
+        /// The name of the service.
         service: String,
         /// The sentinels.
         sentinels: Vec<Host>,
     },
-    /// A Cluster; some of its nodes.
+    /// A Cluster, with some of its nodes.
     Cluster(Vec<Host>),
 }
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its name or address.
+    /// The name or address.
     pub name: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
 }
 
-/// A user and a password. Never shown.
+/// A user and a password. Never shown in logs.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user; nothing means the default one.
+    /// The user, or `None` for the default one.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
 }
 
-/// Whether a connection is encrypted.
+/// The encryption of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// It is not.
+    /// Not encrypted.
     Off,
-    /// It is; the certificate must come from somebody whom this machine trusts.
+    /// Encrypted. The certificate must be from an authority that this machine trusts.
     Trusted,
-    /// It is; the certificate must come from one of these, in PEM.
+    /// Encrypted. The certificate must be from one of these authorities, in PEM.
     Authority(Vec<u8>),
 }
 
-/// What has to be true before a write counts.
+/// The condition for a write to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirm {
-    /// The primary has it.
+    /// The primary has the write.
     Primary,
-    /// So many replicas have it too. Costs their round trip with every write; together with `appendfsync always` nothing
-    /// that was acknowledged is lost in a failover.
+    /// This number of replicas have the write too. Costs their round trip for every write. Together with `appendfsync
+    /// always`, no acknowledged write is lost in a failover.
     Replicas {
-        /// How many.
+        /// The number of replicas.
         count: u32,
-        /// How long they may take; a write that they do not confirm counts as unanswered.
+        /// The time limit for them. After it, the outcome of the write is unknown.
         within: Duration,
     },
 }
 
-/// Why an address cannot be used. Does not show it: there may be a password in it.
+/// The reason why a URL is invalid. Does not show the URL, which may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidUrl {
-    /// It does not begin with a scheme that we know.
+    /// The scheme is unknown.
     Scheme,
-    /// There is no host, or one that cannot be one.
+    /// The host is missing or invalid.
     Host,
-    /// A port is not a number.
+    /// The port is not a number.
     Port,
     /// The database is not a number.
     Database,
-    /// Sentinels are given, but not what they call the primary.
+    /// There are sentinels, but no service name.
     Service,
     /// A `%` in the user or the password is not followed by two hexadecimal digits.
     Escape,
@@ -115,13 +115,13 @@ pub enum InvalidUrl {
 }
 
 impl Options {
-    /// The settings that an address stands for; the rest as usual.
+    /// Parses a URL. All other options have their defaults.
     ///
     /// - `redis://user:password@host:6379/0`, one server; `rediss://` with TLS
     /// - `redis+sentinel://user:password@host:26379,host:26379/service/0`; `rediss+sentinel://`
     /// - `redis+cluster://user:password@host:6379,host:6379`; `rediss+cluster://`
     ///
-    /// `valkey` may stand for `redis`. User and password are escaped as in every URL: `%40` is `@`.
+    /// `valkey` may replace `redis`. User and password are escaped as in every URL: `%40` is `@`.
     pub fn parse(url: &str) -> Result<Self, InvalidUrl> {
         let (scheme, rest) = url.split_once("://").ok_or(InvalidUrl::Scheme)?;
         let (base, form) = scheme.split_once('+').unwrap_or((scheme, ""));
@@ -173,7 +173,7 @@ impl Options {
         })
     }
 
-    /// How the client library reaches a host.
+    /// Returns the connection data of a host for the client library.
     pub(crate) fn connection(&self, host: &Host) -> redis::RedisResult<ConnectionInfo> {
         let Login { user, password } = &self.login;
         let mut settings = RedisConnectionInfo::default()
@@ -188,7 +188,7 @@ impl Options {
         Ok(self.address(host).into_connection_info()?.set_redis_settings(settings))
     }
 
-    /// The address of a host for the client library.
+    /// Returns the address of a host for the client library.
     pub(crate) fn address(&self, Host { name, port }: &Host) -> ConnectionAddr {
         match self.tls {
             Tls::Off => ConnectionAddr::Tcp(name.clone(), *port),
@@ -212,7 +212,7 @@ impl Login {
 
 impl Host {
     fn parse(text: &str, usual: u16) -> Result<Self, InvalidUrl> {
-        // An IPv6 address stands in brackets, or its colons would be taken for that of the port.
+        // An IPv6 address is in brackets, because its colons would be mistaken for that of the port.
         let (name, port) = match text
             .strip_prefix('[')
             .map(|rest| rest.split_once(']').ok_or(InvalidUrl::Host))
@@ -246,7 +246,7 @@ fn unescape(text: &str) -> Result<String, InvalidUrl> {
     String::from_utf8(bytes).map_err(|_| InvalidUrl::Escape)
 }
 
-/// Where, for messages: without user and password.
+/// The address for messages, without user and password.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |hosts: &[Host]| hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
@@ -280,13 +280,13 @@ impl fmt::Display for InvalidUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Scheme => {
-                "the redis url begins with none of redis://, rediss://, redis+sentinel://, redis+cluster:// (or rediss+…, valkey…): write redis://host:6379"
+                "the redis url must begin with one of redis://, rediss://, redis+sentinel://, redis+cluster:// (or rediss+…, valkey…): write redis://host:6379"
             }
-            Self::Host => "the redis url names no host: write redis://host:6379; several, with commas, only for sentinel and cluster",
+            Self::Host => "the redis url has no host: write redis://host:6379; several, with commas, only for sentinel and cluster",
             Self::Port => "a port in the redis url is not a number up to 65535: write redis://host:6379",
             Self::Database => "the database in the redis url is not a number: write redis://host:6379/0",
             Self::Service => {
-                "the redis url does not say what the sentinels call the primary: write redis+sentinel://host:26379/name"
+                "the redis url has no service name for the sentinels: write redis+sentinel://host:26379/name"
             }
             Self::Escape => {
                 "the user or password in the redis url has a % that is not followed by two hexadecimal digits: write %25 for it"
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_address_is_refused_with_what_to_write_instead() {
+    fn an_invalid_address_is_refused_with_a_solution() {
         for (url, why) in [
             ("localhost:6379", InvalidUrl::Scheme),
             ("http://h", InvalidUrl::Scheme),

@@ -1,7 +1,8 @@
 //! The operations on records.
 //!
-//! Each is decided here, by the tables of the core, and carried out by the script of `decide.lua` only if what was
-//! decided on is what is there. The head of the crate says why that is as good as deciding inside the server.
+//! The tables of the core decide each operation here. The script `decide.lua` executes the decision only if the
+//! values that it was based on are still there. The crate documentation explains why this is equivalent to deciding
+//! on the server.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,8 +23,8 @@ use crate::names::District;
 use crate::script::{Body, Expect, Request, Validity, Wake};
 use crate::value::{self, Head, Marked, Marks, OwnerMark};
 
-/// How often an operation decides again because somebody else was faster. Each time somebody got through, so this
-/// many mean that the key is fought for by more callers than it can serve.
+/// The most decisions of one operation. Each repetition means that another caller succeeded, so this many mean that
+/// more callers compete for the key than it can serve.
 const TRIES: usize = 16;
 
 impl Inner {
@@ -44,9 +45,9 @@ impl Inner {
             },
         };
         let guess = match (claim.intent, claim.role) {
-            // Most calls are the first of their kind.
+            // Most calls have no record yet.
             (Intent::Take { .. }, Role::Fresh) => Some(Sight::nothing()),
-            // Who only looks hardly ever writes anything, and what somebody waited for has probably come.
+            // A lookup rarely writes anything, and the result that a waiter followed has probably arrived.
             (Intent::Look, _) | (_, Role::Waiter { .. }) => None,
         };
         self.transact(&places, guess, Shape::Whole, |sight, now| {
@@ -157,7 +158,7 @@ impl Inner {
         .await
     }
 
-    /// Removes a record if this says so; says whether it did.
+    /// Removes a record if `goes` returns true for it. Returns true if it was removed.
     pub(crate) async fn forget(
         self: &Arc<Self>,
         key: Key,
@@ -172,7 +173,7 @@ impl Inner {
         .await
     }
 
-    /// Decides on what is believed to be there, and again on what is there, until a decision holds.
+    /// Decides on the expected values, and again on the values found, until a decision holds.
     async fn transact<V>(
         self: &Arc<Self>,
         places: &Places,
@@ -213,9 +214,9 @@ impl Inner {
                     self.held.correct(&places.own, sight.own.as_ref());
                     seen = Some((sight, Source::Server));
                 }
-                // The marker was looked at and is known now; what was guessed may still be true.
+                // The marker was read and is known now. The guess may still be right.
                 (Body::OtherMarker, _) => {}
-                // A question is never carried out.
+                // A query is never executed.
                 (Body::Done, None) => {}
             }
         }
@@ -225,12 +226,12 @@ impl Inner {
         ))
     }
 
-    /// What a decision of this process would be based on, if nobody else has written since.
+    /// Returns the values for a decision of this process, if no other process has written since.
     fn held(&self, key: &Key, owner: &Owner) -> Option<Sight> {
         self.held.get(key).filter(|held| held.record.owner == *owner).map(Sight::mine)
     }
 
-    /// Remembers what was written.
+    /// Caches the written record.
     fn wrote(&self, write: Write, owner: OwnerMark) {
         match write {
             Write::Nothing => {}
@@ -244,7 +245,7 @@ impl Inner {
         }
     }
 
-    /// Asks what is there.
+    /// Returns a request that only reads the current values.
     fn question(&self, places: &Places) -> Request {
         let mut request = Request::new(self.names.record(&places.own), Expect::Anything);
         if let Some(index) = &places.index {
@@ -256,7 +257,7 @@ impl Inner {
         request
     }
 
-    /// Asks for something, if this is what is there.
+    /// Returns a request that holds if these are the current values.
     fn looks(&self, places: &Places, sight: &Sight) -> Request {
         let expect = |found: &Option<Marked>| {
             found.as_ref().map_or(Expect::Absent, |found| Expect::Stamped(found.stamp()))
@@ -282,7 +283,7 @@ impl Inner {
         request
     }
 
-    /// Adds what is to be written. `indexed` is what the index points to.
+    /// Adds the writes. `indexed` is the record that the index points to.
     fn write(
         &self,
         request: &mut Request,
@@ -312,7 +313,7 @@ impl Inner {
                     if points {
                         request.put(&entry, name.clone().into_bytes(), life, Wake::Nobody);
                     } else {
-                        // What only the index finds must be found as long as it lives.
+                        // A record that only the index finds must be found as long as it lives.
                         request.keep(&entry, &name, life);
                     }
                 }
@@ -335,7 +336,7 @@ impl Inner {
         }
     }
 
-    /// What the server said is there.
+    /// Converts the values in a reply.
     fn sight(
         &self,
         places: &Places,
@@ -356,7 +357,7 @@ impl Inner {
         if let Some(followed) = &places.followed {
             sight.followed = record(followed)?;
         }
-        // An entry that points to nothing we could have written is as good as none.
+        // An entry with a foreign target counts as no entry.
         if let Some(target) = pointer.and_then(|name| self.names.key_of(name)) {
             sight.pointer = Pointer::To(target);
             if target != places.own && Some(target) != places.followed {
@@ -373,7 +374,7 @@ impl Inner {
         })
     }
 
-    /// What time it is where this district lives. Makes the first contact if there was none.
+    /// Returns the time of the server with this district. Makes the first contact if needed.
     async fn time_in(self: &Arc<Self>, district: District) -> Result<Timestamp, StoreError> {
         if let Some(now) =
             self.clock(district).now(Instant::now()).filter(|_| self.markers.known(district).is_some())
@@ -385,7 +386,7 @@ impl Inner {
     }
 }
 
-/// What an operation has to look at.
+/// The keys that an operation reads.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     own: Key,
@@ -399,37 +400,37 @@ impl Places {
     }
 }
 
-/// What is there, or is believed to be.
+/// The values found, or the expected ones.
 #[derive(Clone, Debug)]
 struct Sight {
     own: Option<Marked>,
     followed: Option<Marked>,
     pointer: Pointer,
-    /// What the index points to, if that is neither of the others.
+    /// The record that the index points to, if it is neither of the others.
     indexed: Option<Marked>,
 }
 
-/// Where the index of equal arguments points.
+/// The target of the index of equal arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pointer {
-    /// Nobody looked; the decision does not depend on it.
+    /// Not read, because the decision does not depend on it.
     Unseen,
     Nowhere,
     To(Key),
 }
 
-/// How what is seen is known.
+/// The source of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Guess,
     Server,
 }
 
-/// How much of a record is written.
+/// The part of a record that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Whole,
-    /// Only the head changes. Nothing is lost if this is.
+    /// Only the head changes. A loss of this write does no harm.
     Head,
 }
 
@@ -450,12 +451,12 @@ impl Sight {
         self.followed.as_ref().map(|followed| &*followed.record)
     }
 
-    /// The mark of whoever writes this. Mostly it is known from what is there.
+    /// Returns the mark of the writer, usually taken from the known values.
     fn owner_of(&self, write: &Write, marks: &Marks) -> OwnerMark {
         match (write, &self.own) {
             (Write::Put { record, .. }, Some(own)) if own.record.owner == record.owner => own.owner,
             (Write::Put { record, .. }, _) => marks.of(&record.owner),
-            // Nothing is stamped.
+            // These writes have no stamp.
             (Write::Nothing | Write::Remove { .. }, _) => OwnerMark::NOBODY,
         }
     }
@@ -469,7 +470,8 @@ impl Sight {
         }
     }
 
-    /// As the table of claims wants it. Across machines only time tells when a holder is gone.
+    /// Returns the values in the form for the claim table. Across machines, only the lease time shows that an owner
+    /// is gone.
     fn found(&self, places: &Places, role: Role) -> Found<'_> {
         let followed = match role {
             Role::Fresh => None,

@@ -1,4 +1,4 @@
-//! The one script, and what is said to it and by it. What it does is written at its head, in `decide.lua`.
+//! The script, its requests and its replies. The head of `decide.lua` documents the protocol.
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use steadfast_core::Timestamp;
@@ -6,20 +6,20 @@ use steadfast_core::Timestamp;
 use crate::link::Failed;
 use crate::value::Stamp;
 
-/// What a value must be for a decision to hold.
+/// The expected value of a key, for a decision to hold.
 #[derive(Clone, Debug)]
 pub(crate) enum Expect {
-    /// It is not there.
+    /// The key is missing.
     Absent,
-    /// It has this stamp.
+    /// The value has this stamp.
     Stamped(Stamp),
-    /// It begins with the name of a record, or is one.
+    /// The value is the name of a record, or begins with it.
     Names(String),
-    /// Whatever it is.
+    /// Any value.
     Anything,
 }
 
-/// A decision on its way to the server.
+/// A decision for the server to execute.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// Without the marker.
@@ -29,7 +29,7 @@ pub(crate) struct Request {
     ops: Vec<Word>,
 }
 
-/// A part of what is to be written.
+/// A part of the writes.
 #[derive(Debug)]
 enum Word {
     Fixed(&'static str),
@@ -38,21 +38,21 @@ enum Word {
     Text(String),
 }
 
-/// When a decision may be carried out.
+/// The period in which a decision may be executed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validity {
-    /// When it was made.
+    /// Time of the decision.
     pub(crate) from: Timestamp,
-    /// After this it is void.
+    /// Time after which it is void.
     pub(crate) until: Timestamp,
 }
 
 impl Validity {
-    /// Never: the server only says what is there.
+    /// Never: the server only returns the current values.
     pub(crate) const NEVER: Self = Self { from: Timestamp::ZERO, until: Timestamp::ZERO };
 }
 
-/// What the server answered.
+/// A reply of the script.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// Its time, in microseconds.
@@ -60,53 +60,53 @@ pub(crate) struct Answer {
     pub(crate) body: Body,
 }
 
-/// What became of a decision.
+/// The result of a decision.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// It is carried out.
+    /// The decision was executed.
     Done,
-    /// It does not hold; this is what is there, in the order in which it was looked at, and behind that what the index
-    /// points to if it is none of these.
+    /// The decision does not hold. Contains the current values, in the order of the reads, and then the value that
+    /// the index points to if it is none of these.
     Found(Vec<Option<Vec<u8>>>),
     /// The store has another marker.
     OtherMarker,
 }
 
-/// Whom a write wakes.
+/// The waiters that a write wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// Nobody: whoever waits has to wait on.
+    /// None: waiters must continue to wait.
     Nobody,
-    /// Everybody who waits for this.
+    /// All waiters of the record.
     Waiters,
 }
 
 impl Request {
-    /// Based on this, which is the first thing that was looked at.
+    /// Creates a request that is based on this value, which is read first.
     pub(crate) fn new(own: String, expect: Expect) -> Self {
         let mut keys = Vec::with_capacity(4);
         keys.push(own);
         Self { keys, expects: vec![expect], indexed: false, ops: Vec::with_capacity(8) }
     }
 
-    /// And on the index of equal arguments. Comes second, if at all.
+    /// Adds the index of equal arguments. If used, it must be the second read.
     pub(crate) fn look_at_index(&mut self, key: String, expect: Expect) {
         self.indexed = true;
         self.look(key, expect);
     }
 
-    /// And on this. All looks come before all writes.
+    /// Adds a read. All reads come before all writes.
     pub(crate) fn look(&mut self, key: String, expect: Expect) {
         self.keys.push(key);
         self.expects.push(expect);
     }
 
-    /// The names that were looked at, in order.
+    /// Returns the names that are read, in order.
     pub(crate) fn looked(&self) -> &[String] {
         self.keys.get(..self.expects.len()).unwrap_or_default()
     }
 
-    /// Writes a value. A lifetime of nothing means for ever.
+    /// Writes a value. A lifetime of `None` means for ever.
     pub(crate) fn put(&mut self, key: &str, value: Vec<u8>, life: Option<u64>, wake: Wake) {
         let (value, life) = (Word::Bytes(value), lifetime(life));
         if self.keys.first().is_some_and(|own| own == key) {
@@ -124,7 +124,7 @@ impl Request {
         }
     }
 
-    /// Lets a value live on for so long, if it is this one.
+    /// Extends the life of a value, if it is this one.
     pub(crate) fn keep(&mut self, key: &str, value: &str, life: Option<u64>) {
         let key = self.position(key);
         self.ops.extend([
@@ -141,7 +141,7 @@ impl Request {
         self.ops.extend([Word::Fixed("head"), Word::Number(key), Word::Bytes(bytes.to_vec())]);
     }
 
-    /// Removes a value, and wakes who waits for it.
+    /// Removes a value, and wakes its waiters.
     pub(crate) fn drop_key(&mut self, key: &str) {
         let key = self.position(key);
         self.ops.extend([Word::Fixed("drop"), Word::Number(key)]);
@@ -153,13 +153,13 @@ impl Request {
         self.ops.extend([Word::Fixed("dropif"), Word::Number(key), Word::Text(value.to_owned())]);
     }
 
-    /// Adds to a set.
+    /// Adds a member to a set.
     pub(crate) fn add(&mut self, key: &str, member: &str) {
         let key = self.position(key);
         self.ops.extend([Word::Fixed("add"), Word::Number(key), Word::Text(member.to_owned())]);
     }
 
-    /// Removes from a set.
+    /// Removes a member from a set.
     pub(crate) fn remove(&mut self, key: &str, member: &str) {
         let key = self.position(key);
         self.ops.extend([Word::Fixed("remove"), Word::Number(key), Word::Text(member.to_owned())]);
@@ -170,7 +170,7 @@ impl Request {
         self.ops.extend([Word::Fixed("tell"), Word::Text(channel), Word::Text(message)]);
     }
 
-    /// The command: the script by its digest or with its text, and the name and the value of the marker.
+    /// Returns the command: the script by digest or as text, with the name and the value of the marker.
     pub(crate) fn command(&self, script: &Script, how: By, marker: (&str, &[u8]), valid: Validity) -> Cmd {
         let count = 8 + self.keys.len() + self.expects.len() + self.ops.len();
         let mut command = script.command(how, count, 512 + self.size());
@@ -201,7 +201,7 @@ impl Request {
         command
     }
 
-    /// How much there is to say, about.
+    /// Returns the approximate size.
     fn size(&self) -> usize {
         let keys: usize = self.keys.iter().map(String::len).sum();
         let ops: usize = self
@@ -216,7 +216,7 @@ impl Request {
         keys + ops + self.expects.len() * 96
     }
 
-    /// Which of the keys it is, counted as Lua does, behind the marker.
+    /// Returns the index of a key as Lua counts, after the marker.
     fn position(&mut self, key: &str) -> u64 {
         let position = self.keys.iter().position(|known| known == key).unwrap_or_else(|| {
             self.keys.push(key.to_owned());
@@ -226,12 +226,12 @@ impl Request {
     }
 }
 
-/// How the script is named.
+/// The reference to the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// By its digest: short, but the server may not know it yet.
+    /// By its digest, which is short, but the server may not have the script yet.
     Digest,
-    /// With its text, which the server keeps.
+    /// By its text, which the server then caches.
     Text,
 }
 
@@ -247,12 +247,12 @@ impl Script {
         Self { text, digest: redis::Script::new(text).get_hash().to_owned() }
     }
 
-    /// The script that carries out decisions.
+    /// Returns the script that executes decisions.
     pub(crate) fn decisions() -> Self {
         Self::new(include_str!("decide.lua"))
     }
 
-    /// The beginning of a command that runs it, with room for so many words and bytes.
+    /// Starts a command that runs the script, with this capacity in words and bytes.
     pub(crate) fn command(&self, how: By, words: usize, bytes: usize) -> Cmd {
         let (name, script) = match how {
             By::Digest => ("EVALSHA", self.digest.as_str()),
@@ -264,12 +264,12 @@ impl Script {
     }
 }
 
-/// Whether the server does not know the script yet.
+/// Returns true if the server does not have the script yet.
 pub(crate) fn is_unknown_script(failed: &Failed) -> bool {
     failed.error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Reads an answer; nothing if it is none of our script.
+/// Reads a reply, or returns `None` if it is not from the script.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
 pub(crate) fn read(value: Value) -> Option<Answer> {
     match value {
@@ -289,7 +289,7 @@ pub(crate) fn read(value: Value) -> Option<Answer> {
 }
 
 fn lifetime(life: Option<u64>) -> Word {
-    // What is over already lives for a moment more: zero would mean for ever.
+    // An expired value lives for a moment more, because zero would mean for ever.
     Word::Number(life.map_or(0, |millis| millis.max(1)))
 }
 

@@ -1,4 +1,4 @@
-//! How a record lies under its key: a head of fixed length, then what the codec made of it.
+//! The stored form of a record: a head of fixed length, then the record as the codec encoded it.
 //!
 //! ```text
 //! 0        28        36      37       45          53
@@ -7,11 +7,11 @@
 //!        stamp
 //! ```
 //!
-//! The **stamp** names the content: whoever writes a record gives it another owner or the next version. So a script
-//! knows that a record is the one that was decided on by comparing its first 36 bytes, and never has to read it.
-//! The rest of the head is what a waiter has to know (whether it is in flight, and until when), and the mark of
-//! delivery, which so can be set without sending an answer of 8 MiB again. Version and mark in the head count; those
-//! in the record were true when it was written.
+//! The **stamp** identifies the content: every writer of a record gives it another owner or the next version. So a
+//! script can compare the first 36 bytes of a record with those that a decision was based on, and never has to parse
+//! it. The rest of the head is what a waiter needs (in flight or not, and until when), and the delivery mark, which
+//! can be set without resending a result of 8 MiB. Version and mark in the head are current. Those in the record were
+//! current when it was written.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
 use steadfast_store::{Codec, Unreadable};
 
-/// What the content of a value is told by.
+/// The identity of the content of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp([u8; Stamp::LENGTH]);
 
@@ -37,7 +37,7 @@ impl Stamp {
         Self(bytes)
     }
 
-    /// The stamp of a document, which has no owner.
+    /// Returns the stamp of a document, which has no owner.
     pub(crate) fn of_version(version: u64) -> Self {
         Self::new(OwnerMark::NOBODY, version)
     }
@@ -51,7 +51,7 @@ impl Stamp {
     }
 }
 
-/// What an owner is told by: 16 bytes for its process, and the numbers of its call and claim.
+/// The identity of an owner: 16 bytes for its process, and the numbers of its call and claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerMark([u8; OwnerMark::LENGTH]);
 
@@ -59,7 +59,7 @@ impl OwnerMark {
     const PROCESS: usize = 16;
     const LENGTH: usize = Self::PROCESS + 8 + 4;
 
-    /// Of what has no owner.
+    /// The mark of a value without an owner.
     pub(crate) const NOBODY: Self = Self([0; Self::LENGTH]);
 
     fn new(process: &[u8; Self::PROCESS], owner: &Owner) -> Self {
@@ -72,7 +72,8 @@ impl OwnerMark {
     }
 }
 
-/// Makes the marks of owners. The part for the process costs a hash, and is nearly always that of the last one.
+/// Computes the marks of owners. The part for the process needs a hash, and is nearly always the same as the last
+/// one.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     last: Mutex<Option<(Process, [u8; OwnerMark::PROCESS])>>,
@@ -112,18 +113,18 @@ impl Marked {
     }
 }
 
-/// What a value begins with.
+/// The head of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) stamp: Stamp,
-    /// Until when the claim holds; nothing if it is not in flight.
+    /// The lease of the claim, or `None` if the record is not in flight.
     pub(crate) holds: Option<Lease>,
     delivered: Option<Timestamp>,
 }
 
 const IN_FLIGHT: u8 = b'i';
 const SETTLED: u8 = b's';
-/// Stands for nothing where there could be a time.
+/// The stored form of a missing time.
 const NEVER: u64 = u64::MAX;
 
 impl Head {
@@ -156,7 +157,7 @@ impl Head {
         bytes
     }
 
-    /// Reads the head of a value; nothing if nobody of us wrote it.
+    /// Reads the head of a value, or returns `None` for a foreign value.
     pub(crate) fn read(value: &[u8]) -> Option<Self> {
         let (stamp, rest) = value.split_first_chunk::<{ Stamp::LENGTH }>()?;
         let (state, rest) = rest.split_first()?;
@@ -179,14 +180,14 @@ impl Head {
     }
 }
 
-/// The value of a record.
+/// Returns the value of a record.
 pub(crate) fn encode(codec: &Codec, record: &Record, owner: OwnerMark) -> Vec<u8> {
     let mut value = Head::of(record, owner).to_bytes().to_vec();
     codec.encode_behind(&mut value, record);
     value
 }
 
-/// The record of a value that was found under this key.
+/// Decodes a value that was found under this key.
 pub(crate) fn decode(codec: &Codec, key: Key, value: &[u8]) -> Result<Marked, Unreadable> {
     let head = Head::read(value).ok_or(Unreadable::Damaged)?;
     let body = value.get(Head::LENGTH..).ok_or(Unreadable::Damaged)?;

@@ -1,8 +1,8 @@
-//! Waiting for others: one subscription per process, and one watcher per record however many follow it.
+//! Waiting for records: one subscription per process, and one watcher per record for any number of followers.
 //!
-//! A watcher subscribes, looks for itself, and then sleeps until it is told, the lease ends, or a while has passed: a
-//! message can be lost, and a poll with jitter makes up for it. Records tell their end on a channel of their own name,
-//! so a process hears of nothing that nobody here waits for.
+//! A watcher subscribes, reads the record, and then sleeps until a message arrives, the lease expires, or the polling
+//! interval has passed. A message can be lost, so polling with jitter is the fallback. The end of a record is
+//! published on a channel with its own name. So a process receives only messages that it waits for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use crate::names::{District, Names};
 use crate::value::Head;
 use crate::{Inner, random};
 
-/// Records that are followed at the same time; whoever comes then polls for itself.
+/// The most followed records. Further followers poll.
 const MOST_WATCHED: usize = 65_536;
-/// Wishes that wait for the subscription.
+/// The most queued requests for the subscription.
 const WISHES: usize = 1024;
-/// The first poll comes after about this, the later ones after up to the other.
+/// The approximate interval before the first poll, and the longest interval.
 const POLLS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
-/// A subscription on which nothing was heard for so long is asked whether it lives.
+/// A subscription without input for this long gets a ping.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long the subscription may take to answer, if a command may not take longer.
+/// Timeout of the subscription, unless the command timeout is longer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// The pause before it is made again.
+/// Pause before a new attempt to subscribe.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What is listened for.
+/// The subscription, with the followed records.
 #[derive(Debug)]
 pub(crate) struct Ears {
     watched: Arc<Watched>,
@@ -49,17 +49,17 @@ type Watched = Mutex<HashMap<Key, Wait>>;
 
 #[derive(Debug)]
 struct Wait {
-    /// Dropped when it is over, which wakes all who follow.
+    /// Dropped at the end, which wakes all followers.
     settled: Arc<watch::Sender<()>>,
-    /// The channel has spoken.
+    /// Notified by a message on the channel.
     told: Arc<Notify>,
 }
 
 #[derive(Debug)]
 enum Wish {
-    /// To hear of this record. The sender is dropped when that is so, or will not be for now.
+    /// Subscribes to this record. The sender is dropped once that is done, or cannot be done for now.
     Listen(Key, oneshot::Sender<()>),
-    /// Not to any more.
+    /// Unsubscribes from this record.
     Leave(Key),
 }
 
@@ -79,12 +79,12 @@ impl Ears {
         Self { watched, wishes, ready }
     }
 
-    /// Comes back when the first subscription stands, or with the reason why not.
+    /// Returns when the first subscription is active, or with the reason why it is not.
     pub(crate) async fn ready(&self) -> Result<(), StoreError> {
         let mut ready = self.ready.clone();
         let result = match ready.wait_for(Option::is_some).await {
             Ok(ready) => ready.clone(),
-            // The listener ends with the store only.
+            // The listener ends only with the store.
             Err(_) => None,
         };
         result.unwrap_or(Ok(()))
@@ -92,7 +92,7 @@ impl Ears {
 }
 
 impl Inner {
-    /// Waits until nobody holds the record any more.
+    /// Waits until the record has no owner any more.
     pub(crate) async fn settled(self: &Arc<Self>, key: Key) {
         let follower = {
             let mut watched = self.ears.watched.lock();
@@ -109,17 +109,17 @@ impl Inner {
             }
         };
         match follower {
-            // Nothing is ever sent: it comes back when the sender is gone.
+            // Nothing is ever sent. This returns when the sender is dropped.
             Some(mut follower) => drop(follower.changed().await),
             None => self.wait(key, &Notify::new()).await,
         }
     }
 
-    /// Waits on behalf of all who follow, and ends when they are woken or have all gone.
+    /// Waits for all followers, and ends when the record is settled or they have all gone.
     async fn watch(self: Arc<Self>, key: Key, settled: Arc<watch::Sender<()>>, told: Arc<Notify>) {
         let (sender, listening) = oneshot::channel();
         if self.ears.wishes.send(Wish::Listen(key, sender)).await.is_ok() {
-            // An error is the sign. Where the subscription is being made again, polling has to do.
+            // An error means that it is done. Without a subscription, polling is used.
             let _ = timeout(PAUSE, listening).await;
         }
         loop {
@@ -128,7 +128,7 @@ impl Inner {
                 () = settled.closed() => false,
             };
             let mut watched = self.ears.watched.lock();
-            // Somebody may have come while the last one went.
+            // A new follower may have come while the last one left.
             if over || settled.receiver_count() == 0 {
                 watched.remove(&key);
                 break;
@@ -149,7 +149,7 @@ impl Inner {
         }
     }
 
-    /// How long a record is still held; nothing if it is not, or if nobody can say.
+    /// Returns how long the record is still held, or `None` if it is not, or if this is unknown.
     async fn holds(self: &Arc<Self>, key: Key) -> Option<Duration> {
         let mut command = redis::cmd("GETRANGE");
         command.arg(self.names.record(&key)).arg(0).arg(Head::LENGTH - 1);
@@ -161,7 +161,7 @@ impl Inner {
             Lease::Record => Some(Duration::MAX),
             Lease::Until(until) => {
                 let now = self.clock(District::of(&key)).now(Instant::now()).unwrap_or_else(|| self.now());
-                // A millisecond more, so that the estimate has passed it too.
+                // One millisecond more, so that the estimate has passed it too.
                 Some(until.since(now))
                     .filter(|left| !left.is_zero())
                     .map(|left| left + Duration::from_millis(1))
@@ -170,7 +170,7 @@ impl Inner {
     }
 }
 
-/// Keeps the subscription.
+/// Runs the subscription.
 struct Listener {
     link: Arc<Link>,
     names: Names,
@@ -180,12 +180,12 @@ struct Listener {
     wishes: mpsc::Receiver<Wish>,
 }
 
-/// Why listening ended.
+/// The reason why listening ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// The subscription broke.
     Broken,
-    /// The store is gone.
+    /// The store was dropped.
     Over,
 }
 
@@ -219,7 +219,7 @@ impl Listener {
         }
     }
 
-    /// A subscription to changes of documents and to everything that somebody waits for.
+    /// Subscribes to changes of documents and to all followed records.
     async fn subscribed(&self, attempt: usize) -> Result<(PubSubSink, PubSubStream), StoreError> {
         let (mut sink, stream) = self.link.listen(attempt).await?.split();
         let mut channels = vec![self.names.changes()];
@@ -253,7 +253,7 @@ impl Listener {
         }
     }
 
-    /// While there is no subscription nobody has to wait for it: they poll.
+    /// Handles requests while there is no subscription: followers need not wait for it, because they poll.
     async fn rest(&mut self) -> Ended {
         let pause = sleep(random::around(PAUSE));
         tokio::pin!(pause);
@@ -285,7 +285,7 @@ impl Listener {
         drop(asked);
         let go: Vec<String> = {
             let watched = self.watched.lock();
-            // Somebody else may have begun to wait for it meanwhile.
+            // A new follower may have come meanwhile.
             go.iter().filter(|key| !watched.contains_key(key)).map(|key| self.names.record(key)).collect()
         };
         if !go.is_empty() {
@@ -298,7 +298,7 @@ impl Listener {
         answered(timeout(self.patience(), sink.subscribe(channels)).await)
     }
 
-    /// How long the subscription may take to answer.
+    /// Returns the timeout of the subscription.
     fn patience(&self) -> Duration {
         self.link.command_timeout().max(ANSWER)
     }
@@ -309,12 +309,12 @@ impl Listener {
                 wait.told.notify_one();
             }
         } else if let Some(name) = self.changed(message) {
-            // Nobody has to listen.
+            // There may be no receivers.
             let _ = self.news.send(News::DocumentChanged(name));
         }
     }
 
-    /// The document that another process says it has changed.
+    /// Returns the document that another process has changed.
     fn changed(&self, message: &[u8]) -> Option<DocumentName> {
         let (instance, name) = std::str::from_utf8(message).ok()?.split_once(' ')?;
         let (kind, id) = name.split_once('/')?;

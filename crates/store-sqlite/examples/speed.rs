@@ -1,4 +1,4 @@
-//! What a durable step costs, beside one bare sync and beside bare SQLite with one transaction each.
+//! Cost of a durable step, compared with a single sync and with plain SQLite with one transaction per step.
 //!
 //! `cargo run --release -p steadfast-store-sqlite --example speed -- <folder on the disk to measure>`
 
@@ -72,7 +72,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Over a file that is not growing, as a log is most of the time.
+/// Syncs a file that does not grow, like a WAL most of the time.
 fn bare_sync(path: &Path) -> Duration {
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(path).unwrap();
     let block = [7_u8; 4096];
@@ -123,7 +123,7 @@ async fn replays(store: &SqliteStore, round: u64) -> Duration {
     median(times)
 }
 
-/// Steps per second.
+/// Returns the steps per second.
 async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
     let each = 2 * STEPS / CALLERS * 4;
     let begun = Instant::now();
@@ -145,7 +145,7 @@ async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
     (CALLERS * each) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Many records, as a busy day leaves them.
+/// Writes many records, as after a busy day.
 async fn fill(store: &Arc<SqliteStore>, round: u64) -> u64 {
     let callers = (0..CALLERS).map(|caller| {
         let store = store.clone();
@@ -162,7 +162,7 @@ async fn fill(store: &Arc<SqliteStore>, round: u64) -> u64 {
     CALLERS * 300 + 3 * STEPS
 }
 
-/// The least that a store could do: find, then write, one transaction for each, 64 threads at one connection.
+/// The least that a store could do: find, then write, one transaction for each, 64 threads on one connection.
 fn bare_sqlite(path: &Path) -> f64 {
     let file = Connection::open(path).unwrap();
     file.execute_batch(

@@ -1,4 +1,4 @@
-//! What can go wrong with the file while we work, and what callers are told about it.
+//! Faults of the open file, and the errors that callers get for them.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use rusqlite::ErrorCode;
 use steadfast_core::key::Key;
 use steadfast_store::{StoreError, Trouble, Unreadable};
 
-/// Why a step failed.
+/// The reason why a step failed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// SQLite said no.
+    /// An error of SQLite.
     Sql(rusqlite::Error),
-    /// A record is there and cannot be read.
+    /// A record exists, but cannot be read.
     Record(Key, Unreadable),
-    /// Everything else, ready to be told.
+    /// Any other error, as the caller will get it.
     Told(Trouble, String),
 }
 
@@ -24,7 +24,7 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    /// Whether somebody else holds the file, which passes.
+    /// Returns true if another process holds the file, which is temporary.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Self::Sql(error) => is_busy(error),
@@ -32,7 +32,7 @@ impl Fault {
         }
     }
 
-    /// Whether it concerns one operation, and the transaction around it is as good as before.
+    /// Returns true if the fault concerns one operation, and the transaction around it is still usable.
     pub(crate) fn is_about_one_record(&self) -> bool {
         match self {
             Self::Record(..) | Self::Told(..) => true,
@@ -40,7 +40,7 @@ impl Fault {
         }
     }
 
-    /// Whether the connection should be made anew before the next try.
+    /// Returns true if the connection must be reopened before the next try.
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
             Self::Record(..) | Self::Told(..) => false,
@@ -56,12 +56,12 @@ impl Fault {
         }
     }
 
-    /// For a caller whose operation in this file certainly did not happen.
+    /// Returns the error for an operation in this file that certainly did not happen.
     pub(crate) fn not_done(&self, file: &Path) -> StoreError {
         StoreError::not_done(self.trouble(), self.message(file))
     }
 
-    /// For a caller whose operation in this file may have happened.
+    /// Returns the error for an operation in this file that may have happened.
     pub(crate) fn unanswered(&self, file: &Path) -> StoreError {
         StoreError::unanswered(self.trouble(), self.message(file))
     }
@@ -88,11 +88,11 @@ fn sql_message(error: &rusqlite::Error, file: &Path) -> String {
             "cannot be written",
             "check the quota of its disk (EDQUOT), and that its folder and the file belong to this user",
         ),
-        Trouble::Unreadable => ("is damaged", "start again with a copy of it, or let it be set aside"),
+        Trouble::Unreadable => ("is damaged", "restore a backup of it, or let it be set aside"),
         Trouble::Unreachable | Trouble::Closed | _ if is_busy(error) => {
-            ("is held by another process for too long", "look for one that hangs")
+            ("is held by another process for too long", "check for a process that hangs")
         }
-        Trouble::Unreachable | Trouble::Closed | _ => ("does not answer", "look at its disk"),
+        Trouble::Unreachable | Trouble::Closed | _ => ("does not respond", "check its disk"),
     };
     format!("the state file {} {what}: {error}; {advice}", file.display())
 }
@@ -116,7 +116,7 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
 fn trouble(error: &rusqlite::Error) -> Trouble {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull | ErrorCode::TooBig) => Trouble::Full,
-        // A quota is told as a write that failed; reading goes on.
+        // An exceeded quota appears as a failed write. Reads still work.
         Some(ErrorCode::SystemIoFailure) if is_write(error) => Trouble::Refused,
         Some(
             ErrorCode::ReadOnly
@@ -128,7 +128,7 @@ fn trouble(error: &rusqlite::Error) -> Trouble {
             Trouble::Unreadable
         }
         Some(_) => Trouble::Unreachable,
-        // A column that does not hold what we wrote there, or a table that is not ours.
+        // A column with foreign content, or a foreign table.
         None => Trouble::Unreadable,
     }
 }
@@ -158,10 +158,10 @@ mod tests {
         Fault::from(error).not_done(Path::new("/state/state.db"))
     }
 
-    /// SQLite has a code of its own for a full disk only. A write over a quota fails like one to a disk that is broken or may
-    /// only be read.
+    /// SQLite has an error code for a full disk only. A write over a quota fails like a write to a broken or
+    /// read-only disk.
     #[test]
-    fn a_write_over_quota_is_refused_and_the_words_name_file_and_quota() {
+    fn a_write_over_quota_is_refused_and_the_message_names_file_and_quota() {
         for code in [
             ffi::SQLITE_IOERR_WRITE,
             ffi::SQLITE_IOERR_FSYNC,

@@ -1,11 +1,11 @@
 //! The embedded durable store: one SQLite file that all processes of a user share.
 //!
-//! Every record operation is one atomic step over the tables of the core, and on disk when it is answered. It survives
+//! Every record operation is one atomic step over the tables of the core, and on disk when it returns. It survives
 //! `kill -9` at any moment. Callers of one process share their syncs: one thread writes for all of them (`writer`),
-//! others read (`reader`), and one watches what other processes do while somebody waits for them (`watch`). None of
-//! this runs on a thread of the async runtime.
+//! others read (`reader`), and one watches other processes while a caller waits for them (`watch`). None of this runs
+//! on a thread of the async runtime.
 //!
-//! A claim ends when, and only when, its owner's process is gone; where that cannot be judged, by time.
+//! A claim ends when its owner's process is gone, and only then. If that cannot be checked, it ends by time.
 
 mod fault;
 mod note;
@@ -62,34 +62,34 @@ use crate::view::View;
 use crate::watch::Watch;
 use crate::writer::{Asked, Operations, Writer};
 
-/// How a state file is opened.
+/// Options of a state file.
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
-    /// The file. Its folder is made if need be, both for this user alone.
+    /// The path. The folder is created if needed. Both are accessible for this user only.
     pub path: PathBuf,
-    /// Where the time comes from. All processes on one file should have the same.
+    /// The clock. All processes on one file must have the same time.
     pub clock: Arc<dyn Clock>,
-    /// Who we are, as owners of records.
+    /// This process, as the owner of records.
     pub process: Process,
-    /// Whether the owners of records still live.
+    /// Checks if the owners of records still live.
     pub sight: Arc<dyn Sight>,
-    /// How records are written down.
+    /// The encoding of records.
     pub codec: Codec,
-    /// What to do with a file that cannot be used.
+    /// The action for a file that cannot be used.
     pub on_damage: OnDamage,
-    /// What to do after committed records were lost.
+    /// The action after a loss of committed records.
     pub on_loss: OnLoss,
-    /// How long an operation waits for other processes before it fails. Longer hides a process that hangs; shorter
-    /// fails calls on a slow disk.
+    /// Time that an operation waits for other processes before it fails. A higher value hides a process that hangs. A
+    /// lower value fails calls on a slow disk.
     pub patience: Duration,
-    /// The most records. Each costs about a kilobyte on disk, and its output.
+    /// The most records. Each needs about 1 KiB on disk, and its output.
     pub most_records: u64,
-    /// About the most bytes on disk; what is beyond goes with the next sweeps, finished records first.
+    /// The approximate limit of bytes on disk. The next sweeps remove the excess, finished records first.
     pub most_bytes: u64,
 }
 
 impl SqliteOptions {
-    /// This file, for this process, with the usual bounds and no encryption.
+    /// Returns the options for this file and this process, with the default limits and no encryption.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         let process = this_process();
         Self {
@@ -110,33 +110,33 @@ impl SqliteOptions {
 impl SqliteOptions {
     fn place(&self) -> Place {
         Place {
-            // What SQLite keeps beside the file lies where a link leads, and so does the note.
+            // SQLite puts its other files beside the target of a link, and so is the note.
             path: match fs::read_link(&self.path) {
                 Ok(_) => fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
                 Err(_) => self.path.clone(),
             },
             on_damage: self.on_damage,
             on_loss: self.on_loss,
-            // SQLite counts in 31 bits, and nobody waits for an hour.
+            // SQLite counts in 31 bits, and an hour is longer than any operation waits.
             patience: self.patience.min(Duration::from_secs(3600)),
             boot: Boot::of(&self.process.boot),
         }
     }
 }
 
-/// Keeps everything in a file. Used on a runtime that has its timers on.
+/// A store in a file. Needs a runtime with timers enabled.
 pub struct SqliteStore {
     shared: Arc<Shared>,
     operations: Arc<Operations>,
     questions: Arc<Questions>,
     set_aside: Option<PathBuf>,
     loss: Option<RecordLoss>,
-    /// Up to which record the sweeps have looked for open ones that ended.
+    /// The last record in which the sweeps have searched for expired open records.
     swept: AtomicI64,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What there is to end of a store.
+/// The resources to close a store.
 struct Ending {
     shared: Arc<Shared>,
     operations: Arc<Operations>,
@@ -145,22 +145,22 @@ struct Ending {
 }
 
 impl Ending {
-    /// What was asked for is done before.
+    /// Finishes all queued operations first.
     fn run(self) {
         self.questions.close();
         self.shared.followers.close();
-        // The writer is the first of them and ends last. Connections that are closed at the same moment take each other for one
-        // that stays, and leave the log where it is: somebody who then puts back a copy of the file would mix the two.
+        // The writer is the first thread and ends last. If connections close at the same moment, each takes the other
+        // for one that stays, and the WAL is left. A backup that is then put back would be mixed with it.
         let mut threads = self.threads.into_iter();
         let writer = threads.next();
         for thread in threads {
-            // One that panicked has nothing more to say.
+            // A thread that panicked has no result.
             let _ = thread.join();
         }
         self.operations.close();
         if let Some(writer) = writer {
             let _ = writer.join();
-            // Another process may have died since the writer did this, and we were the last.
+            // Another process may have died since the writer closed, so this process may be the last one.
             if !open::has_log(&self.shared.place) {
                 self.shared.close_note();
             }
@@ -170,29 +170,29 @@ impl Ending {
 
 /// The most operations that wait for the writer. More would wait longer than their callers do.
 const MOST_OPERATIONS: usize = 4096;
-/// The most look-ups that wait.
+/// The most lookups that wait.
 const MOST_QUESTIONS: usize = 4096;
-/// A long one must not keep short ones waiting.
+/// More than one, so that a long lookup does not delay short ones.
 const READERS: usize = 2;
 /// Records that one step of a flush removes.
 const FLUSH: usize = 500;
-/// How long the disk may take for what we do, beside the patience with other processes.
+/// Time limit of the disk, in addition to the wait for other processes.
 const DISK: Duration = Duration::from_secs(1);
-const HANGS: &str = "the state file does not answer in time; look at its disk";
+const HANGS: &str = "the state file did not respond in time; check its disk";
 
-/// Why a thread of ours did not answer.
+/// The reason why a thread of the store did not respond.
 enum Silent {
     Gone,
     Hangs,
 }
 
 impl SqliteStore {
-    /// Checks that the file could be opened, and makes and changes nothing. That it is damaged shows only when it is opened.
+    /// Checks that the file could be opened, without changes. Damage is only detected when it is opened.
     pub fn inspect(options: &SqliteOptions) -> Result<(), OpenError> {
         open::inspect(&options.place())
     }
 
-    /// Returns whether records were committed to this file once, by what lies beside it. Makes and changes nothing.
+    /// Returns true if records were ever committed to this file, according to the files beside it. Changes nothing.
     pub fn held_records(path: &Path) -> bool {
         let place = SqliteOptions::at(path).place();
         match place.note().read() {
@@ -202,8 +202,8 @@ impl SqliteStore {
         }
     }
 
-    /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
-    /// the disk needs: not to be called where others wait.
+    /// Opens the file, and creates it if it is missing. Checks all of it, so this blocks for as long as the disk
+    /// needs: do not call it on a thread that others wait for.
     pub fn open(options: SqliteOptions) -> Result<Self, OpenError> {
         let place = options.place();
         let SqliteOptions { clock, process, sight, codec, .. } = options;
@@ -239,7 +239,7 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Where the file went that was found in place of ours and could not be used.
+    /// Returns the new path of a file that was found at the path and could not be used.
     pub fn set_aside(&self) -> Option<&Path> {
         self.set_aside.as_deref()
     }
@@ -249,7 +249,7 @@ impl SqliteStore {
         self.loss.as_ref()
     }
 
-    /// Whoever is first has the threads; there is nothing left for the others to wait for.
+    /// The first caller gets the threads. There is nothing left to wait for in later calls.
     fn ending(&self) -> Ending {
         let threads = std::mem::take(&mut *self.threads.lock());
         let (shared, operations, questions) =
@@ -264,7 +264,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Has the writer do something. It is on disk when this comes back.
+    /// Runs an operation on the writer. It is on disk when this returns.
     async fn operate<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
@@ -272,8 +272,8 @@ impl SqliteStore {
         self.ask(work, Lane::Soon).await
     }
 
-    /// Has the writer do something when it has time. Everybody sees it when this comes back; it reaches the disk with
-    /// what comes after it.
+    /// Runs an operation on the writer when it has time. It is visible when this returns, and reaches the disk with a
+    /// later operation.
     async fn operate_later<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
@@ -290,7 +290,7 @@ impl SqliteStore {
         self.operations.push(Box::new(operation), lane).map_err(refused)?;
         match self.in_time(answer).await {
             Ok(answer) => answer,
-            // The writer answers everything that it takes, unless it died of it.
+            // The writer responds to everything that it takes, unless it panicked.
             Err(Silent::Gone) => {
                 Err(StoreError::unanswered(Trouble::Closed, "the writer of the state file has ended"))
             }
@@ -298,7 +298,7 @@ impl SqliteStore {
         }
     }
 
-    /// Has a reader look something up.
+    /// Runs a lookup on a reader.
     async fn look_up<T: Send + 'static>(
         &self,
         work: impl FnOnce(View<'_>) -> Result<T, Fault> + Send + 'static,
@@ -312,8 +312,8 @@ impl SqliteStore {
         }
     }
 
-    /// Waits for one of our threads, but no longer than a disk may take that does not hang: nobody can call back a thread
-    /// that waits in the kernel.
+    /// Waits for a thread of the store, but no longer than a working disk takes, because a thread that waits in the
+    /// kernel cannot be cancelled.
     async fn in_time<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Silent> {
         let limit = self.shared.place.patience + DISK;
         match tokio::time::timeout(limit, answer).await {
@@ -328,8 +328,8 @@ impl SqliteStore {
     async fn look_and_claim(&self, claim: &Claim, known: &Known) -> Result<ClaimVerdict, StoreError> {
         let claim = Arc::new(claim.clone());
         let known = Arc::new(known.clone());
-        // A verdict for which nothing is written may come from any sight of the file that is no older than the
-        // question. So it need not wait for the writer while that waits for the disk; an idle writer is as quick.
+        // A verdict that writes nothing may use any view of the file that is not older than the request. So it need
+        // not wait for the writer while that waits for the disk. An idle writer is as fast.
         let look = match (claim.intent, claim.role) {
             (Intent::Look, _) | (Intent::Take { .. }, Role::Waiter { .. }) => true,
             (Intent::Take { .. }, Role::Fresh) => self.operations.is_busy(),
@@ -502,7 +502,7 @@ impl Store for SqliteStore {
     fn close(&self) -> StoreFuture<'_, ()> {
         let ending = self.ending();
         Box::pin(async {
-            // It waits for the disk.
+            // This waits for the disk.
             tokio::task::spawn_blocking(|| ending.run()).await.map_err(|_| closed())
         })
     }

@@ -1,24 +1,27 @@
 //! The note of the last commit, in a small file beside the database.
 //!
-//! It is written after each synced commit with one write at a fixed place, and is not synced itself: it survives `kill -9` like
-//! any write, and after a power cut it can only be behind. A database that is behind its note has lost commits.
+//! The note is updated after each synced commit, by one write at a fixed offset. It is not synced itself: it survives
+//! `kill -9` like any write, and after a power cut it can only be behind. If the database is behind its note, commits
+//! were lost.
 //!
-//! After a power cut the number may be too low to show that a log is missing. So the note also says whether it is *exact*:
-//! synced with the last commit before the process closed the database. Where it is not, commits may be in the log only, and
-//! a log that is gone means that they are lost. The first commit after that makes it inexact again, with one sync.
+//! After a power cut the number may be too low to show that a WAL is missing. So the note also records if it is
+//! *exact*: synced with the last commit before the process closed the database. If it is not exact, commits may be in
+//! the WAL only, and a missing WAL means that they are lost. The first commit after that makes the note inexact
+//! again, with one sync.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
-//! | 0..8 | what it is |
+//! | 0..8 | file type |
 //! | 8..32 | marker of the database, number and time of the last commit |
-//! | 32..40 | number of a commit that is in the database itself and not only in its log |
+//! | 32..40 | number of a commit that is in the database itself, and not only in its WAL |
 //! | 40..56 | the boot of the machine |
-//! | 56 | whether it is exact |
-//! | 57..73 | checksum of all that |
-//! | 256.. | the loss that nobody has accepted: its length, checksum, text |
+//! | 56 | exact or not |
+//! | 57..73 | checksum of the above |
+//! | 256.. | the loss that no operator has accepted: its length, checksum, text |
 //!
-//! Every process on the database writes it, each under a short lock and only forward. It is made before the first commit is
-//! counted, and its name is on the disk by then; so where commits were counted and there is no note, it was taken away.
+//! Every process with the database open updates it, under a short lock and only forward. The note is created before
+//! the first commit is counted, and its name is on disk by then. So if commits were counted and there is no note, it
+//! was deleted.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -43,31 +46,31 @@ const LOSS_AT: u64 = 256;
 /// A description of a loss is far shorter.
 const LONGEST_LOSS: usize = 1 << 16;
 
-/// How often the lock is tried: another process writes for some microseconds under it, and seldom syncs.
+/// Tries for the lock. Another process holds it for some microseconds, and rarely syncs.
 const TRIES: u32 = 1020;
-/// After so many tries it is left alone for a while.
+/// After this number of tries, there is a pause between them.
 const QUICK_TRIES: u32 = 20;
 const BETWEEN: Duration = Duration::from_millis(1);
 
-/// What a note says.
+/// The content of a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Noted {
     pub(crate) last: Commit,
-    /// Number of a commit that no longer needs the log. An older database under the log of this one lacks it.
+    /// Number of a commit that no longer needs the WAL. An older database under this WAL does not have it.
     pub(crate) in_file: u64,
     pub(crate) exact: bool,
     pub(crate) boot: Boot,
     pub(crate) loss: Option<RecordLoss>,
 }
 
-/// What lies beside a database.
+/// The state of a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoteState {
-    /// Nothing, or a file in which nothing was ever written.
+    /// There is no note, or it was never written.
     Missing,
-    /// Something that no process of ours has written so.
+    /// The content is not a valid note.
     Damaged,
-    /// This.
+    /// The note is valid.
     Sound(Noted),
 }
 
@@ -80,7 +83,7 @@ impl NoteState {
     }
 }
 
-/// Tells one run of a machine from another.
+/// Identifies a boot of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Boot([u8; 16]);
 
@@ -107,7 +110,7 @@ impl Note {
         self.boot
     }
 
-    /// What there is. An error says that it cannot be read by this process, which says nothing about what is in it.
+    /// Reads the note. An error means that this process cannot read the file, which is independent of its content.
     pub(crate) fn read(&self) -> io::Result<NoteState> {
         match private().read(true).write(true).open(&self.path) {
             Ok(mut file) => locked(&mut file, read).unwrap_or_else(|| read(&mut file)),
@@ -116,7 +119,7 @@ impl Note {
         }
     }
 
-    /// Says something else from now on, and keeps that through a power cut.
+    /// Replaces the content, durably.
     pub(crate) fn replace(&self, noted: &Noted) -> io::Result<()> {
         let mut file = private().read(true).write(true).create(true).truncate(false).open(&self.path)?;
         let written = locked(&mut file, |file| {
@@ -127,10 +130,10 @@ impl Note {
         written.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    /// Notes a commit that was made. Without this the note is behind, which only makes a loss harder to see.
+    /// Records a commit that was made. Without this, the note is behind, and a loss is only harder to detect.
     pub(crate) fn raise(&self, commit: Commit) {
         self.change(|boot, noted| match noted {
-            // Another process has replaced the database; the commit belongs to the one before.
+            // Another process has replaced the database. The commit belongs to the previous one.
             Some(noted) if noted.last.marker != commit.marker => None,
             Some(noted) if noted.last.number >= commit.number => None,
             noted => {
@@ -142,7 +145,7 @@ impl Note {
         });
     }
 
-    /// Before the database with this marker is closed, and after it was: the number holds through a power cut from now on.
+    /// Makes the note exact, durably. Called before and after the database with this marker is closed.
     pub(crate) fn mark_exact(&self, marker: Marker) {
         self.change(|boot, noted| {
             noted
@@ -151,7 +154,7 @@ impl Note {
         });
     }
 
-    /// This commit is in the database itself, and on the disk there.
+    /// Records that this commit is in the database itself, and synced there.
     pub(crate) fn raise_in_file(&self, commit: Commit) {
         self.change(|_, noted| {
             noted
@@ -160,7 +163,7 @@ impl Note {
         });
     }
 
-    /// The loss was accepted in the database with this marker.
+    /// Records that the loss was accepted in the database with this marker.
     pub(crate) fn forget_loss(&self, marker: Marker) {
         self.with_file(|file| {
             if read(file)?.noted().is_some_and(|noted| noted.last.marker == marker) {
@@ -170,7 +173,7 @@ impl Note {
         });
     }
 
-    /// Changes all but the loss.
+    /// Changes everything except the loss.
     fn change(&self, to: impl Fn(Boot, Option<&Noted>) -> Option<(Noted, Sync)>) {
         self.with_file(|file| {
             let found = read(file)?;
@@ -180,7 +183,7 @@ impl Note {
         });
     }
 
-    /// Keeps the file through a power cut, and its name too: it may be new.
+    /// Syncs the file, and its folder because its name may be new.
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_data()?;
         sync_folder(&self.path)
@@ -196,7 +199,7 @@ impl Note {
             *open = Some((file, Identity::of(&self.path)));
         }
         if let Some((file, _)) = open.as_mut() {
-            // Where it cannot be written the database can hardly be, and that is told.
+            // If the note cannot be written, the database usually cannot either, and that is reported.
             let _ = locked(file, work);
         }
     }
@@ -208,8 +211,8 @@ enum Sync {
     No,
 }
 
-/// Does this under the lock that all processes take. A process that was stopped while it held the lock keeps nobody for ever:
-/// then nothing is done.
+/// Runs a function under the lock shared by all processes. If a stopped process keeps the lock, this gives up after a
+/// while and does nothing.
 fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> T) -> Option<T> {
     let held = (0..TRIES).any(|tried| {
         let got = file.try_lock().is_ok();
@@ -222,7 +225,7 @@ fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> T) -> Option<T> {
     });
     let done = held.then(|| work(file));
     if held {
-        // It goes with the file handle otherwise.
+        // Otherwise it is released with the file handle.
         let _ = file.unlock();
     }
     done
@@ -232,7 +235,7 @@ fn read(file: &mut File) -> io::Result<NoteState> {
     let mut head = Vec::with_capacity(HEAD);
     file.seek(SeekFrom::Start(0))?;
     Read::by_ref(file).take(HEAD as u64).read_to_end(&mut head)?;
-    // A power cut leaves a file so that was made and not yet written.
+    // After a power cut, a file that was created and not yet written contains zeros.
     if head.iter().all(|byte| *byte == 0) {
         return Ok(NoteState::Missing);
     }
@@ -318,13 +321,13 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
-/// Elsewhere a folder cannot be synced, and needs no sync.
+/// On other systems a folder cannot be synced, and needs no sync.
 #[cfg(not(unix))]
 fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the note of a database lies.
+/// Returns the path of the note of a database.
 pub(crate) fn beside(database: &Path) -> PathBuf {
     crate::open::beside(database, "-commits")
 }
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_goes_only_forward_and_belongs_to_one_database() {
+    fn a_note_only_moves_forward_and_belongs_to_one_database() {
         let folder = Folder::new();
         let note = note(&folder, "boot");
         assert_eq!(note.read().unwrap(), NoteState::Missing);
@@ -412,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_file_goes_only_forward_and_outlives_commits() {
+    fn the_commit_in_the_file_only_moves_forward_and_survives_commits() {
         let folder = Folder::new();
         let note = note(&folder, "boot");
         note.raise(commit(1, 5));
@@ -427,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_is_damaged_says_so_and_is_made_again_as_one_that_was_removed() {
+    fn a_damaged_note_is_reported_and_recreated_like_a_removed_one() {
         let folder = Folder::new();
         let note = note(&folder, "boot");
         note.raise(commit(1, 1));

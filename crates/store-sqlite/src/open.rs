@@ -1,9 +1,9 @@
-//! Finding, making and checking the file, before anybody works with it.
+//! Creation, checks and repair of the file before it is used.
 //!
 //! Several processes may start at once, and one of them may find the file missing, old or damaged. A healthy file is
-//! only looked at. Whatever changes it as a whole (making it, bringing it up to date, setting it aside) is done under a
-//! lock file beside it, after a second look. So is dealing with a loss of commits: the note beside the file (see [`note`])
-//! is read before the file is, and a file that is behind has lost some.
+//! only checked. Changes of the whole file (creating, migrating or setting it aside) happen under a lock file beside
+//! it, after a second check. The same is true for a loss of commits: the note beside the file (see [`note`]) is read
+//! before the file is, and a file that is behind its note has lost some.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -23,13 +23,13 @@ use crate::note::{self, Boot, Note, NoteState, Noted};
 use crate::schema;
 use crate::view::last_commit;
 
-/// Where the file is, and what may be done with it.
+/// The path of the file, and the actions allowed on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
     pub(crate) on_damage: OnDamage,
     pub(crate) on_loss: OnLoss,
-    /// How long to wait for other processes.
+    /// Time to wait for other processes.
     pub(crate) patience: Duration,
     pub(crate) boot: Boot,
 }
@@ -40,87 +40,87 @@ impl Place {
     }
 }
 
-/// What to do with a file that is damaged, or not ours.
+/// The action for a file that is damaged or foreign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
-    /// Nothing: opening it fails, and the error says what to do.
+    /// Opening the file fails, and the error contains a solution.
     #[default]
     Refuse,
-    /// It gets another name beside its old one, and an empty file takes its place. What was in it is lost; [`OnLoss`] says
-    /// what that means.
+    /// The file is renamed, and an empty file takes its place. Its content is lost, which is handled according to
+    /// [`OnLoss`].
     SetAside,
 }
 
-/// What to do after committed records were lost.
+/// The action after a loss of committed records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// Calls with an explicit key for tools that are not safe to repeat are refused until the loss is accepted, or until
-    /// everything that was lost would have expired.
+    /// Calls with an explicit key for tools that are not safe to repeat are refused until the loss is accepted, or
+    /// until everything that was lost would have expired.
     #[default]
     RefuseKeyed,
-    /// It is told and nothing else. Calls that ran may run again.
+    /// The loss is only reported. Calls that ran may run again.
     StartAnew,
 }
 
-/// A file that can be worked with.
+/// The result of preparing a file.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// The last commit that is in it, with what it is known by.
+    /// The last commit in the file, with its marker.
     pub(crate) last: Commit,
-    /// The loss of records that was noticed now.
+    /// The loss of records that was detected now.
     pub(crate) loss: Option<RecordLoss>,
-    /// Where the file went that was found in its place and could not be used.
+    /// The new path of a file that was found at the path and could not be used.
     pub(crate) set_aside: Option<PathBuf>,
 }
 
-/// Why a state file cannot be used.
+/// The reason why a state file cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Its folder is not there and cannot be made, or cannot be written to.
+    /// The folder is missing and cannot be created, or is not writable.
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         why: io::Error,
     },
-    /// The file, or what SQLite keeps beside it, cannot be read and written.
+    /// The file, or one that SQLite keeps beside it, cannot be read and written.
     File {
-        /// The file.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// It is no state file of Steadfast.
+    /// The file is not a state file of Steadfast.
     Foreign {
-        /// The file.
+        /// The path.
         path: PathBuf,
-        /// What it is, as far as one can tell.
+        /// The type of the file, as far as it is known.
         what: String,
     },
-    /// It was one.
+    /// The state file is damaged.
     Damaged {
-        /// The file.
+        /// The path.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
-    /// It was written by a newer version of Steadfast.
+    /// A newer version of Steadfast has written the file.
     Newer {
-        /// The file.
+        /// The path.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file.
         found: i64,
     },
-    /// Another process holds it, and does not let go.
+    /// Another process holds the file, and does not release it.
     Busy {
-        /// The file.
+        /// The path.
         path: PathBuf,
     },
 }
 
-/// Makes sure that there is a file of today's version, that it is sound, and that no commit of it was lost unnoticed. `known` is
-/// the last commit that this process knows of, if it had the file open before.
+/// Prepares the file: afterwards it has the current version, is undamaged, and any loss of commits was detected.
+/// `known` is the last commit that this process knows, if it had the file open before.
 pub(crate) fn prepare(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepared, OpenError> {
     make_folder(&place.path)?;
     let before = Before::read(place)?;
@@ -128,7 +128,7 @@ pub(crate) fn prepare(place: &Place, known: Option<Commit>, now: Timestamp) -> R
         Ok(Looked::Sound(last))
             if before.is_of(last) && before.loss(CommitsFound::UpTo(last), known, now).is_none() =>
         {
-            // Without a log everything is in the file, and was synced before the log went.
+            // Without a WAL everything is in the file, which was synced before the WAL was removed.
             if !has_log(place) {
                 before.file.raise_in_file(last);
             }
@@ -146,8 +146,8 @@ pub(crate) fn prepare(place: &Place, known: Option<Commit>, now: Timestamp) -> R
     prepared
 }
 
-/// Says why there could be no file of today's version at this place, as far as that shows without making or changing
-/// anything.
+/// Returns the reason why there could be no file of the current version at this path, as far as it can be found
+/// without changes.
 pub(crate) fn inspect(place: &Place) -> Result<(), OpenError> {
     let folder = folder_of(&place.path);
     may_be_written(&folder).map_err(|why| OpenError::Folder { folder, why })?;
@@ -158,16 +158,16 @@ pub(crate) fn inspect(place: &Place) -> Result<(), OpenError> {
     }
 }
 
-/// A connection to a file that was prepared.
+/// Connects to a prepared file.
 pub(crate) fn connect(place: &Place, role: Role) -> rusqlite::Result<Connection> {
     let file = plain_connection(&place.path)?;
     file.set_prepared_statement_cache_capacity(64);
     file.pragma_update(None, "synchronous", "FULL")?;
-    // On a Mac a sync ends in the cache of the disk unless one asks for more; elsewhere this changes nothing.
+    // On macOS, a sync without this option ends in the cache of the disk. On other systems it has no effect.
     file.pragma_update(None, "fullfsync", true)?;
     match role {
         Role::Writer => {
-            // Waiting is done by the writer itself, who answers meanwhile what needs no write.
+            // The writer itself waits, because it can handle operations without writes meanwhile.
             file.busy_timeout(Duration::ZERO)?;
             file.pragma_update(None, "cache_size", -8192)?;
             file.pragma_update(None, "journal_size_limit", 64 << 20)?;
@@ -181,14 +181,14 @@ pub(crate) fn connect(place: &Place, role: Role) -> rusqlite::Result<Connection>
     Ok(file)
 }
 
-/// What a connection is for.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Writer,
     Reader,
 }
 
-/// Tells the file at a path apart from another one that took its place; nothing if there is none.
+/// The identity of the file at a path. It differs for another file that took its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(u64, u64);
 
@@ -200,24 +200,24 @@ impl Identity {
         Some(Self(found.dev(), found.ino()))
     }
 
-    /// Elsewhere a file that is open cannot be taken away.
+    /// On other systems an open file cannot be removed.
     #[cfg(not(unix))]
     pub(crate) fn of(path: &Path) -> Option<Self> {
         path.exists().then_some(Self(0, 0))
     }
 }
 
-/// What was found at the place.
+/// The result of a check.
 enum Looked {
-    /// With this as its last commit.
+    /// A valid file, with this last commit.
     Sound(Commit),
-    /// Nothing, or an empty file.
+    /// No file, or an empty one.
     Empty,
-    /// Of this version, or of today's and not set up to be shared: a copy that `VACUUM INTO` made has lost its mode.
+    /// A file of this version, or a current one without WAL mode, such as a copy made by `VACUUM INTO`.
     Older(usize),
 }
 
-/// Whether all of a file is read, to find out that it is not damaged. That takes the longer the larger it is.
+/// The extent of the damage check. A full check reads the whole file, and takes longer for a larger file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integrity {
     Checked,
@@ -239,13 +239,13 @@ fn look(place: &Place, integrity: Integrity) -> Result<Looked, OpenError> {
     let sql = |error: rusqlite::Error| sql_error(path, &error);
     let file = plain_connection(path).map_err(sql)?;
     file.busy_timeout(place.patience).map_err(sql)?;
-    // A look changes nothing, not even where it was the only one: the log stays beside the file.
+    // A check changes nothing, not even as the last connection: the WAL stays.
     file.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(sql)?;
     if file.is_readonly("main").map_err(sql)? {
-        return Err(file_error(path, &"it may only be read"));
+        return Err(file_error(path, &"it is read-only"));
     }
-    // All of it as it is at one moment: another process may be making the file just now, and half of what it writes looks
-    // like the file of somebody else.
+    // One snapshot for all reads: another process may be creating the file just now, and a half-written file looks
+    // foreign.
     let _moment = file.unchecked_transaction().map_err(sql)?;
     let number = |name: &str| file.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sql);
     let (application, version) = (number("application_id")?, number("user_version")?);
@@ -262,8 +262,8 @@ fn look(place: &Place, integrity: Integrity) -> Result<Looked, OpenError> {
         .filter(|version| *version <= schema::VERSION)
         .ok_or_else(|| OpenError::Newer { path: path.clone(), found: version })?;
     if integrity == Integrity::Checked {
-        // Not the whole integrity check, which also compares each index with its table: that takes three times as long (two
-        // seconds for 250,000 records), and every start of a program would wait for it.
+        // The full integrity check also compares each index with its table. That takes three times as long (two
+        // seconds for 250,000 records), and would delay every start.
         let check: String = file
             .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
             .map_err(|error| damage(path, &error))?;
@@ -279,7 +279,7 @@ fn look(place: &Place, integrity: Integrity) -> Result<Looked, OpenError> {
     Ok(Looked::Sound(last))
 }
 
-/// Under the lock: looks again, and does what is needed.
+/// Under the lock: checks again, and makes the necessary changes.
 fn repair(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepared, OpenError> {
     let before = Before::read(place)?;
     let mut set_aside = None;
@@ -288,8 +288,8 @@ fn repair(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepar
             set_aside = Some(move_aside(&place.path, now)?);
             None
         }
-        // A log that was left alone is what remains of the file. SQLite would delete it. Where there is no note, it alone
-        // shows that there was something; whoever dies while the file is made leaves a log too, but no file without a head.
+        // A WAL without its file is the rest of a lost file, and SQLite would delete it. Without a note, it is the
+        // only evidence. A process that dies while it creates the file also leaves a WAL, but its file has no header.
         Ok(Looked::Empty) if before.has_log && (before.note.noted().is_some() || has_no_head(place)) => {
             set_aside = Some(move_aside(&place.path, now)?);
             before.note.noted().map(|_| Looked::Empty)
@@ -314,7 +314,7 @@ fn repair(place: &Place, known: Option<Commit>, now: Timestamp) -> Result<Prepar
     Ok(Prepared { last, loss, set_aside })
 }
 
-/// Makes a file of today's version of what is there.
+/// Migrates the existing file, or creates it, in the current version.
 fn make(place: &Place, from: usize) -> Result<Commit, OpenError> {
     let path = &place.path;
     create(path)?;
@@ -332,16 +332,16 @@ fn make(place: &Place, from: usize) -> Result<Commit, OpenError> {
     drop(file);
     match look(place, Integrity::Checked)? {
         Looked::Sound(last) => Ok(last),
-        Looked::Empty | Looked::Older(_) => Err(file_error(path, &"it does not keep what is written to it")),
+        Looked::Empty | Looked::Older(_) => Err(file_error(path, &"it does not keep writes")),
     }
 }
 
-/// What lies beside the file before anybody opens it: what the note says, and whether there is a log.
+/// The state beside the file before it is opened: the content of the note, and the existence of a WAL.
 struct Before {
     file: Note,
     note: NoteState,
     has_log: bool,
-    /// The last commit that is in the file without its log, where there is a log.
+    /// The last commit in the file without its WAL, if there is a WAL.
     in_file: Option<u64>,
 }
 
@@ -354,7 +354,7 @@ impl Before {
         Ok(Self { file, note, has_log, in_file })
     }
 
-    /// Whether the note is of the file with this commit.
+    /// Returns true if the note belongs to the file with this commit.
     fn is_of(&self, last: Commit) -> bool {
         self.note.noted().is_some_and(|noted| noted.last.marker == last.marker)
     }
@@ -372,8 +372,8 @@ impl Before {
         detect_loss(found, note, known, now)
     }
 
-    /// Makes file and note one again, and keeps the loss in both. Whoever dies in between leaves a note of a new marker without
-    /// a commit, and the next to open the file goes on from there.
+    /// Makes file and note consistent, and records the loss in both. A process that dies in between leaves a note
+    /// with a new marker and without a commit, and the next one to open the file continues from there.
     fn settle(
         &self,
         place: &Place,
@@ -382,7 +382,7 @@ impl Before {
         now: Timestamp,
     ) -> Result<Commit, OpenError> {
         let replace = |last, loss| {
-            // What is in the file shows at the next start without a log.
+            // The commit in the file itself is detected at the next start without a WAL.
             let noted = Noted { last, in_file: 0, exact: true, boot: self.file.boot(), loss };
             self.file.replace(&noted).map_err(|why| note_error(place, &why))
         };
@@ -425,8 +425,8 @@ fn has_no_head(place: &Place) -> bool {
     fs::metadata(&place.path).map_or(true, |file| file.len() == 0)
 }
 
-/// The number of the last commit that is in the file itself, as if there were no log. Nothing is locked: others may be bringing
-/// their log into the file, which only raises the number.
+/// Returns the number of the last commit in the file itself, without its WAL. Takes no lock: other processes may
+/// checkpoint meanwhile, which only raises the number.
 #[cfg(unix)]
 fn commits_in_file(path: &Path) -> Option<u64> {
     use std::fmt::Write as _;
@@ -442,13 +442,13 @@ fn commits_in_file(path: &Path) -> Option<u64> {
     last_commit(&file).ok().map(|last| last.number)
 }
 
-/// Elsewhere a log that was left beside another file is not noticed.
+/// On other systems, a WAL that belongs to another file is not detected.
 #[cfg(not(unix))]
 fn commits_in_file(_: &Path) -> Option<u64> {
     None
 }
 
-/// Whether there is a log with something in it.
+/// Returns true if there is a WAL that is not empty.
 pub(crate) fn has_log(place: &Place) -> bool {
     fs::metadata(beside(&place.path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
@@ -458,7 +458,7 @@ fn note_error(place: &Place, why: &io::Error) -> OpenError {
     file_error(&place.path, &format!("{}: {why}", note.file_name().unwrap_or_default().display()))
 }
 
-/// The loss that the file speaks of.
+/// Returns the loss that is recorded in the file.
 fn stored_loss(file: &Connection) -> rusqlite::Result<Option<RecordLoss>> {
     let name = loss_name();
     let query = "SELECT body FROM document WHERE kind = ?1 AND id = ?2 AND body IS NOT NULL";
@@ -496,7 +496,7 @@ fn plain_connection(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-/// The folder is for its user alone; one that exists is left as it is.
+/// A new folder is accessible for its user only. An existing folder is not changed.
 fn make_folder(path: &Path) -> Result<(), OpenError> {
     let folder = folder_of(path);
     let mut builder = fs::DirBuilder::new();
@@ -506,14 +506,15 @@ fn make_folder(path: &Path) -> Result<(), OpenError> {
     builder.create(&folder).map_err(|why| OpenError::Folder { folder, why })
 }
 
-/// Says why no file could be made in a folder, or in the one that would be made, in the words of [`make_folder`].
+/// Returns the reason why no file could be created in a folder, or in the folder that would be created. Uses the
+/// errors of [`make_folder`].
 fn may_be_written(folder: &Path) -> io::Result<()> {
     for ancestor in folder.ancestors() {
         let there = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
         match fs::metadata(there) {
             Ok(found) if found.is_dir() => return may_write_to(there),
             Ok(_) if ancestor == folder => return Err(not_a_folder()),
-            // What follows it in the path cannot be.
+            // It is a file, so nothing can be below it.
             Ok(_) => return fs::metadata(there.join("folder")).map(|_| ()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -528,7 +529,7 @@ fn may_write_to(folder: &Path) -> io::Result<()> {
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Elsewhere only trying tells.
+/// On other systems, this is only known after a try.
 #[cfg(not(unix))]
 fn may_write_to(_: &Path) -> io::Result<()> {
     Ok(())
@@ -544,25 +545,26 @@ fn not_a_folder() -> io::Error {
     io::ErrorKind::AlreadyExists.into()
 }
 
-/// SQLite gives the files beside it the same rights.
+/// SQLite gives the same permissions to the files beside it.
 fn create(path: &Path) -> Result<(), OpenError> {
     match private().write(true).create_new(true).open(path) {
         Ok(_) => Ok(()),
-        // It is not opened: when a process closes a file, it loses all locks that SQLite has on it elsewhere.
+        // The file is not opened here: when a process closes any handle of a file, it loses all locks that SQLite
+        // holds on it.
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(why) => Err(OpenError::Folder { folder: folder_of(path), why }),
     }
 }
 
-/// A file that was copied, or that somebody else made, may be open to all. The files beside it take its rights when
-/// SQLite makes them, and keep them.
+/// Removes access for other users. A file that was copied or created by other means may be readable by all. SQLite
+/// copies its permissions to the files beside it when it creates them.
 fn close_to_others(path: &Path) {
     #[cfg(unix)]
     for suffix in ["", "-wal", "-shm", "-commits", ".lock"] {
         use std::os::unix::fs::PermissionsExt;
         let path = beside(path, suffix);
         if fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
-            // Where it belongs to another user, that one decides who sees it.
+            // If the file belongs to another user, that user decides who can access it.
             let _ = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
         }
     }
@@ -581,7 +583,7 @@ pub(crate) fn private() -> OpenOptions {
     options
 }
 
-/// The lock goes with the file handle, and with our process.
+/// The lock is released with the file handle, and when the process ends.
 fn lock(place: &Place) -> Result<File, OpenError> {
     let path = beside(&place.path, ".lock");
     let refused = |why| OpenError::Folder { folder: folder_of(&place.path), why };
@@ -599,7 +601,7 @@ fn lock(place: &Place) -> Result<File, OpenError> {
     }
 }
 
-/// The log goes first: left alone beside an empty file it would be played back into it.
+/// The WAL is moved first: SQLite would replay it into a new empty file.
 fn move_aside(path: &Path, now: Timestamp) -> Result<PathBuf, OpenError> {
     let free = |number: u32| {
         let again = if number == 0 { String::new() } else { format!(".{number}") };
@@ -632,7 +634,7 @@ fn foreign(path: &Path, what: &str) -> OpenError {
     OpenError::Foreign { path: path.to_owned(), what: what.to_owned() }
 }
 
-/// After the file was known to be ours, a table that is not there is damage too.
+/// If the file was known to be a state file, a missing table means damage.
 fn damage(path: &Path, error: &rusqlite::Error) -> OpenError {
     if error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown) {
         return OpenError::Damaged { path: path.to_owned(), what: error.to_string() };
@@ -648,7 +650,7 @@ pub(crate) fn sql_error(path: &Path, error: &rusqlite::Error) -> OpenError {
         Some(NotADatabase) => OpenError::Foreign { path, what: "no SQLite file".into() },
         Some(DatabaseCorrupt) => OpenError::Damaged { path, what: error.to_string() },
         Some(CannotOpen) => {
-            OpenError::File { path, why: "it cannot be opened, or nothing can be made beside it".into() }
+            OpenError::File { path, why: "it cannot be opened, or no file can be created beside it".into() }
         }
         Some(_) | None => OpenError::File { path, why: error.to_string() },
     }
@@ -674,18 +676,18 @@ impl fmt::Display for OpenError {
             ),
             Self::Damaged { path, what } => write!(
                 f,
-                "the state file {} is damaged ({what}): put a copy in its place, or move it away to begin anew; calls with a key that it remembers are then refused until `steadfast state accept`",
+                "the state file {} is damaged ({what}): restore a backup, or move it away to start with an empty one; calls with a key that it contains are then refused until `steadfast state accept`",
                 path.display()
             ),
             Self::Newer { path, found } => write!(
                 f,
-                "the state file {} has version {found}, this program knows up to {}: update steadfast, or set `store.path` to another place",
+                "the state file {} has version {found}, this program supports up to {}: update steadfast, or set `store.path` to another place",
                 path.display(),
                 schema::VERSION
             ),
             Self::Busy { path } => write!(
                 f,
-                "the state file {} is held by another process for too long: look for one that hangs",
+                "the state file {} is held by another process for too long: check for a process that hangs",
                 path.display()
             ),
         }

@@ -1,4 +1,4 @@
-//! What waits for a thread of ours: bounded, so that whoever asks too much is told at once.
+//! The queue to a thread of the store. It is bounded, so that an overload is reported at once.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Work in the order in which it came, in two lanes.
+/// A first-in, first-out queue with two lanes.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -18,32 +18,32 @@ pub(crate) struct Queue<T> {
 struct State<T> {
     soon: VecDeque<T>,
     later: VecDeque<T>,
-    /// When the first of the later ones came.
+    /// Time at which the first item of the later lane was added.
     later_since: Option<Instant>,
     closed: bool,
-    /// Whether a taker is at work rather than waiting for some.
+    /// True while the consumer works, rather than waits.
     busy: bool,
 }
 
-/// How urgent something is.
+/// The urgency of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Somebody waits for it.
+    /// A caller waits for the item.
     Soon,
-    /// It may wait for company, while others are served.
+    /// The item may wait for others, so that they can be handled together.
     Later,
 }
 
-/// Why something was not taken in.
+/// The reason why an item was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Too much is waiting already.
+    /// The queue is full.
     Full,
-    /// Nobody will come for it any more.
+    /// The queue is closed.
     Closed,
 }
 
-/// How long the later lane waits at most while the other one is never empty.
+/// Longest wait of the later lane while the other one is never empty.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 impl<T> Queue<T> {
@@ -75,7 +75,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes up to so many of one lane, and says of which; waits for the first one. Nothing when there will be none.
+    /// Takes up to `most` items of one lane, and returns the lane. Waits for the first item. Returns `None` if there
+    /// will be no more.
     pub(crate) fn take(&self, into: &mut Vec<T>, most: usize) -> Option<Lane> {
         let mut state = self.state.lock();
         state.busy = false;
@@ -101,15 +102,15 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes what has come meanwhile to the first lane, without waiting.
+    /// Takes further items of the first lane, without waiting.
     pub(crate) fn take_more(&self, into: &mut Vec<T>, most: usize) {
         let mut state = self.state.lock();
         let count = state.soon.len().min(most.saturating_sub(into.len()));
         into.extend(state.soon.drain(..count));
     }
 
-    /// Lets a taker who expects more at once wait without falling asleep: being woken costs more than some steps of
-    /// work. Comes back when there is something, or after so long.
+    /// Spins for a consumer that expects more items soon, because a wake-up costs more than some steps of work.
+    /// Returns once there is an item, or after this time.
     pub(crate) fn linger(&self, span: Duration) {
         let until = Instant::now() + span;
         while Instant::now() < until {
@@ -124,25 +125,25 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Whether something that comes now would have to wait for something else.
+    /// Returns true if a new item would have to wait.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.state.lock();
         state.busy || !state.soon.is_empty()
     }
 
-    /// Closes the queue when the taker ends, whatever ended it: nobody waits for one who is gone.
+    /// Returns a guard that closes the queue when the consumer ends, even by a panic, so that no caller waits for it.
     pub(crate) fn taker(&self) -> Taker<'_, T> {
         Taker(self)
     }
 
-    /// Lets nothing in any more. What is there is still taken.
+    /// Refuses further items. Existing ones are still taken.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.arrived.notify_all();
     }
 }
 
-/// One who takes from a queue.
+/// The guard of a consumer.
 pub(crate) struct Taker<'q, T>(&'q Queue<T>);
 
 impl<T> Drop for Taker<'_, T> {
@@ -176,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn the_later_lane_stands_back_but_not_for_ever() {
+    fn the_later_lane_waits_but_not_for_ever() {
         let queue = Queue::new(9);
         let mut taken = Vec::new();
         queue.push("later", Lane::Later).unwrap();
         queue.push("soon", Lane::Soon).unwrap();
-        // However long this takes, it has not waited long.
+        // Even if this takes long, the item has not waited long.
         queue.state.lock().later_since = Some(Instant::now() + Duration::from_secs(3600));
         assert_eq!(queue.take(&mut taken, 9), Some(Lane::Soon));
         queue.push("soon again", Lane::Soon).unwrap();

@@ -1,6 +1,7 @@
-//! Threads that only read: they never wait for a sync, nor for whoever writes.
+//! Reader threads. They never wait for a sync or a writer.
 //!
-//! What waits when a transaction begins is read in it; so whoever asks sees everything that was answered before.
+//! Lookups that are queued when a transaction begins are read in it. So a caller sees everything that was
+//! acknowledged before its request.
 
 use std::sync::Arc;
 
@@ -13,15 +14,15 @@ use crate::queue::Queue;
 use crate::shared::{Link, Shared};
 use crate::view::View;
 
-/// Something to look up.
+/// A lookup.
 pub(crate) trait Question: Send {
-    /// Looks, and tells its caller.
+    /// Runs the lookup, and sends the result to its caller.
     fn answer(self: Box<Self>, view: Result<View<'_>, StoreError>) -> Result<(), Fault>;
 }
 
 pub(crate) type Questions = Queue<Box<dyn Question>>;
 
-/// A question made of a function.
+/// A lookup made from a function.
 pub(crate) struct Sought<F, T> {
     work: F,
     reply: oneshot::Sender<Result<T, StoreError>>,
@@ -51,7 +52,7 @@ where
                 }
             },
         };
-        // A caller that is gone does not want to know.
+        // The caller may have gone.
         let _ = reply.send(found);
         told
     }
@@ -64,7 +65,7 @@ pub(crate) struct Reader {
     pub(crate) link: Link,
 }
 
-/// The most questions that are answered from one sight of the file.
+/// The most lookups in one transaction.
 const BATCH: usize = 64;
 
 impl Reader {
@@ -114,7 +115,7 @@ fn answer_all(sql: &Connection, shared: &Shared, batch: &mut Vec<Box<dyn Questio
 
 fn refuse_all(fault: &Fault, shared: &Shared, batch: &mut Vec<Box<dyn Question>>) {
     for question in batch.drain(..) {
-        // It was told, and there is nothing to add.
+        // The caller gets the error, so there is nothing to add.
         let _ = question.answer(Err(fault.not_done(&shared.place.path)));
     }
 }

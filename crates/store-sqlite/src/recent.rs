@@ -1,8 +1,8 @@
-//! The calls in flight that this process wrote last, with what was written: so that the next step of a call need not
-//! read it again.
+//! A cache of the in-flight calls that this process wrote last, so that the next step of a call need not decode its
+//! record.
 //!
-//! Nothing is believed: a record is taken from here only if the file holds the very bytes that were made of it. So it
-//! does not matter whether they were ever committed, and this may forget whatever it likes.
+//! A record is used only if the file contains the very bytes that it was encoded to. So it does not matter if they
+//! were ever committed, and entries may be dropped at any time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ pub(crate) struct Recent {
     records: HashMap<Key, (Arc<Record>, Vec<u8>)>,
 }
 
-/// Each is about two kilobytes. Calls beyond cost a little more time.
+/// Each needs about 2 KiB. Further calls take a little more time.
 const MOST: usize = 1024;
 
 impl Recent {
-    /// The record that these bytes were made of, if that is known.
+    /// Returns the record that was encoded to these bytes, if it is known.
     pub(crate) fn get(&self, key: &Key, body: &[u8]) -> Option<Arc<Record>> {
         self.records.get(key).filter(|(_, written)| written == body).map(|(record, _)| record.clone())
     }
 
-    /// A record and the bytes that were made of it.
+    /// Adds a record and its encoded bytes.
     pub(crate) fn put(&mut self, record: Arc<Record>, body: Vec<u8>) {
         if self.records.len() >= MOST {
-            // Some were ended by other processes and would stay for ever; which, nobody here knows.
+            // Some were finished by other processes, which this process does not know, and would stay for ever.
             self.records.clear();
         }
         self.records.insert(record.key, (record, body));
     }
 
-    /// A record that is no longer in flight.
+    /// Removes a record that is no longer in flight.
     pub(crate) fn forget(&mut self, key: &Key) {
         self.records.remove(key);
     }

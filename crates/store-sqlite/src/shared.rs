@@ -1,4 +1,4 @@
-//! What the threads of a store share.
+//! State shared by the threads of a store.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -19,10 +19,10 @@ use crate::note::Note;
 use crate::open::{self, Identity, OpenError, Place, Prepared, Role};
 use crate::watch::Followers;
 
-/// How long whoever knew a file that was lost makes no new claim of what must not run twice.
+/// Time during which a process that knew a lost file makes no new claim of a call that must not run twice.
 const LEASE: Duration = Duration::from_secs(120);
 
-/// After a file could not be opened again, nobody tries for so long.
+/// Pause after a failure to reopen the file.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     pub(crate) sight: Arc<dyn Sight>,
     pub(crate) codec: Codec,
     pub(crate) bounds: Bounds,
-    /// Tells the documents that we wrote from those of others.
+    /// Distinguishes documents written by this store from those of others.
     pub(crate) handle: i64,
     pub(crate) followers: Followers,
     pub(crate) news: broadcast::Sender<News>,
@@ -46,27 +46,27 @@ pub(crate) struct Shared {
     pub(crate) steps: crate::tests::steps::Steps,
 }
 
-/// Where a process could die.
+/// A point at which a process could die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Before a statement that writes.
     Write,
     /// Before a commit.
     Commit,
-    /// After it, before it is noted beside the file.
+    /// After the commit, before it is recorded in the note.
     Committed,
-    /// After that, before anybody is told.
+    /// After that, before a caller gets its response.
     Noted,
 }
 
-/// The most that the file holds.
+/// Limits of the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
 }
 
-/// What a store is made of that nobody changes.
+/// The unchangeable parts of a store.
 pub(crate) struct Given {
     pub(crate) place: Place,
     pub(crate) clock: Arc<dyn Clock>,
@@ -100,8 +100,8 @@ impl Shared {
         }
     }
 
-    /// Called at everything that changes the file, so that a test can stop there.
-    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests want to know"))]
+    /// Called at every change of the file, so that a test can stop there.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests use it"))]
     pub(crate) fn step(&self, step: Step) {
         #[cfg(test)]
         self.steps.take(step);
@@ -109,32 +109,32 @@ impl Shared {
         let _ = step;
     }
 
-    /// Whether a new claim may be made, after the file was lost.
+    /// Returns true if a new claim is allowed, after the file was lost.
     pub(crate) fn admits(&self, retry_safe: bool, now: Timestamp) -> bool {
         self.marker.lock().admits(retry_safe, now)
     }
 
-    /// What it means if a holder finds its record gone.
+    /// Returns the meaning of a missing record for its owner.
     pub(crate) fn absence(&self, now: Timestamp) -> Absence {
         self.marker.lock().absence(now)
     }
 
-    /// Something was written. Whoever listens is told if that was not possible before.
+    /// Records a successful write. Sends an event if writes failed before.
     pub(crate) fn wrote(&self) {
         if self.lost.load(Ordering::Relaxed) && self.lost.swap(false, Ordering::Relaxed) {
             self.tell(News::Back);
         }
     }
 
-    /// Something failed. Whoever listens is told once, until something is written again: that the file can be read says
-    /// nothing about its disk.
+    /// Records a failure. Sends an event once until the next successful write. A successful read does not count,
+    /// because it says nothing about the disk.
     pub(crate) fn failed(&self, error: &StoreError) {
         if error.trouble() != Trouble::Closed && !self.lost.swap(true, Ordering::Relaxed) {
             self.tell(News::Lost(error.to_string().into()));
         }
     }
 
-    /// Something was committed that must not be lost.
+    /// Records a durable commit.
     pub(crate) fn committed(&self, commit: Commit, accepts_loss: bool) {
         *self.last.lock() = commit;
         self.note.raise(commit);
@@ -143,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// The whole log was brought into the file after this commit, and the file was synced.
+    /// Records that the whole WAL was checkpointed after this commit, and the file synced.
     pub(crate) fn brought_into_file(&self, commit: Commit) {
         self.note.raise_in_file(commit);
     }
@@ -152,14 +152,14 @@ impl Shared {
         *self.last.lock()
     }
 
-    /// Every commit of this process is noted. Before the file is closed that must hold through a power cut too: its log may be
-    /// gone then.
+    /// Makes the note exact. Every commit of this process is in the note. Before the file is closed, this must also
+    /// survive a power cut, because its WAL may be removed then.
     pub(crate) fn close_note(&self) {
         let marker = self.last.lock().marker;
         self.note.mark_exact(marker);
     }
 
-    /// Nobody may be listening, which is fine.
+    /// An event without receivers is dropped.
     pub(crate) fn tell(&self, news: News) {
         let _ = self.news.send(news);
     }
@@ -178,16 +178,16 @@ impl Shared {
     }
 }
 
-/// A connection that notices when the file it was made for is no longer there.
+/// A connection that detects when its file is no longer at its path.
 ///
-/// Somebody may remove the file, or set it aside because it is damaged, while we have it open. To go on writing into a
-/// file that has no name would be to remember nothing; so the name is compared before each transaction.
+/// The file may be deleted, or set aside because of damage, while it is open. Writes to a deleted file would be lost.
+/// So the identity of the file is compared before each transaction.
 pub(crate) struct Link {
     role: Role,
     open: Option<(Connection, Identity)>,
     failed: Option<(Instant, Trouble, String)>,
     opened: u64,
-    /// How long the log was after the last commit of this connection, in pages.
+    /// Length of the WAL after the last commit of this connection, in pages.
     log: Arc<AtomicI32>,
 }
 
@@ -203,17 +203,17 @@ impl Link {
             Ok(())
         };
         connection.wal_hook(Some(note)).map_err(sql)?;
-        // Whatever was opened while the name changed its meaning, it is opened again before it is used.
+        // If the path changed while the file was opened, it is opened again before it is used.
         let open = before.map(|identity| (connection, identity));
         Ok(Self { role, open, failed: None, opened: 1, log })
     }
 
-    /// How long the log is, in pages.
+    /// Returns the length of the WAL in pages.
     pub(crate) fn log(&self) -> i32 {
         self.log.load(Ordering::Relaxed)
     }
 
-    /// The connection, made anew where that is needed.
+    /// Returns the connection, reopened if needed.
     pub(crate) fn connection(&mut self, shared: &Shared) -> Result<&Connection, Fault> {
         let there = Identity::of(&shared.place.path);
         let usable = matches!((&self.open, there), (Some((_, ours)), Some(there)) if *ours == there);
@@ -222,16 +222,16 @@ impl Link {
         }
         match &self.open {
             Some((connection, _)) => Ok(connection),
-            None => Err(Fault::Told(Trouble::Unreachable, "the state file was taken away".into())),
+            None => Err(Fault::Told(Trouble::Unreachable, "the state file was removed".into())),
         }
     }
 
-    /// How often it was opened: what one connection counts means nothing to the next.
+    /// Returns how often the connection was opened. Counters of different connections cannot be compared.
     pub(crate) fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// The next transaction begins with a new connection.
+    /// Makes the next transaction open a new connection.
     pub(crate) fn forget(&mut self) {
         self.open = None;
     }
@@ -274,18 +274,18 @@ impl fmt::Debug for Link {
     }
 }
 
-/// About as long, and not the same for any two who ask: between three and five quarters.
+/// Returns a random span between three and five quarters of this one, so that callers do not collide.
 pub(crate) fn jittered(span: Duration) -> Duration {
     let quarters = 3 * 256 + RandomState::new().hash_one(0) % 512;
     span.mul_f64(quarters as f64 / 1024.0)
 }
 
-/// What callers get when too much is waiting.
+/// The error for too many queued operations.
 pub(crate) fn overloaded() -> StoreError {
     StoreError::not_done(Trouble::Full, "too many operations wait for the state file: try again in a moment")
 }
 
-/// What callers get when the store is gone.
+/// The error for a closed store.
 pub(crate) fn closed() -> StoreError {
     StoreError::not_done(Trouble::Closed, "the state file is being closed")
 }

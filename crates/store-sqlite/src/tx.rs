@@ -1,4 +1,4 @@
-//! One transaction of the writer: operations that see each other's work, and become true together.
+//! One transaction of the writer: operations that see each other's writes, and are committed together.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -30,38 +30,38 @@ use crate::view::{Ids, Places, Stored, View, last_commit, record, signed, unsign
 pub(crate) struct Tx<'c> {
     view: View<'c>,
     recent: &'c mut Recent,
-    /// Statements that changed the file.
+    /// Number of statements that changed the file.
     writes: u64,
-    /// What tells how many records there are, with what happened since the beginning; read when it is needed.
+    /// The data for the number of records, with the changes of this transaction. Read when needed.
     ids: Option<Ids>,
-    /// How many records were removed, and the greatest id among them.
+    /// Number of removed records, and the greatest id among them.
     removed: (i64, i64),
-    /// Records whose followers have something to find.
+    /// Records whose followers must be woken.
     settled: Vec<Key>,
-    /// Whether the loss of records was accepted.
+    /// True if the loss of records was accepted.
     accepts_loss: bool,
 }
 
-/// What is known of a transaction that is about to become true.
+/// The effects of a transaction that is about to be committed.
 pub(crate) struct Finished {
-    /// Records whose followers have something to find.
+    /// Records whose followers must be woken.
     pub(crate) settled: Vec<Key>,
-    /// The commit, if it is one that must not be lost.
+    /// The commit, if it must be durable.
     pub(crate) commit: Option<Commit>,
-    /// Whether it accepts the loss of records.
+    /// True if it accepts the loss of records.
     pub(crate) accepts_loss: bool,
 }
 
-/// Whether a write found room.
+/// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Carried {
     Out,
     NoRoom,
 }
 
-/// The most documents. Breakers, tenants and sessions are far fewer.
+/// The most documents. There are far fewer breakers, tenants and sessions.
 const MOST_DOCUMENTS: u64 = 100_000;
-/// How long a removed document is remembered as removed, so that other processes learn of it.
+/// Time that a removed document is kept as removed, so that other processes see the removal.
 const REMOVED: Duration = Duration::from_secs(600);
 /// The most that one sweep removes of each kind.
 pub(crate) const SWEEP: u64 = 500;
@@ -79,13 +79,13 @@ impl<'c> Tx<'c> {
         Self { view, recent, writes: 0, ids: None, removed: (0, 0), settled: Vec::new(), accepts_loss: false }
     }
 
-    /// How often it wrote so far.
+    /// Returns the number of writes so far.
     pub(crate) fn writes(&self) -> u64 {
         self.writes
     }
 
-    /// The last thing before it becomes true. What is synced gets a number; what is not may be lost with the power, and is not
-    /// missed.
+    /// The last step before the commit. A synced commit gets a number. One that is not synced may be lost in a power
+    /// cut, and is not missed.
     pub(crate) fn finish(self, lane: Lane) -> Result<Finished, Fault> {
         let (removed, last) = self.removed;
         if removed != 0 {
@@ -180,7 +180,7 @@ impl<'c> Tx<'c> {
         self.decided(decided, own.iter())
     }
 
-    /// Removes a record, whatever it is; says whether there was one.
+    /// Removes a record in any state. Returns true if it existed.
     pub(crate) fn remove(&mut self, key: Key) -> Result<bool, Fault> {
         self.writes += 1;
         self.shared.step(Step::Write);
@@ -202,7 +202,7 @@ impl<'c> Tx<'c> {
         Ok(true)
     }
 
-    /// Removes finished records that nobody has written since; says how many.
+    /// Removes finished records that have not been written since. Returns their number.
     pub(crate) fn remove_finished(&mut self, records: &[(Key, u64)]) -> Result<u64, Fault> {
         let mut removed = 0;
         for &(key, version) in records {
@@ -215,8 +215,8 @@ impl<'c> Tx<'c> {
         Ok(removed)
     }
 
-    /// Removes what is past its lifetime, and finished records where there are too many. Open records among these keys go
-    /// if they have ended.
+    /// Removes expired records, documents and entries, and finished records if there are too many. Open records with
+    /// these keys are removed if they have expired.
     pub(crate) fn sweep(&mut self, open: &[Key]) -> Result<Swept, Fault> {
         let now = signed(self.shared.clock.now().as_millis());
         let finished = self.keys(
@@ -240,7 +240,7 @@ impl<'c> Tx<'c> {
         let surplus = self.ids()?.records().saturating_sub(bounds.records);
         let surplus = if self.used_bytes()? > bounds.bytes { SWEEP } else { surplus.min(SWEEP) };
         portions.push(if surplus > 0 { self.evict(surplus)? } else { 0 });
-        // A full portion may be all there was; the next sweep will tell.
+        // A full portion may be all there was. The next sweep will find out.
         Ok(Swept { removed: portions.iter().sum(), more: portions.contains(&SWEEP) })
     }
 
@@ -312,7 +312,7 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Writes what was decided, where that always has room or its lack is an error.
+    /// Writes a decision that always has room, or for which a lack of room is an error.
     fn decided<'s, V>(
         &mut self,
         decided: Decided<V>,
@@ -326,7 +326,7 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Carries out what a table decided over what was found.
+    /// Executes the decision of a table.
     fn carry_out<'s>(
         &mut self,
         write: Write,
@@ -334,7 +334,7 @@ impl<'c> Tx<'c> {
     ) -> Result<Carried, Fault> {
         match write {
             Write::Nothing => {}
-            // The row itself knows the index entry that may point to it.
+            // The row contains the key of the index entry that may point to it.
             Write::Remove { key, index: _ } => {
                 self.remove(key)?;
             }
@@ -403,7 +403,7 @@ impl<'c> Tx<'c> {
                      tool = ?8, session = ?9, tenant = ?10, body = ?11 WHERE id = ?1 AND key = ?2",
                 )?
                 .execute(values)?;
-                // A call id that came again with other arguments leaves its old place in the index.
+                // A call id with other arguments leaves its old index entry.
                 if let Some(old) = stored.record.index.filter(|old| Some(*old) != record.index) {
                     self.unpoint(old, record.key)?;
                 }
@@ -440,18 +440,18 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Whether one more record fits; makes room where finished ones can go.
+    /// Returns true if there is room for one more record, after evicting finished ones if needed.
     fn has_room(&mut self) -> Result<bool, Fault> {
         let (count, most) = (self.ids()?.records(), self.shared.bounds.records);
         if count < most {
             return Ok(true);
         }
-        // Some more than needed, so that not every claim has to.
+        // Some more than needed, so that not every claim has to evict.
         let evicted = self.evict((most / 64).clamp(1, SWEEP) + (count - most))?;
         Ok(evicted > count - most)
     }
 
-    /// What tells how many records there are.
+    /// Returns the data for the number of records.
     fn ids(&mut self) -> Result<Ids, Fault> {
         if let Some(ids) = self.ids {
             return Ok(ids);
@@ -461,7 +461,7 @@ impl<'c> Tx<'c> {
         Ok(*self.ids.insert(Ids { last: last.max(last_gone), removed: removed + gone }))
     }
 
-    /// The record under this key. One that this thread wrote last is not read again.
+    /// Returns the record under this key. A record that this thread wrote last is not decoded again.
     fn load(&self, key: Key) -> Result<Option<Stored>, Fault> {
         let mut find = self.statement("SELECT id, body FROM record WHERE key = ?1")?;
         let mut rows = find.query([key.0.as_bytes()])?;
@@ -474,7 +474,7 @@ impl<'c> Tx<'c> {
         Ok(Some(Stored { id: row.get(0)?, record }))
     }
 
-    /// Removes finished records, those first that would end first.
+    /// Evicts finished records, those with the earliest expiry first.
     fn evict(&mut self, most: u64) -> Result<u64, Fault> {
         let first = self.keys(
             "SELECT key FROM record WHERE open = 0 ORDER BY expires LIMIT ?1",
@@ -526,7 +526,7 @@ impl<'c> Tx<'c> {
         Ok(ended.len() as u64)
     }
 
-    /// Removes the oldest entries of a journal that are too many or too old, up to so many.
+    /// Removes the oldest entries of a journal that are too many or too old, up to `most`.
     fn trim(&mut self, journal: Journal, most: u64) -> Result<u64, Fault> {
         let mut find = self.statement("SELECT next, most, age FROM journal WHERE name = ?1")?;
         let bounds = find

@@ -1,4 +1,4 @@
-//! What the file holds, as one transaction sees it.
+//! The content of the file, as one transaction sees it.
 
 use std::sync::Arc;
 
@@ -19,26 +19,26 @@ use crate::open::OpenError;
 use crate::schema;
 use crate::shared::Shared;
 
-/// A consistent sight of the file.
+/// A consistent view of the file.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'c> {
     pub(crate) sql: &'c Connection,
     pub(crate) shared: &'c Shared,
 }
 
-/// A record with where it lies.
+/// A record with its row id.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) id: i64,
     pub(crate) record: Arc<Record>,
 }
 
-/// What tells how many records there are.
+/// The data from which the number of records is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids {
     /// The greatest id that a record ever had.
     pub(crate) last: i64,
-    /// How many records were removed.
+    /// Number of removed records.
     pub(crate) removed: i64,
 }
 
@@ -48,7 +48,7 @@ impl Ids {
     }
 }
 
-/// Who holds a record in flight, for those who wait for it.
+/// The owner of a record in flight, for its followers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) process: Process,
@@ -58,7 +58,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Whether the record is still in flight under a living holder, if nobody has written it since.
+    /// Returns true if the record is still in flight with a live owner, provided that it was not written since.
     pub(crate) fn holds(&self, shared: &Shared) -> bool {
         let now = shared.clock.now();
         let alive = match (shared.sight.sight(&self.process), self.lease) {
@@ -70,7 +70,7 @@ impl Holder {
     }
 }
 
-/// What a claim finds.
+/// The records that a claim finds.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub(crate) followed: Option<Stored>,
@@ -83,8 +83,8 @@ impl<'c> View<'c> {
         Ok(self.sql.prepare_cached(sql)?)
     }
 
-    /// A newer program may have brought the file to its version while we had it open. We do not know then what our words
-    /// mean in it. To be asked inside a transaction.
+    /// Checks the version of the file. A newer program may have migrated it while it was open here, and then the
+    /// columns may have another meaning. Call it inside a transaction.
     pub(crate) fn is_of_today(&self) -> Result<(), Fault> {
         let found: i64 = self.statement("PRAGMA user_version")?.query_row([], |row| row.get(0))?;
         if usize::try_from(found) == Ok(schema::VERSION) {
@@ -99,7 +99,7 @@ impl<'c> View<'c> {
         find.query_row([key.0.as_bytes()], |row| Ok(self.stored(row))).optional()?.transpose()
     }
 
-    /// The record that an index entry points to.
+    /// Returns the record that an index entry points to.
     pub(crate) fn indexed(&self, entry: Option<Key>) -> Result<Option<Stored>, Fault> {
         let Some(entry) = entry else { return Ok(None) };
         let mut find = self.statement("SELECT key FROM pointer WHERE entry = ?1")?;
@@ -135,7 +135,7 @@ impl<'c> View<'c> {
         decide_claim(claim, found, known, now)
     }
 
-    /// What a claim gets, unless something has to be written for it.
+    /// Returns the verdict for a claim, unless it needs a write.
     pub(crate) fn look(&self, claim: &Claim, known: &Known) -> Result<Option<ClaimVerdict>, Fault> {
         let places = self.places(claim)?;
         let decided = self.decide_claim(claim, known, &places, self.shared.clock.now());
@@ -145,7 +145,7 @@ impl<'c> View<'c> {
         })
     }
 
-    /// Who holds the record under this key; nothing if it is settled.
+    /// Returns the owner of the record under this key, or `None` if it is settled.
     pub(crate) fn holder(&self, key: Key) -> Result<Option<Holder>, Fault> {
         let Some(Stored { record, .. }) = self.load(key)? else { return Ok(None) };
         match record.state {
@@ -166,7 +166,7 @@ impl<'c> View<'c> {
         Ok(holder.holds(self.shared).then_some(holder))
     }
 
-    /// The version of the record under this key, without reading it.
+    /// Returns the version of the record under this key, without decoding it.
     pub(crate) fn version(&self, key: Key) -> Result<Option<u64>, Fault> {
         let mut find = self.statement("SELECT version FROM record WHERE key = ?1")?;
         Ok(find.query_row([key.0.as_bytes()], |row| row.get(0)).optional()?.map(unsigned))
@@ -178,10 +178,10 @@ impl<'c> View<'c> {
         Ok(found.filter(|record| !record.is_expired(now)))
     }
 
-    /// Records for a person to look at. One that cannot be read is passed over and told of: the others are not to be hidden
-    /// by it. If none at all can be read, the reason is the same for all of them, and said.
+    /// Returns records for an operator. Unreadable records are skipped and logged, so that they do not hide the
+    /// others. If no record is readable, the reason is the same for all of them, and returned as an error.
     pub(crate) fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, Fault> {
-        // Without a limit of its own: a page that is not full would be the last one.
+        // Without a limit in SQL: a page that is not full would count as the last one.
         let mut find = self.statement(&format!(
             "SELECT id, key, body FROM record WHERE key > ?1 AND {SELECTED} AND ?7 > 0 ORDER BY key"
         ))?;
@@ -213,7 +213,7 @@ impl<'c> View<'c> {
         }
     }
 
-    /// Keys and versions of finished records, in the order of their keys.
+    /// Returns keys and versions of finished records, ordered by key.
     pub(crate) fn finished(
         &self,
         selection: &Selection,
@@ -242,7 +242,7 @@ impl<'c> View<'c> {
         Ok(find.query_row(params![name.kind.name(), &*name.id, now], document).optional()?)
     }
 
-    /// The loss of records that nobody has accepted.
+    /// Returns the loss of records that no operator has accepted.
     pub(crate) fn record_loss(&self) -> Result<Option<RecordLoss>, Fault> {
         let unreadable =
             || Fault::Told(Trouble::Unreadable, "the description of the lost records cannot be read".into());
@@ -262,7 +262,7 @@ impl<'c> View<'c> {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Documents that were written or removed by others after the one with this version, and the newest version.
+    /// Returns the documents that others wrote or removed after the one with this version, and the newest version.
     pub(crate) fn documents_since(&self, version: u64) -> Result<(Vec<DocumentName>, u64), Fault> {
         let mut find = self.statement(
             "SELECT kind, id, version, writer FROM document WHERE version > ?1 ORDER BY version LIMIT 256",
@@ -282,7 +282,7 @@ impl<'c> View<'c> {
     }
 
     pub(crate) fn entries(&self, query: &Query) -> Result<Vec<(Position, Entry)>, Fault> {
-        // Without a subject the primary key has the order; with one, its index.
+        // Without a subject the primary key has the order. With one, its index has it.
         let mut find = self.statement(match query.subject {
             None => {
                 "SELECT at, subject, body, seq FROM entry
@@ -307,9 +307,9 @@ impl<'c> View<'c> {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Open records that are past their lifetime, up to so many, among the next ones behind this id; and the id to go on
-    /// behind. Seldom is there one, and nobody waits for it: so they are looked for, a portion at a time, rather than
-    /// kept in an index that every claim and every save would have to write.
+    /// Returns expired open records, up to `most`, among the next portion after this id, and the id after which to
+    /// continue. They are rare and not urgent. So they are searched for in portions, rather than kept in an index
+    /// that every claim and every save would have to write.
     pub(crate) fn ended(&self, after: i64, most: u64) -> Result<(Vec<Key>, i64), Fault> {
         let mut find =
             self.statement("SELECT id, key, open, expires FROM record WHERE id > ?1 ORDER BY id LIMIT ?2")?;
@@ -352,10 +352,10 @@ pub(crate) fn record(stored: &Option<Stored>) -> Option<&Record> {
     stored.as_ref().map(|stored| &*stored.record)
 }
 
-/// How many records one look for those that ended goes through.
+/// Number of records that one search for expired ones reads.
 const PORTION: u64 = 2000;
 
-/// SQLite knows no unsigned numbers; ours stay far below the difference, apart from "for ever".
+/// SQLite has no unsigned numbers. These stay far below the difference, except for "for ever".
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -383,7 +383,7 @@ fn selected(selection: &Selection) -> Selected<'_> {
     }
 }
 
-/// The last commit that is in the file. To be asked inside a transaction.
+/// Returns the last commit in the file. Call it inside a transaction.
 pub(crate) fn last_commit(sql: &Connection) -> rusqlite::Result<Commit> {
     let mut find = sql.prepare_cached(
         "SELECT (SELECT value FROM meta WHERE name = 'marker'), (SELECT value FROM meta WHERE name = 'commits'),

@@ -1,9 +1,9 @@
-//! Those who wait for a record, and the thread that looks for them at what other processes do.
+//! Followers of records, and the thread that watches other processes for them.
 //!
-//! Whoever waits for a record that this process writes is woken by its writer. What other processes write cannot be
-//! felt, only seen: as long as somebody waits or listens, one thread compares the file's change counter, the sooner
-//! after a change the more often, and reads again what is waited for. It also notices what changes nothing in the
-//! file: that a holder's process has ended, or its time is up. When nobody waits or listens, it sleeps.
+//! The writer wakes the followers of a record that this process writes. Writes of other processes cause no event
+//! here. So while there are followers or listeners, one thread polls the change counter of the file, more often after
+//! a recent change, and reads the followed records again. It also detects what does not change the file: that the
+//! process of an owner has ended, or its lease expired. Without followers and listeners, it sleeps.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use crate::fault::Fault;
 use crate::shared::{Link, Shared, jittered};
 use crate::view::{Holder, View};
 
-/// Who waits for which record.
+/// The followers, by record.
 #[derive(Debug, Default)]
 pub(crate) struct Followers {
     state: Mutex<State>,
@@ -37,11 +37,11 @@ struct State {
 struct Followed {
     wake: Arc<Notify>,
     count: usize,
-    /// Who held the record at the last look.
+    /// The owner of the record at the last check.
     holder: Option<Holder>,
 }
 
-/// One who waits; leaves when dropped.
+/// A follower. Deregisters on drop.
 pub(crate) struct Follower<'f> {
     followers: &'f Followers,
     key: Key,
@@ -60,7 +60,7 @@ impl Followers {
         Follower { followers: self, key, wake: followed.wake.clone() }
     }
 
-    /// Something is to be found under these keys.
+    /// Wakes the followers of these keys.
     pub(crate) fn wake(&self, settled: &[Key]) {
         if settled.is_empty() {
             return;
@@ -77,7 +77,7 @@ impl Followers {
         }
     }
 
-    /// Somebody has begun to listen.
+    /// Wakes the watcher, because there is a new listener.
     pub(crate) fn stir(&self) {
         self.state.lock().stirred = true;
         self.stirred.notify_one();
@@ -89,13 +89,13 @@ impl Followers {
         self.wake_all();
     }
 
-    /// Those who wait for something that was seen in flight.
+    /// Returns the followed records that were last seen in flight.
     fn held(&self) -> Vec<(Key, Holder)> {
         let state = self.state.lock();
         state.followed.iter().filter_map(|(key, followed)| Some((*key, followed.holder.clone()?))).collect()
     }
 
-    /// Notes who holds a record; says whether anybody watches over it.
+    /// Records the owner of a record. Returns true if the watcher will check it.
     fn held_by(&self, key: Key, holder: Holder) -> bool {
         let mut state = self.state.lock();
         if let Some(followed) = state.followed.get_mut(&key) {
@@ -104,7 +104,7 @@ impl Followers {
         !state.closed
     }
 
-    /// Sleeps so long, or until there is something to do at all.
+    /// Sleeps until this time, or until there is something to do at all.
     fn sleep(&self, until: Option<Instant>, listened_to: impl Fn() -> bool) -> Slept {
         let mut state = self.state.lock();
         loop {
@@ -134,7 +134,7 @@ enum Slept {
 }
 
 impl Follower<'_> {
-    /// Waits until there may be something to find. `look` says who holds the record; it looks after we have begun to
+    /// Waits until the record may be settled. `look` returns its owner, and runs after the follower has begun to
     /// listen.
     pub(crate) async fn settled(self, look: impl AsyncFnOnce() -> Option<Holder>) {
         let mut woken = pin!(self.wake.notified());
@@ -159,7 +159,7 @@ impl Drop for Follower<'_> {
     }
 }
 
-/// Lets nobody wait for a watch that is gone, whatever ended it.
+/// Closes the followers when the watcher ends, even by a panic, so that no follower waits for it.
 struct Closing<'f>(&'f Followers);
 
 impl Drop for Closing<'_> {
@@ -168,22 +168,22 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// The watching thread.
+/// The watcher thread.
 pub(crate) struct Watch {
     pub(crate) shared: Arc<Shared>,
     pub(crate) link: Link,
-    /// The newest document that listeners know of.
+    /// The newest document that listeners know.
     pub(crate) document: u64,
 }
 
-/// How soon after a change the next one is looked for.
+/// Polling interval after a change.
 const SOON: Duration = Duration::from_millis(1);
-/// How seldom it looks when somebody waits for another process.
+/// Longest polling interval while a follower waits for another process.
 const FOR_OTHERS: Duration = Duration::from_millis(20);
-/// How seldom it looks when only records of this process are waited for, or somebody listens.
+/// Longest polling interval while only records of this process are followed, or there are only listeners.
 const FOR_NEWS: Duration = Duration::from_millis(200);
 
-/// What the change counter of the file said, and to which connection.
+/// The change counter of the file, with the connection that it belongs to.
 type Counter = (u64, i64);
 
 impl Watch {
@@ -196,8 +196,8 @@ impl Watch {
             let until = Instant::now() + jittered(interval);
             match shared.followers.sleep(Some(until), listened_to) {
                 Slept::Closed => return,
-                // Whoever has just begun to wait looked before it said so, and what changed in between was perhaps
-                // seen here already.
+                // A new follower read its record before it registered, and this thread may already have seen a change
+                // in between.
                 Slept::Stirred => (seen, interval) = (None, SOON),
                 Slept::Enough => {}
             }
@@ -208,7 +208,7 @@ impl Watch {
                 false => FOR_NEWS,
             };
             if self.look(&mut seen, &held).is_err() {
-                // Whoever waits finds out for itself what is wrong.
+                // The followers detect the error themselves.
                 shared.followers.wake_all();
                 self.link.forget();
                 (seen, interval) = (None, FOR_NEWS);
@@ -241,7 +241,7 @@ impl Watch {
                 }
             }
             if shared.news.receiver_count() > 0 {
-                // In portions, until nothing is left: the counter does not tell of the same change twice.
+                // In portions until nothing is left, because the counter does not show the same change twice.
                 loop {
                     let (names, newest) = view.documents_since(self.document)?;
                     if newest == self.document {

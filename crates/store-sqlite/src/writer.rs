@@ -1,12 +1,12 @@
-//! The one thread of this process that writes.
+//! The only thread of this process that writes.
 //!
-//! It takes all operations that wait, runs them in one transaction, and answers them when that is on disk: however
-//! many callers there are, they share the sync. The transaction begins as a reading one, so that operations that turn
-//! out to write nothing never wait for another process; the first write makes it a writing one, and where somebody
-//! else was faster it begins again, this time asking for the right to write first, with bounded patience.
+//! It takes all queued operations, runs them in one transaction, and responds when that is on disk: any number of
+//! callers share the sync. The transaction begins as a read transaction, so that operations that turn out to write
+//! nothing never wait for another process. The first write upgrades it. If another process was faster, it starts
+//! again, and takes the write lock first, with a bounded wait.
 //!
-//! An operation that fails takes nobody with it. If it has spoilt the transaction, everything is rolled back and each
-//! operation gets a transaction of its own.
+//! A failed operation does not affect the others. If it has spoilt the transaction, everything is rolled back, and
+//! each operation gets a transaction of its own.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -30,35 +30,35 @@ use crate::view::View;
 /// The most operations in one transaction.
 pub(crate) const BATCH: usize = 256;
 
-/// How long the writer stays awake for the next operation. Whoever was just answered often asks again at once, and
-/// waking a thread takes about this long.
+/// Time that the writer stays awake for the next operation. A caller often sends the next one at once, and waking a
+/// thread takes about this long.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// How long the log grows before it is brought into the file.
+/// Size of the WAL at which it is checkpointed.
 const LOG_PAGES: i32 = 1000;
-/// How long it is when it is worth its full size: most processes write less, and a disk that gives each a share of its time
-/// stalls when hundreds start at once and each writes megabytes of nothing.
+/// Size at which the WAL is enlarged to its full size. Most processes write less, and a disk with a limited rate
+/// stalls when hundreds of processes start at once and each writes megabytes of zeros.
 const FEW_PAGES: i32 = 50;
-/// A page of the file.
+/// Bytes in a page of the file.
 const PAGE_BYTES: u64 = 4096;
-/// So much log, and the largest batches on top of it.
+/// Full size of the WAL, with room for the largest batches.
 const LOG_BYTES: u64 = 6 << 20;
-/// So much must be free for that.
+/// Free disk space that is needed for that.
 const ROOM: u64 = 64 << 20;
 
-/// An operation that waits for the writer.
+/// An operation for the writer.
 pub(crate) trait Operation: Send {
-    /// Runs it. May happen more than once, if the transaction has to be begun again.
+    /// Runs the operation. May run more than once, if the transaction has to be restarted.
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Fault>;
-    /// Tells its caller: what came of it, or why nothing did.
+    /// Sends the result, or the error, to the caller.
     fn answer(self: Box<Self>, how: Result<(), StoreError>);
-    /// When its caller stops waiting for other processes.
+    /// Time at which the caller stops waiting for other processes.
     fn until(&self) -> Instant;
 }
 
 pub(crate) type Operations = Queue<Box<dyn Operation>>;
 
-/// An operation made of a function.
+/// An operation made from a function.
 pub(crate) struct Asked<F, T> {
     work: F,
     value: Option<T>,
@@ -86,7 +86,7 @@ where
     fn answer(self: Box<Self>, how: Result<(), StoreError>) {
         let Self { value, reply, .. } = *self;
         let never_ran = || StoreError::not_done(Trouble::Closed, "the operation was not run");
-        // A caller that is gone does not want to know.
+        // The caller may have gone.
         let _ = reply.send(how.and_then(|()| value.ok_or_else(never_ran)));
     }
 
@@ -103,24 +103,24 @@ pub(crate) struct Writer {
     pub(crate) recent: Recent,
 }
 
-/// How a transaction begins.
+/// The type of a transaction at its start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begin {
-    /// As a reader.
+    /// A read transaction.
     Reading,
-    /// With the right to write.
+    /// A write transaction.
     Writing,
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 enum Ended {
-    /// Everything is answered.
+    /// All callers have their results.
     Answered,
-    /// Everything is answered, but nobody knows whether it happened.
+    /// All callers have a response, but it is unknown if the transaction was committed.
     InDoubt,
-    /// Somebody else holds the file; what is left waits.
+    /// Another process holds the file. The remaining operations wait.
     Busy(Fault),
-    /// It was spoilt, and nothing happened; what is left should be tried one by one.
+    /// The transaction was rolled back. The remaining operations must be tried one by one.
     Spoilt(Fault),
 }
 
@@ -147,13 +147,13 @@ impl Writer {
                 longest = self.longest_log();
             }
         }
-        // While the connection is still open, so that the log is there.
+        // While the connection is still open, so that the WAL exists.
         self.shared.close_note();
     }
 
-    /// Runs and answers everything in the batch, without a sync. It reaches the disk with the next one.
+    /// Runs the batch without a sync. It reaches the disk with the next sync.
     fn work_unsynced(&mut self, batch: &mut Vec<Box<dyn Operation>>) {
-        // A connection that cannot do this syncs, or says with the next operation what is wrong.
+        // If the connection refuses this, it syncs, or the next operation reports the error.
         self.synchronous("NORMAL");
         self.work(batch, Lane::Later);
         if !self.synchronous("FULL") {
@@ -161,26 +161,25 @@ impl Writer {
         }
     }
 
-    /// Not as a cached statement: this one takes effect when it is prepared.
+    /// Not a cached statement, because this one takes effect when it is prepared.
     fn synchronous(&mut self, how: &str) -> bool {
         let connection = self.link.connection(&self.shared).ok();
         connection.is_some_and(|sql| sql.pragma_update(None, "synchronous", how).is_ok())
     }
 
-    /// How long the log may grow, in pages. It takes no more than a quarter of what is free: what is in it has to fit into the
-    /// file too.
+    /// Returns the longest allowed WAL, in pages. At most a quarter of the free space, because its content must fit
+    /// into the file too.
     fn longest_log(&self) -> i32 {
         let quarter = free_bytes(&self.shared.place.path).map(|free| free / 4 / PAGE_BYTES);
         let pages = quarter.and_then(|pages| i32::try_from(pages).ok()).unwrap_or(LOG_PAGES);
         pages.clamp(FEW_PAGES, LOG_PAGES)
     }
 
-    /// Brings what is in the log into the file, so that the log can begin anew. SQLite would do it within a commit, while
-    /// callers wait.
+    /// Checkpoints the WAL, so that it can restart. SQLite would do it within a commit, while callers wait.
     fn checkpoint(&mut self) {
         let last = self.shared.last();
         if let Ok(sql) = self.link.connection(&self.shared) {
-            // Where it does not work the log grows, and the next commit leads here again.
+            // If this fails, the WAL grows, and the next commit tries again.
             let pages = sql.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
                 Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
             });
@@ -192,20 +191,20 @@ impl Writer {
         }
     }
 
-    /// Writing into a file that grows takes two or three times as long to reach the disk as writing over what is
-    /// there. So the log of a process that writes much gets at once the size at which it begins anew. While we have
-    /// the right to write nobody else adds to it, and readers of a log stop where its frames end.
+    /// Enlarges the WAL. A write that extends a file takes two or three times as long to reach the disk as an
+    /// overwrite. So the WAL of a process that writes much gets its full size at once. While this process holds the
+    /// write lock, no other one appends to the WAL, and its readers stop at the last frame.
     fn enlarge_log(&mut self) {
         let log = open::beside(&self.shared.place.path, "-wal");
         let Ok(sql) = self.link.connection(&self.shared) else { return };
-        // Where this does not work everything is as it was, and slower.
+        // If this fails, nothing changes except the speed.
         if let Ok(open) = Open::begin(sql, Begin::Writing) {
             let _ = enlarge(&log);
             drop(open);
         }
     }
 
-    /// Runs and answers everything in the batch.
+    /// Runs the batch and responds to all its callers.
     fn work(&mut self, batch: &mut Vec<Box<dyn Operation>>, lane: Lane) {
         let mut ended = self.attempt(batch, Begin::Reading, lane);
         let mut tries = 0;
@@ -221,7 +220,7 @@ impl Writer {
                     tries += 1;
                     match lane {
                         Lane::Soon => self.queue.take_more(batch, BATCH),
-                        // What must be on disk does not go with what need not.
+                        // Durable operations are not mixed with others.
                         Lane::Later => {}
                     }
                     ended = self.attempt(batch, Begin::Writing, lane);
@@ -243,7 +242,7 @@ impl Writer {
         }
     }
 
-    /// One transaction. What it answers is taken out of the batch.
+    /// Runs one transaction. Removes the operations that got a response from the batch.
     fn attempt(&mut self, batch: &mut Vec<Box<dyn Operation>>, begin: Begin, lane: Lane) -> Ended {
         let ended = match self.link.connection(&self.shared) {
             Ok(sql) => transact(View { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
@@ -269,7 +268,7 @@ impl Writer {
     }
 }
 
-/// Runs the batch in one transaction. `Err` means that nothing happened of what is left in the batch.
+/// Runs the batch in one transaction. `Err` means that nothing happened for the operations left in the batch.
 fn transact(
     view: View<'_>,
     recent: &mut Recent,
@@ -286,14 +285,14 @@ fn transact(
     while let Some(mut operation) = waiting.next() {
         let before = tx.writes();
         match operation.run(&mut tx) {
-            // What was read is true, and nothing has to be on disk for it.
+            // The result was only read, so nothing needs to be on disk for it.
             Ok(()) if tx.writes() == 0 => operation.answer(Ok(())),
             Ok(()) => ran.push(operation),
             Err(fault) if fault.is_about_one_record() && tx.writes() == before => {
                 operation.answer(Err(fault.not_done(&shared.place.path)));
             }
             Err(fault) => {
-                // In the order in which they came.
+                // In the order of their arrival.
                 ran.push(operation);
                 ran.extend(waiting);
                 *batch = ran;
@@ -323,7 +322,7 @@ fn transact(
             shared.followers.wake(&settled);
             answer_all(&mut ran, &Ok(()), shared);
         }
-        // Whether it is in the file, only the file knows.
+        // Only the file can show if the commit happened.
         Err(fault) => {
             answer_all(&mut ran, &Err(fault.unanswered(&shared.place.path)), shared);
             return Ok(Ended::InDoubt);
@@ -342,7 +341,7 @@ fn answer_all(batch: &mut Vec<Box<dyn Operation>>, how: &Result<(), StoreError>,
     }
 }
 
-/// Whoever has waited long enough for other processes is told so.
+/// Fails the operations that have waited long enough for other processes.
 fn give_up_the_late(batch: &mut Vec<Box<dyn Operation>>, fault: &Fault, shared: &Shared) {
     let now = Instant::now();
     let (mut late, waiting): (Vec<_>, Vec<_>) =
@@ -354,7 +353,7 @@ fn give_up_the_late(batch: &mut Vec<Box<dyn Operation>>, fault: &Fault, shared: 
 }
 
 fn enlarge(log: &Path) -> io::Result<()> {
-    // On a small disk the room is worth more than the speed.
+    // On a small disk, space matters more than speed.
     if free_bytes(log).is_some_and(|free| free < ROOM) {
         return Ok(());
     }
@@ -365,13 +364,13 @@ fn enlarge(log: &Path) -> io::Result<()> {
     file.sync_data()
 }
 
-/// How long to leave the file to others: longer each time, and never the same for two processes. Not much longer than a
-/// commit takes, because a busy process leaves gaps only between its own.
+/// Returns how long to leave the file to other processes: longer each time, and random. Not much longer than a commit
+/// takes, because a busy process leaves gaps only between its own commits.
 fn pause(tries: u32) -> Duration {
     jittered(Duration::from_micros(100 << tries.min(3)))
 }
 
-/// An open transaction; ends with nothing done unless it is committed.
+/// An open transaction, rolled back unless it is committed.
 struct Open<'c> {
     sql: &'c Connection,
 }
@@ -395,7 +394,7 @@ impl<'c> Open<'c> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.sql.is_autocommit() {
-            // Where even this fails, the connection is beyond use and will say so at the next beginning.
+            // If even this fails, the connection is unusable, which the next transaction will report.
             let _ = self.sql.prepare_cached("ROLLBACK").and_then(|mut rollback| rollback.execute([]));
         }
     }

@@ -1,4 +1,4 @@
-//! The suite that every store passes, with two handles on one file, as two processes have them.
+//! The suite for all stores, with two handles on one file, like two processes.
 
 #![expect(clippy::unwrap_used, reason = "a store that cannot be made fails its test")]
 
@@ -21,7 +21,7 @@ async fn two_handles() -> Fixture {
 
 async fn two_handles_with_a_secret() -> Fixture {
     let mortals = Arc::new(Mortals::default());
-    // What is different is in the file alone, and encryption that is not optimised is slow.
+    // Only the file differs, and unoptimised encryption is slow.
     Fixture { histories: 4, ..fixture(mortals.clone(), mortals, Codec::encrypted(&[7; 32]).unwrap()) }
 }
 
@@ -40,7 +40,7 @@ fn fixture(processes: Arc<dyn Processes>, sight: Arc<dyn Sight>, codec: Codec) -
             sight: sight.clone(),
             codec: codec.clone(),
             most_records: most,
-            // No disk that answers is too slow.
+            // No working disk is too slow.
             patience: Duration::from_secs(120),
             ..SqliteOptions::at(folder.file("state.db"))
         };
@@ -61,15 +61,15 @@ mod plain {
     steadfast_store::store_suite!(super::two_handles);
 }
 
-/// Encryption changes what is in the file, and nothing else.
+/// Encryption changes the content of the file, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_histories_go_as_in_the_reference_with_a_secret() {
-    suite::random_histories_go_as_in_the_reference(two_handles_with_a_secret().await).await;
+async fn random_histories_match_the_reference_with_a_secret() {
+    suite::random_histories_match_the_reference(two_handles_with_a_secret().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lapsed_run_of_a_real_process_is_told_as_unknown() {
-    suite::a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(real_processes().await).await;
+async fn a_lapsed_run_of_a_real_process_is_reported_as_unknown() {
+    suite::a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown(real_processes().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

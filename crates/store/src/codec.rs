@@ -1,8 +1,8 @@
-//! How a record lies in a file or on a server: its JSON, compressed where that pays, encrypted where a secret is
-//! given.
+//! Encoding of records for a file or a server: JSON, compressed if that saves space, and encrypted if there is a
+//! secret.
 //!
-//! The first byte says which, so that a secret can be introduced, and compression changed, while old records are
-//! still there. What is encrypted is bound to its key: a record that was moved to another place is not read.
+//! The first byte gives the format. So a secret can be introduced, and the compression changed, while old records are
+//! still there. Encrypted records are bound to their key: a record that was moved to another key cannot be read.
 
 use std::fmt;
 
@@ -11,35 +11,35 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use steadfast_core::dedupe::{Record, UnreadableRecord};
 use steadfast_core::key::Key;
 
-/// Writes records down and reads them.
+/// Encodes and decodes records.
 #[derive(Clone, Default)]
 pub struct Codec {
     secret: Option<Box<XChaCha20Poly1305>>,
 }
 
-/// A secret that cannot be one.
+/// The error for a secret of the wrong length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSecret {
     length: usize,
 }
 
-/// Why a stored record cannot be used.
+/// The reason why a stored record cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// It is encrypted, and no secret is given.
+    /// The record is encrypted, and there is no secret.
     NoSecret,
-    /// It was encrypted with another secret, or was changed or moved since.
+    /// The record was encrypted with another secret, or it was changed or moved.
     WrongSecret,
-    /// Nobody wrote this, or only a part of it is left.
+    /// The bytes are not a record, or only a part of one.
     Damaged,
-    /// What is inside is no record of ours.
+    /// The content is not a valid record.
     Record(UnreadableRecord),
 }
 
-/// Below this, compressing costs more than it saves: a page of a file is written either way, and a packet sent.
+/// Below this size, compression does not pay: a file is written in whole pages, and a packet is sent anyway.
 const WORTH_COMPRESSING: usize = 4096;
-/// The most that a record may unfold to; what we wrote ourselves is far below.
+/// Largest size of a decompressed record. Records written by a store are far smaller.
 const LONGEST: usize = 64 << 20;
 const NONCE: usize = 24;
 
@@ -48,21 +48,21 @@ const COMPRESSED: u8 = b'c';
 const ENCRYPTED: u8 = b'e';
 
 impl Codec {
-    /// Records are encrypted with this secret of 32 bytes.
+    /// Creates a codec that encrypts records with this secret of 32 bytes.
     pub fn encrypted(secret: &[u8]) -> Result<Self, InvalidSecret> {
         let cipher =
             XChaCha20Poly1305::new_from_slice(secret).map_err(|_| InvalidSecret { length: secret.len() })?;
         Ok(Self { secret: Some(Box::new(cipher)) })
     }
 
-    /// The record as it is stored.
+    /// Returns the encoded record.
     pub fn encode(&self, record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.encode_behind(&mut bytes, record);
         bytes
     }
 
-    /// The same, added to these bytes.
+    /// Appends the encoded record to these bytes.
     pub fn encode_behind(&self, bytes: &mut Vec<u8>, record: &Record) {
         let begin = bytes.len();
         bytes.push(PLAIN);
@@ -80,14 +80,14 @@ impl Codec {
         let sealed = cipher.encrypt(&nonce, Payload { msg: compact, aad: record.key.0.as_bytes() });
         bytes.truncate(begin);
         bytes.push(ENCRYPTED);
-        // Only a text of 256 GiB is refused. What cannot be read later is not written in the clear either.
+        // Only a text of 256 GiB is refused. A record that could not be read later is not stored unencrypted either.
         if let Ok(sealed) = sealed {
             bytes.extend_from_slice(nonce.as_slice());
             bytes.extend_from_slice(&sealed);
         }
     }
 
-    /// Reads a stored record that was found under this key.
+    /// Decodes a stored record that was found under this key.
     pub fn decode(&self, key: Key, stored: &[u8]) -> Result<Record, Unreadable> {
         let (tag, body) = stored.split_first().ok_or(Unreadable::Damaged)?;
         let json = match *tag {
@@ -113,7 +113,7 @@ impl Codec {
     }
 }
 
-/// The announced length is checked before anything is allocated for it.
+/// Decompresses a record. Checks the announced length before it allocates.
 fn unfold(body: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let (length, folded) = lz4_flex::block::uncompressed_size(body).map_err(|_| Unreadable::Damaged)?;
     if length > LONGEST {
@@ -208,7 +208,7 @@ mod tests {
         Codec::encrypted(&SECRET).unwrap()
     }
 
-    /// Small and large, in the clear and not: every form that is written.
+    /// Every stored format: small and large, encrypted and not.
     fn forms() -> Vec<(Codec, Record, u8)> {
         let (small, large) = (record("paid"), record(&"paid ".repeat(2000)));
         vec![
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_an_unknown_outcome_comes_back_as_it_was() {
+    fn the_details_of_an_unknown_outcome_are_preserved() {
         let at = Timestamp::from_millis(1_762_338_645_008);
         let said = |text: &str| Some(Output { content: RawJson::string(text), metadata: None });
         for settles in [Settles::WhenOwnerSays, Settles::By(at), Settles::Settled] {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_is_compressed_and_what_is_secret_cannot_be_read() {
+    fn large_records_are_compressed_and_encrypted_ones_are_unreadable() {
         let large = record(&"paid ".repeat(2000));
         assert!(Codec::default().encode(&large).len() < 2000);
         assert!(encrypted().encode(&large).len() < 2000, "compressed before it is encrypted");
@@ -304,14 +304,15 @@ mod tests {
                 let mut changed = stored.clone();
                 changed[place] ^= 1;
                 let found = codec.decode(record.key, &changed);
-                // In the clear a change may give another record, which nobody can tell; it must not give a panic.
+                // An unencrypted record may be changed into another valid record, which cannot be detected. But it
+                // must not cause a panic.
                 assert!(found.is_err() || form != ENCRYPTED, "changed at {place}");
             }
         }
     }
 
     #[test]
-    fn a_record_of_a_newer_version_says_so() {
+    fn a_record_of_a_newer_version_is_reported() {
         let record = record("paid");
         let newer = record.to_json().replacen("\"format\":1", "\"format\":2", 1);
         let found = Codec::default().decode(record.key, &tagged(PLAIN, newer.as_bytes()));
@@ -325,7 +326,7 @@ mod tests {
         for length in [u32::MAX, (64 << 20) + 1] {
             assert!(matches!(Codec::default().decode(key, &announces(length)), Err(Unreadable::Damaged)));
         }
-        // One that keeps to the limit in what it announces, and unfolds to more than that.
+        // Announces a length within the limit, and decompresses to more.
         let mut liar = lz4_flex::compress_prepend_size(&vec![b' '; 1 << 20]);
         liar[..4].copy_from_slice(&1024_u32.to_le_bytes());
         assert!(matches!(Codec::default().decode(key, &tagged(COMPRESSED, &liar)), Err(Unreadable::Damaged)));

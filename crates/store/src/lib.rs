@@ -1,12 +1,12 @@
-//! What Steadfast remembers, and where.
+//! Stores: the persistent state of Steadfast.
 //!
-//! A [`Store`] adds atomicity to the tables of [`steadfast_core::dedupe`], and nothing else: each of its record
-//! operations finds the records, asks the table, and writes what the table says, all in one. Beside the records it
-//! keeps small [documents](Document) with versions (breakers, trust, approvals, sessions) and [journals](Journal) that are
-//! only appended to (history, traces, the audit).
+//! A [`Store`] adds atomicity to the tables of [`steadfast_core::dedupe`], and nothing else. Each of its record
+//! operations finds the records, applies the table, and writes the result, as one atomic step. Beside the records it
+//! keeps small versioned [documents](Document) (breakers, trust, approvals, sessions) and append-only
+//! [journals](Journal) (history, traces, audit log).
 //!
-//! The trait is the same for a map in memory, a file and a server; [`StoreError`] says what a caller has to know
-//! about a failure: whether the operation may have happened.
+//! The trait is the same for a map in memory, a file and a server. [`StoreError`] contains what a caller must know
+//! about a failure: if the operation may have happened.
 
 mod clock;
 mod codec;
@@ -45,84 +45,83 @@ pub use news::News;
 pub use process::{Neighbours, Sight, process, this_process};
 pub use select::{Flush, Page, Selection, Swept};
 
-/// What a store operation gives back.
+/// The future of a store operation.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Where calls are remembered.
+/// A store of call records, documents and journals.
 ///
-/// Every record operation is atomic and decided inside by the table of its name. An operation whose future is
-/// dropped may still happen.
+/// Every record operation is atomic, and decided inside by the table with its name. An operation may still happen
+/// after its future was dropped.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// What it is called in logs and errors: `memory`, `sqlite`, `redis`.
+    /// Returns the name of the store in logs and errors: `memory`, `sqlite`, `redis`.
     fn kind(&self) -> &'static str;
 
-    /// What time it is for the records of this store. Leases and lifetimes are counted in it.
+    /// Returns the current time of this store. Leases and lifetimes use it.
     fn now(&self) -> Timestamp;
 
-    /// Looks for the record of a call, and takes it if it may. `known` is what the process of the caller knows beside what the
-    /// store knows.
+    /// Looks up the record of a call, and claims it if that is allowed. `known` is the caller's knowledge that the
+    /// store may not have.
     fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict>;
 
-    /// Marks that an attempt may have been sent.
+    /// Records that an attempt may have been sent.
     fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict>;
 
-    /// Extends the lease of a claim; writes the claim again where the store has lost everything.
+    /// Extends the lease of a claim. Writes the claim again if the store has lost all data.
     fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict>;
 
-    /// Saves an answer under the fence.
+    /// Saves a result, under the fence.
     fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict>;
 
-    /// Gives a claim back.
+    /// Releases a claim.
     fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()>;
 
-    /// Marks the answer that this receipt names as arrived at its caller. May be written late.
+    /// Records that the result with this receipt was delivered to its caller. May be written late.
     fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()>;
 
     /// Resolves an unknown outcome.
     fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict>;
 
-    /// Records that the outcome of the run under this key is unknown, if its holder is gone and nobody has recorded it yet: then
-    /// it returns the record as it is now. Of several that look at once, one gets it.
+    /// Records that the outcome of the run under this key is unknown, if its owner is gone and this was not recorded
+    /// yet. Then it returns the new record. Of several concurrent callers, one gets it.
     fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>>;
 
-    /// Waits until the record under this key is no longer in flight under a living holder: it is finished, gone, or
-    /// its lease has ended. Looks for itself after it has begun to listen, so nothing is missed; may come back
-    /// early. A store that fails meanwhile comes back too, for the claim that follows to say so.
+    /// Waits until the record under this key is no longer in flight with a live owner: it is finished or gone, or its
+    /// lease has expired. Checks the record after it has begun to listen, so that no change is missed. May return
+    /// early. Also returns if the store fails, so that the next claim reports the error.
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-    /// The record under this key, unless it is past its lifetime.
+    /// Returns the record under this key, unless it has expired.
     fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>>;
 
-    /// Records for a person to look at, in the order of their keys.
+    /// Returns records for an operator, ordered by key.
     fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>>;
 
-    /// Forgets records; says how many.
+    /// Removes records, and returns their number.
     fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64>;
 
-    /// Removes what is past its lifetime: records, documents and entries. Bounded work; says whether more is left.
+    /// Removes expired records, documents and entries. The work is bounded, and the result shows if more is left.
     fn sweep(&self) -> StoreFuture<'_, Swept>;
 
-    /// A document, unless it is past its lifetime.
+    /// Returns a document, unless it has expired.
     fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>>;
 
-    /// Writes a document if it is still the one that was read.
+    /// Writes a document if it still has the version that was read.
     fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written>;
 
-    /// All documents of a kind.
+    /// Returns all documents of a kind.
     fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>>;
 
-    /// Adds entries to a journal, within its bounds. Need not survive a crash of this process.
+    /// Appends entries to a journal, within its limits. They may be lost if this process crashes.
     fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()>;
 
-    /// Reads entries of a journal, each with its place; those first that were written last.
+    /// Returns entries of a journal with their positions, newest first.
     fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>>;
 
-    /// What other processes did to the documents, and what happened to the store itself. A receiver that lags has
-    /// to read everything again.
+    /// Returns events about documents that other processes changed, and about the state of the store. A receiver that
+    /// lags must read everything again.
     fn news(&self) -> broadcast::Receiver<News>;
 
-    /// Ends the work on the store when nothing is under way any more, so that what it holds is left in order. Operations fail from
-    /// then on.
+    /// Closes the store after all operations in progress, so that its data is left in order. Later operations fail.
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }

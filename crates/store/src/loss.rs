@@ -11,7 +11,7 @@ pub fn loss_name() -> DocumentName {
     DocumentName { kind: DocumentKind::Loss, id: "records".into() }
 }
 
-/// Returns the loss of committed records that nobody has accepted yet.
+/// Returns the loss of committed records that no operator has accepted yet.
 pub async fn record_loss(store: &dyn Store) -> Result<Option<RecordLoss>, StoreError> {
     let found = store.read(&loss_name()).await?;
     found.map(|document| RecordLoss::from_text(&document.body).ok_or_else(unreadable)).transpose()
@@ -26,7 +26,7 @@ pub async fn accept_loss(store: &dyn Store) -> Result<Option<RecordLoss>, StoreE
         Written::Stale(None) => Ok(None),
         Written::Stale(Some(_)) => Err(StoreError::not_done(
             Trouble::Unreachable,
-            "more records were lost meanwhile: look at what was lost, then accept it again",
+            "more records were lost meanwhile: check the loss again before you accept it",
         )),
     }
 }

@@ -1,18 +1,18 @@
-//! What a store tells on its own.
+//! Events of a store.
 
 use std::sync::Arc;
 
 use crate::document::DocumentName;
 
-/// Something that happened to a store.
+/// An event of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// Another process wrote this document.
     DocumentChanged(DocumentName),
-    /// The store has lost everything: what was finished is forgotten, and holders are writing their claims again.
+    /// The store has lost all data: finished records are gone, and owners write their claims again.
     Emptied,
-    /// It does not answer, or takes no writes; this says why.
+    /// The store does not respond, or takes no writes. Contains the reason.
     Lost(Arc<str>),
-    /// It answers again, and takes writes.
+    /// The store responds again, and takes writes.
     Back,
 }

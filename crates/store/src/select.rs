@@ -1,24 +1,24 @@
-//! Choosing records: to look at, or to forget.
+//! Selection of records, for listing or removal.
 
 use steadfast_core::dedupe::Record;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::key::Key;
 
-/// Which records to look at.
+/// A filter for records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Of this tool.
+    /// The tool.
     pub tool: Option<ToolRef>,
-    /// Of this conversation.
+    /// The session.
     pub session: Option<SessionKey>,
-    /// Of this tenant.
+    /// The tenant.
     pub tenant: Option<TenantId>,
-    /// Only those whose run is going on or whose outcome is unknown.
+    /// Only records that are in flight or whose outcome is unknown.
     pub open: bool,
 }
 
 impl Selection {
-    /// Whether a record belongs to it.
+    /// Returns true if a record matches.
     pub fn holds(&self, record: &Record) -> bool {
         self.tool.as_ref().is_none_or(|tool| record.tool == *tool)
             && self.session.as_ref().is_none_or(|session| record.session.as_ref() == Some(session))
@@ -27,30 +27,30 @@ impl Selection {
     }
 }
 
-/// A piece of a long list.
+/// A page of a long list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Behind this key; nothing means from the start.
+    /// The key after which the page starts, or `None` for the first page.
     pub after: Option<Key>,
     /// The most records.
     pub limit: usize,
 }
 
-/// Which records to forget.
+/// The records to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// This one, whatever became of it: whoever names it knows what they do.
+    /// The record under this key, whatever its state. The operator has named it on purpose.
     Key(Key),
-    /// The finished ones of this selection. Open ones stay: a run that is going on, or may have happened, must not
-    /// be forgotten by accident.
+    /// The finished records of this selection. Open ones stay, because a run that is in flight or may have happened
+    /// must not be removed by accident.
     Finished(Selection),
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swept {
-    /// Records, documents and entries that were removed.
+    /// Number of removed records, documents and entries.
     pub removed: u64,
-    /// Whether there is more to remove than one sweep does.
+    /// True if there is more to remove than one sweep does.
     pub more: bool,
 }

@@ -1,4 +1,4 @@
-//! The calls that are on their way: what a later fact about them needs from an earlier one.
+//! The open calls, with the state that later notices need from earlier ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use steadfast_core::call::Request;
 use crate::labels::Label;
 use crate::spans::CallSpans;
 
-/// What is remembered of a call until it ends.
+/// State of a call until it ends.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
-    /// The rule that classified its last failed attempt: why there is a retry.
+    /// The rule that classified the last failed attempt: the reason for a retry.
     pub(crate) rule: Option<Label>,
-    /// Its spans, where there are any.
+    /// The spans of the call, if tracing is enabled.
     pub(crate) spans: Option<CallSpans>,
 }
 
-/// The calls that are on their way. Beyond the limit a call is logged and counted like any other, and has no spans.
+/// The open calls. Beyond the limit, a call is still logged and counted, but has no spans.
 #[derive(Debug)]
 pub(crate) struct Calls([Mutex<HashMap<Arc<str>, Open>>; SHARDS]);
 
@@ -29,16 +29,16 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// A call comes.
+    /// Adds a call.
     pub(crate) fn enter(&self, request: &Request) {
         let mut calls = self.shard(request).lock();
         if calls.len() < MOST_PER_SHARD {
-            // The id of a run tells calls of different engines in one process apart too.
+            // The run id also distinguishes calls of different engines in one process.
             calls.insert(request.run.0.clone(), Open::default());
         }
     }
 
-    /// What is known about a call, for a moment.
+    /// Runs a function on the state of a call.
     pub(crate) fn with<R>(&self, request: &Request, look: impl FnOnce(&mut Open) -> R) -> R {
         match self.shard(request).lock().get_mut(&request.run.0) {
             Some(open) => look(open),
@@ -46,7 +46,7 @@ impl Calls {
         }
     }
 
-    /// A call goes.
+    /// Removes a call and returns its state.
     pub(crate) fn leave(&self, request: &Request) -> Open {
         self.shard(request).lock().remove(&request.run.0).unwrap_or_default()
     }
@@ -63,5 +63,5 @@ impl Calls {
 }
 
 const SHARDS: usize = 16;
-/// With the shards, more calls than an engine takes at once.
+/// With all shards, more calls than an engine runs concurrently.
 const MOST_PER_SHARD: usize = 1024;

@@ -1,8 +1,8 @@
-//! What happens, as it happens, for readers that come and go: the lines of the log, whatever its level, each with a number.
+//! The event feed: the lines of the log at any level, each with a number, for readers that come and go.
 //!
-//! Whoever was away for a moment goes on behind the last number that it has seen. Nothing is made while nobody reads, so
-//! that a call pays for it only while somebody looks. Notifications are the exception: they are rare, and an operator who
-//! comes because of one wants to see it.
+//! A reader that was away for a moment continues after the last number that it has seen. Lines are only made while
+//! there are readers, so that calls do not pay for an unused feed. Notifications are the exception: they are rare,
+//! and an operator who opens the feed because of one must find it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::logs::{self, Entry, Format, Level, Shown};
 
-/// What happens. Cheap to clone; all clones are one.
+/// A feed of events. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Feed(Arc<Inner>);
 
@@ -23,54 +23,54 @@ struct Inner {
     kept: Mutex<Kept>,
     /// The number of the last line.
     last: watch::Sender<u64>,
-    /// Until when lines are made, in milliseconds since the beginning: every fact of every call looks here.
+    /// Time until which lines are made, in milliseconds since the start. Checked for every event of every call.
     until: AtomicU64,
     began: Instant,
-    /// Tells numbers of this feed from those of another.
+    /// Distinguishes the numbers of this feed from those of another.
     life: u64,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The newest, of which the last has the last number.
+    /// The newest lines. The last one has the last number.
     lines: VecDeque<Arc<Happened>>,
-    /// The newest notifications, whether anybody read them or not.
+    /// The newest notifications, even without readers.
     notifications: VecDeque<Arc<Happened>>,
     shown: Shown,
     readers: usize,
 }
 
-/// Something that happened.
+/// An event in the feed.
 #[derive(Debug)]
 pub struct Happened {
-    /// One more than that of what happened before it.
+    /// The number, one higher than that of the previous event.
     pub number: u64,
-    /// What it is called, as in the log.
+    /// The name of the event, as in the log.
     pub event: &'static str,
-    /// All that is told of it: a JSON object without line breaks, redacted.
+    /// The content: a JSON object without line breaks, redacted.
     pub text: Box<str>,
 }
 
-/// What a reader gets.
+/// An item for a reader.
 #[derive(Clone, Debug)]
 pub enum Next {
-    /// The next that happened.
+    /// The next event.
     Happened(Arc<Happened>),
-    /// So many happened that are not kept any more. What is kept comes next.
+    /// The number of events that are no longer kept. The next item is the oldest one that is.
     Missed(u64),
 }
 
-/// How many are kept for readers that were away or are slow.
+/// Number of events that are kept for readers that are away or slow.
 const MOST: usize = 1024;
-/// How many notifications are kept.
+/// Number of notifications that are kept.
 const MOST_NOTIFICATIONS: usize = 100;
-/// The name of their event.
+/// The event name of notifications.
 pub(crate) const NOTIFICATION: &str = "notification";
-/// How long a reader may be away without missing what happens meanwhile.
+/// Time that a reader may be away without missing events.
 const AWAY: Duration = Duration::from_secs(60);
-/// Nobody reads, and nobody did lately.
+/// There are no readers, and none were there recently.
 const NEVER: u64 = u64::MAX - 1;
-/// Somebody reads.
+/// There is a reader.
 const ALWAYS: u64 = u64::MAX;
 
 impl Default for Feed {
@@ -82,7 +82,7 @@ impl Default for Feed {
 }
 
 impl Feed {
-    /// Reads what happens behind this number, or from now on.
+    /// Returns a reader of the events after this number, or of new events.
     pub fn read(&self, behind: Option<u64>) -> FeedReader {
         let last = {
             let mut kept = self.0.kept.lock();
@@ -90,23 +90,23 @@ impl Feed {
             let until = self.0.until.swap(ALWAYS, Ordering::Relaxed);
             let was_away = until != NEVER && until != ALWAYS && self.0.now() >= until;
             if was_away {
-                // Something may have happened that nobody made a line of: a number that is nobody's says so.
+                // Events may have happened without a line. A skipped number shows that.
                 kept.lines.clear();
                 self.0.last.send_modify(|last| *last += 1);
             }
             *self.0.last.borrow()
         };
-        // A number that never was is one of another life of this process: all that is known is new.
+        // A number that was never used is from an earlier process, so all events are new to this reader.
         let behind = behind.map_or(last, |number| if number > last { 0 } else { number });
         FeedReader { feed: self.clone(), behind, news: self.0.last.subscribe() }
     }
 
-    /// Tells its numbers from those that another process gave.
+    /// Returns an id that distinguishes the numbers of this feed from those of another process.
     pub fn life(&self) -> u64 {
         self.0.life
     }
 
-    /// Whether such a line is for anybody.
+    /// Returns true if a line with this level is needed.
     pub(crate) fn wants(&self, level: Level) -> bool {
         let is_read = match self.0.until.load(Ordering::Relaxed) {
             NEVER => false,
@@ -127,12 +127,12 @@ impl Feed {
             push(&mut kept.notifications, line.clone(), MOST_NOTIFICATIONS);
         }
         push(&mut kept.lines, line, MOST);
-        // Under the lock, so that numbers come in order.
+        // Under the lock, so that numbers are in order.
         self.0.last.send_replace(number);
     }
 }
 
-/// Adds a line, and drops the oldest where there are too many.
+/// Adds a line, and drops the oldest if there are too many.
 fn push(lines: &mut VecDeque<Arc<Happened>>, line: Arc<Happened>, most: usize) {
     if lines.len() >= most {
         lines.pop_front();
@@ -141,7 +141,7 @@ fn push(lines: &mut VecDeque<Arc<Happened>>, line: Arc<Happened>, most: usize) {
 }
 
 impl Kept {
-    /// The first line behind this number that is still there.
+    /// Returns the first line after this number that is still kept.
     fn behind(&self, number: u64) -> Option<&Arc<Happened>> {
         let first = |lines: &'_ VecDeque<Arc<Happened>>| lines.partition_point(|line| line.number <= number);
         let (line, notification) =
@@ -156,7 +156,7 @@ impl Inner {
     }
 }
 
-/// Reads what happens. As long as there is one, everything is told.
+/// A reader of the feed. While there is one, all lines are made.
 #[derive(Debug)]
 pub struct FeedReader {
     feed: Feed,
@@ -165,14 +165,14 @@ pub struct FeedReader {
 }
 
 impl FeedReader {
-    /// Waits for what happens next.
+    /// Waits for the next item.
     pub async fn next(&mut self) -> Next {
         loop {
             if let Some(next) = self.at_hand() {
                 return next;
             }
             if self.news.changed().await.is_err() {
-                // The feed that it keeps itself is gone: it never is.
+                // Unreachable: the reader itself keeps the feed alive.
                 std::future::pending::<()>().await;
             }
         }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_while_nobody_reads() {
+    fn no_line_is_made_without_a_reader() {
         let feed = Feed::default();
         assert!(!feed.wants(Level::Error));
         let reader = feed.read(None);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_was_away_for_too_long_is_told_that_something_may_be_missing() {
+    async fn a_reader_that_was_away_too_long_gets_a_missed_item() {
         let feed = Feed::default();
         let mut reader = feed.read(None);
         tell(&feed, "a");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_gets_what_happens_from_now_on_or_behind_what_it_has() {
+    async fn a_reader_gets_new_events_or_those_after_its_last_one() {
         let feed = Feed::default();
         tell(&feed, "before");
         let mut reader = feed.read(None);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn notifications_are_kept_although_nobody_reads_and_however_much_happens() {
+    async fn notifications_are_kept_without_readers_and_among_many_events() {
         let feed = Feed::default();
         let notify = || feed.write(&Entry::new(Level::Warn, NOTIFICATION, Timestamp::from_millis(0)));
         let is = |line: String, number: u64| line.starts_with(&format!("{number} notification "));
@@ -297,7 +297,8 @@ mod tests {
         assert!(is(read(&mut late).await, 1), "it is kept behind a thousand others");
         assert_eq!(read(&mut late).await, "missed 1");
         assert!(read(&mut late).await.starts_with("3 told "));
-        // Whoever comes back after a long time gets what was notified meanwhile, and is told that there may have been more.
+        // A reader that returns after a long time gets the notifications meanwhile, and an item that it may have
+        // missed more.
         drop((reader, late));
         feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
         notify();
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_is_too_slow_is_told_what_it_missed() {
+    async fn a_slow_reader_gets_the_number_of_missed_events() {
         let feed = Feed::default();
         let mut reader = feed.read(None);
         for number in 0..MOST + 3 {

@@ -1,14 +1,14 @@
-//! Spans whose ids were made elsewhere: those of a turn are in its trace before there is a span of them.
+//! Spans with given ids: those of a turn are in its stored trace before their span exists.
 //!
-//! The SDK asks its generator for ids while it builds a span, on the thread that builds it. So an id is given to that thread
-//! for as long as it builds, and no other span can get it.
+//! The SDK asks its generator for ids while it builds a span, on the thread that builds it. So the ids are set for
+//! that thread during the build, and no other span can get them.
 
 use std::cell::Cell;
 
 use opentelemetry::trace::{SpanId, TraceId};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 
-/// Makes ids, except where one is given.
+/// An id generator that uses the given ids, if there are any, and random ones otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Ids(RandomIdGenerator);
 
@@ -16,9 +16,9 @@ thread_local! {
     static GIVEN: Cell<Option<(TraceId, SpanId)>> = const { Cell::new(None) };
 }
 
-/// Builds one span with these ids. The trace is that of its parent, if it has one.
+/// Builds one span with these ids. If it has a parent, its trace is the one of the parent.
 pub(crate) fn with_ids<S>(trace: TraceId, span: SpanId, build: impl FnOnce() -> S) -> S {
-    /// Takes them back, whatever happens.
+    /// Removes the ids again, even after a panic.
     struct Taken;
     impl Drop for Taken {
         fn drop(&mut self) {

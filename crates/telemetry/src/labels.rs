@@ -1,7 +1,8 @@
-//! The values of labels: short, redacted, and of a bounded number.
+//! Label values: short, redacted, and limited in number.
 //!
-//! Every value of a label makes a series of its own, in our memory and in everybody's database. Words of ours are
-//! few. Names come from outside, so they are cut, redacted, and beyond a limit they are all called [`OTHER`].
+//! Every label value makes a separate series, in the memory of this process and in the monitoring database. Built-in
+//! words are few. Names come from outside, so they are cut and redacted, and beyond a limit they are all replaced by
+//! [`OTHER`].
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,20 +16,20 @@ use steadfast_core::redact;
 
 use crate::standing::Standing;
 
-/// What everything beyond the limit is called. No tool can have the name: theirs have a slash.
+/// The label of everything beyond the limit. No tool can have this name, because tool labels have a slash.
 pub(crate) const OTHER: Label = Label::Word("other");
 
 /// The value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Label {
-    /// One of our own.
+    /// A built-in word.
     Word(&'static str),
-    /// A name that came from outside.
+    /// A name from outside.
     Name(Arc<str>),
 }
 
 impl Label {
-    /// A name from outside, fit to be seen.
+    /// Creates a label for a name from outside, redacted and cut.
     fn name(text: &str) -> Self {
         Self::Name(redact::excerpt(text, MOST_BYTES).into())
     }
@@ -62,14 +63,14 @@ impl EncodeLabelValue for Label {
     }
 }
 
-/// A tool, as it is counted.
+/// A tool with its label and state.
 #[derive(Debug)]
 pub(crate) struct Tool {
     pub(crate) label: Label,
     pub(crate) standing: Standing,
 }
 
-/// The tools that were seen. Those beyond the limit share one entry.
+/// The known tools. Those beyond the limit share one entry.
 #[derive(Debug)]
 pub(crate) struct Tools {
     most: usize,
@@ -96,7 +97,7 @@ impl Tools {
     }
 }
 
-/// Names that are not tools: rules, which operators may have written, and kinds of stores.
+/// Names other than tools: rules, which operators may have written, and kinds of stores.
 #[derive(Debug, Default)]
 pub(crate) struct Names(RwLock<HashMap<Box<str>, Label>>);
 
@@ -115,7 +116,7 @@ impl Names {
 
 /// The longest value of a label.
 const MOST_BYTES: usize = 128;
-/// The most names that are not tools. There are some thirty rules of our own.
+/// The most names other than tools. There are some thirty built-in rules.
 const MOST_NAMES: usize = 128;
 
 #[cfg(test)]

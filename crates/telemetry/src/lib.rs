@@ -1,8 +1,8 @@
-//! What Steadfast tells: logs, metrics and spans.
+//! Telemetry: logs, metrics and spans.
 //!
-//! [`Telemetry`] listens to an engine. One exhaustive match (`mapping`) says for every notice what is logged,
-//! counted and traced; whoever adds a notice to the core has to say it there. Everything that leaves is redacted,
-//! bounded in size and number, and never waited for.
+//! [`Telemetry`] listens to an engine. One exhaustive match (`mapping`) defines for every notice what is logged,
+//! counted and traced. A new notice in the core needs a new arm there. All output is redacted, limited in size and
+//! number, and never waited for.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,18 +23,18 @@
 //! # }
 //! ```
 //!
-//! | file | what it does |
+//! | file | content |
 //! | --- | --- |
-//! | `mapping` | what is told of each fact about a call |
-//! | `turns` | what is told of turns |
-//! | `outside` | what is told of facts that no call brought |
-//! | `logs` | lines, and `tracing` events as lines |
+//! | `mapping` | logs, metrics and spans of each notice of a call |
+//! | `turns` | the same for turns |
+//! | `outside` | the same for events outside calls |
+//! | `logs` | log lines, and `tracing` events as lines |
 //! | `feed` | the same lines for readers that come and go |
-//! | `malformed` | which model made which malformed call |
+//! | `malformed` | the log of malformed calls, by model |
 //! | `metrics` | the catalogue of metrics, the registry, the census of a store |
-//! | `spans`, `ids`, `otlp` | spans from notices and traces; ids that were made elsewhere; pushing spans and metrics to a collector |
-//! | `labels`, `standing`, `calls` | what is remembered of tools and of open calls, within bounds |
-//! | `words` | what things are called |
+//! | `spans`, `ids`, `otlp` | spans from notices and traces; spans with given ids; push of spans and metrics |
+//! | `labels`, `standing`, `calls` | bounded state of tools and of open calls |
+//! | `words` | names in logs, labels and spans |
 
 mod calls;
 mod feed;
@@ -68,16 +68,16 @@ use crate::otlp::Otlp;
 use crate::seldom::Seldom;
 use crate::spans::Spans;
 
-/// What is told, and where.
+/// Options of telemetry.
 #[derive(Debug)]
 pub struct Options {
-    /// What the names of metrics begin with.
+    /// The prefix of metric names.
     pub namespace: Namespace,
-    /// The most tools with metrics of their own; further ones are counted together. Each has some hundred series.
+    /// The most tools with metrics of their own. Further ones are counted together. Each has some hundred series.
     pub most_tools: usize,
-    /// Where lines go, if anywhere.
+    /// The log output, if any.
     pub logs: Option<Logs>,
-    /// Where spans and metrics are pushed to, if anywhere.
+    /// The collector that spans and metrics are pushed to, if any.
     pub otlp: Option<OtlpOptions>,
 }
 
@@ -87,7 +87,7 @@ impl Default for Options {
     }
 }
 
-/// Listens to engines and tells what happens.
+/// A listener of engines that writes logs, metrics and spans.
 pub struct Telemetry {
     logs: Option<Logs>,
     feed: Feed,
@@ -99,7 +99,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Begins to tell.
+    /// Starts telemetry.
     pub fn start(options: Options) -> Result<Self, OtlpError> {
         let otlp = options.otlp.as_ref().map(Otlp::start).transpose()?;
         let meter = otlp.as_ref().map(Otlp::meter);
@@ -114,17 +114,18 @@ impl Telemetry {
         })
     }
 
-    /// What was counted.
+    /// Returns the metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// What happens, as it happens.
+    /// Returns the event feed.
     pub fn feed(&self) -> &Feed {
         &self.feed
     }
 
-    /// Writes and pushes what is left, within the limit. Blocks: call it where that does no harm.
+    /// Writes and pushes the remaining data, within the limit. This blocks, so do not call it on a thread that others
+    /// wait for.
     pub fn shutdown(&self, limit: Duration) {
         if let Some(otlp) = &self.otlp {
             otlp.shutdown(limit);

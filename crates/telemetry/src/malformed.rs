@@ -1,7 +1,8 @@
-//! Layer D of the guard: a file with one line for each call that was malformed or refused as a loop, to compare models by.
+//! Layer D of the loop guard: a file with one line for each call that was malformed or refused as a loop, to compare
+//! models.
 //!
-//! Several processes may write one file: each line is one write at its end, and who finds that another has rotated it goes on
-//! in the new one.
+//! Several processes may write one file. Each line is one append, and a process that finds the file rotated by
+//! another continues in the new one.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -18,29 +19,29 @@ use steadfast_executor::{About, Listener};
 
 use crate::logs::Writer;
 
-/// Writes down which model made which malformed call. When the file has grown to its limit it becomes `<name>.1`, in
-/// place of the one before it.
+/// Logs malformed calls by model. When the file reaches its limit, it is renamed to `<name>.1`, which replaces the
+/// previous one.
 pub struct MalformedCalls {
     writer: Writer<String>,
 }
 
-/// As large as one file becomes.
+/// The size limit of a file.
 const LARGEST: u64 = 10 * 1024 * 1024;
-/// As much of the arguments as is looked at, in bytes; the line cuts them further.
+/// Number of bytes of the arguments that are read. The line cuts them further.
 const MOST_ARGUMENTS: usize = 8 * 1024;
 
 impl MalformedCalls {
-    /// Goes on in this file, or makes it.
+    /// Opens or creates the file.
     pub fn at(path: &Path) -> io::Result<Self> {
         Self::of_at_most(path, LARGEST)
     }
 
-    /// The same, but makes the file, and the folder that it is in, only when there is something to write.
+    /// Does the same, but creates the file and its folder only when there is something to write.
     pub fn when_needed_at(path: &Path) -> io::Result<Self> {
         Self::writing(Rotating { path: path.to_owned(), file: None, largest: LARGEST })
     }
 
-    /// Says why there could be no such file, and makes none.
+    /// Returns the reason why the file could not be created, without creating it.
     pub fn check(path: &Path) -> io::Result<()> {
         match OpenOptions::new().append(true).open(path) {
             Ok(_) => Ok(()),
@@ -62,7 +63,7 @@ impl MalformedCalls {
         Ok(Self { writer: Writer::start(file, make, lost)? })
     }
 
-    /// Waits until everything told so far is written.
+    /// Waits until everything so far is written.
     pub fn flush(&self, limit: Duration) -> bool {
         self.writer.flush(limit)
     }
@@ -95,16 +96,16 @@ impl fmt::Debug for MalformedCalls {
     }
 }
 
-/// A file that does not grow for ever.
+/// A file with a size limit.
 struct Rotating {
     path: PathBuf,
-    /// Nothing before the first line.
+    /// Empty before the first line.
     file: Option<File>,
     largest: u64,
 }
 
 impl Rotating {
-    /// The file that has the name now, with room for so many bytes.
+    /// Returns the file that has the name now, with room for this number of bytes.
     fn with_room(&mut self, length: u64) -> io::Result<&mut File> {
         let file = match self.file.take().filter(|file| is_at(file, &self.path)) {
             Some(file) => file,
@@ -129,7 +130,7 @@ impl Rotating {
     }
 }
 
-/// Whether this is still the file of that name: another process may have rotated it.
+/// Returns true if this is still the file with that name: another process may have rotated it.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -139,7 +140,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Elsewhere a file that is open cannot be renamed.
+/// On other systems an open file cannot be renamed.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> bool {
     true
@@ -156,7 +157,7 @@ impl Write for Rotating {
     }
 }
 
-/// What a model sent is nobody else's business.
+/// The input of a model is private.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_full_gives_way_to_a_new_one() {
+    fn a_full_file_is_rotated() {
         let folder = folder("turn");
         let path = folder.join("malformed.jsonl");
         fs::write(&path, "from before\n").unwrap();

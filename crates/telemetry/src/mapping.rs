@@ -1,4 +1,5 @@
-//! From facts to logs, metrics and spans. One `match` says for each notice what is logged, counted and traced.
+//! The mapping of notices to logs, metrics and spans. One `match` defines for each notice what is logged, counted and
+//! traced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,7 @@ impl Listener for Telemetry {
     fn turned_away(&self, away: &TurnedAway<'_>) {
         let code = ("errorCode", Field::Own(away.error.code.as_str()));
         let Some(envelope) = away.envelope else {
-            // Its tool may be anybody's word, and so would be a series for it.
+            // The tool name may be any text, and would make a series for each.
             return self.write(Level::Warn, "tool_call_malformed", away.at, &[&[code]]);
         };
         let tool = self.metrics.tool(&envelope.tool());
@@ -92,7 +93,7 @@ impl Listener for Telemetry {
         let trouble = words::trouble(error.trouble());
         self.metrics.on.store_failures.add([self.metrics.store(store), trouble.into()]);
         let now = logs::now();
-        // A store that is down fails every call; one line tells it as well as a thousand.
+        // A store that is down fails every call. One line is enough for all of them.
         let Some(more) = self.store_failures.tell(now) else { return };
         let fields = [
             ("store", Field::Text(store)),
@@ -105,7 +106,7 @@ impl Listener for Telemetry {
 
     fn store_news(&self, store: &str, news: &News) {
         let (level, event, word) = match news {
-            // Others write documents all the time.
+            // Other processes write documents all the time.
             News::DocumentChanged(_) => return,
             News::Emptied => (Level::Error, "store_emptied", "emptied"),
             News::Lost(_) => (Level::Error, "store_lost", "lost"),
@@ -120,14 +121,14 @@ impl Listener for Telemetry {
     }
 }
 
-/// Whom a fact is about.
+/// The call and tool of a notice.
 struct Telling<'a> {
     about: &'a About<'a>,
     tool: &'a Tool,
 }
 
 impl Telemetry {
-    /// What is logged, counted and traced of each notice.
+    /// Logs, counts and traces a notice.
     fn tell(&self, of: &Telling<'_>, notice: &Notice, open: &mut Open) {
         let (about, at) = (of.about, of.about.at);
         let on = &self.metrics.on;
@@ -157,7 +158,7 @@ impl Telemetry {
                 self.turn_to(open, Doing::Following, at);
                 self.log(of, open, Level::Debug, "tool_call_following", &[("state", Field::Own("inflight"))]);
             }
-            // Whether an answer or a failure was replayed is known, and counted, at the end.
+            // The end of the call shows if a result or a failure was replayed, and counts it.
             Notice::Replayed { reason } => {
                 end_child(open, at);
                 let reason = words::replay_reason(*reason);
@@ -173,7 +174,7 @@ impl Telemetry {
                 trace(open, "tool_call_conflict", at, vec![]);
                 self.log(of, open, Level::Error, "tool_call_conflict", &[]);
             }
-            // How many wait is told by whoever keeps them, here and of other processes.
+            // The approval queue reports how many calls wait, here and in other processes.
             Notice::ApprovalAsked => {
                 self.turn_to(open, Doing::AwaitingApproval, at);
                 self.log(of, open, Level::Warn, "tool_call_approval_asked", &[]);
@@ -260,7 +261,7 @@ impl Telemetry {
             Notice::BreakerChanged { scope, transition } => {
                 self.breaker_changed(of, open, *scope, transition)
             }
-            // Who may probe is between those who share the breaker; what comes of it is told.
+            // The probe moves between those who share the breaker. Only its result is reported.
             Notice::ProbeMoved { .. } => {}
             Notice::TrustChanged(change) => self.trust_changed(of, open, change),
             Notice::GuardTripped { layer } => {
@@ -298,12 +299,12 @@ impl Telemetry {
                 ];
                 self.log(of, open, Level::Info, "tool_call_shadow", &fields);
             }
-            // Told by `finished`, which follows at once and has the whole result.
+            // Handled by `finished`, which follows at once and has the whole result.
             Notice::CallFinished { .. } => {}
         }
     }
 
-    /// What is logged, counted and traced of the end of a call.
+    /// Logs, counts and traces the end of a call.
     fn tell_end(&self, of: &Telling<'_>, result: &CallResult, mut open: Open) {
         let about = of.about;
         let failure = result.ended.as_ref().err();
@@ -393,7 +394,7 @@ impl Telemetry {
                 let now = of.tool.standing.trust(&change.subject, change.to);
                 self.metrics.trust_state(of.tool, now);
             }
-            // A domain has many tools, and whichever comes next changes it; its changes are counted and told.
+            // A domain has many tools, and any of them may change it. Its changes are counted and logged.
             Scope::Domain => {}
         }
         let subject = text("subject", &change.subject);
@@ -409,7 +410,7 @@ impl Telemetry {
         self.log(of, open, level, "tool_call_trust_state", &fields);
     }
 
-    /// Counts and traces a fact that has no metric of its own.
+    /// Counts and traces a notice that has no metric of its own.
     fn event(&self, of: &Telling<'_>, open: &mut Open, event: &'static str, attributes: Vec<KeyValue>) {
         self.metrics.on.tool_events.add([of.tool.label.clone(), event.into()]);
         trace(open, event, of.about.at, attributes);
@@ -482,7 +483,7 @@ impl Telemetry {
         }
     }
 
-    /// Whether such a line is for anybody.
+    /// Returns true if a line with this level is needed.
     pub(crate) fn is_told(&self, level: Level) -> bool {
         self.logs.as_ref().is_some_and(|logs| logs.wants(level)) || self.feed.wants(level)
     }
@@ -504,7 +505,7 @@ fn profile(policy: &Policy) -> Profile {
     Profile { class: policy.class, scope: words::key_scope(policy), keep: policy.dedupe.keep }
 }
 
-/// Whether an attempt was ended by the watchdog, and not by a time-out of the tool or by the caller.
+/// Returns true if an attempt was ended by the watchdog, and not by a timeout of the tool or by the caller.
 fn is_watchdogs(cut: Cut, policy: &Policy) -> bool {
     match (cut, policy.time.silence) {
         (Cut::TooLong, _) | (Cut::Silent(_), Silence::Stuck) => true,
@@ -512,7 +513,7 @@ fn is_watchdogs(cut: Cut, policy: &Policy) -> bool {
     }
 }
 
-/// The state of the record that a duplicate found. One in flight was counted when it was found.
+/// Returns the state of the record that a duplicate found. One in flight was counted when it was found.
 fn found(result: &CallResult) -> Option<&'static str> {
     let failure = result.ended.as_ref().err();
     match &result.provenance {

@@ -1,5 +1,4 @@
-//! What is logged and counted of facts that no call brought: what people change by hand, reports of hosts, requests that
-//! wait.
+//! Logs and metrics of events outside calls: actions of operators, reports of hosts, pending requests.
 
 use steadfast_core::breaker;
 use steadfast_core::id::TenantId;
@@ -46,7 +45,7 @@ impl Telemetry {
         }
     }
 
-    /// What people are told by themselves, as everybody else is told it.
+    /// Logs and counts a notification, and adds it to the feed.
     pub(crate) fn tell_notification(&self, notification: &Notification) {
         let level = match notification.level {
             trust::Level::Info => Level::Info,
@@ -88,7 +87,7 @@ impl Telemetry {
             ("before", Field::text(entry.before.as_deref())),
             ("after", Field::text(entry.after.as_deref())),
         ];
-        // Whoever reads the log at night wants to see what was done about it.
+        // A warning, so that operators who read only important lines see which actions were taken.
         self.write(Level::Warn, "audit", entry.at, &[&fields]);
     }
 

@@ -1,9 +1,9 @@
-//! Telling something once, although it happens all the time.
+//! A rate limit for repeated log lines.
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 
-/// Lets one through now and then, and counts the others.
+/// Lets one line through per period, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Seldom(Mutex<Kept>);
 
@@ -14,10 +14,10 @@ struct Kept {
 }
 
 impl Seldom {
-    /// Whether to tell it now, and how many were not told since the last time.
+    /// Returns the number of lines suppressed since the last one, if a line is due now.
     pub(crate) fn tell(&self, now: Timestamp) -> Option<u64> {
         let mut kept = self.0.lock();
-        // A clock that was set back must not silence it.
+        // A clock that was set back must not suppress lines.
         let due = kept.last.is_none_or(|last| now < last || now.since(last).as_secs() >= PAUSE_SECONDS);
         if due {
             kept.last = Some(now);
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_all_the_time_is_told_now_and_then_with_the_number_of_the_others() {
+    fn repeated_events_are_logged_once_per_period_with_the_number_of_the_others() {
         let (seldom, at) = (Seldom::default(), Timestamp::from_millis);
         assert_eq!(seldom.tell(at(100_000)), Some(0));
         assert_eq!(seldom.tell(at(100_001)), None);

@@ -1,7 +1,7 @@
-//! What was last seen of a tool: how it is classed, and how its breakers and its trust stand.
+//! The last known state of a tool: its class, its breakers and its trust.
 //!
 //! A tool has a breaker for each tenant and trust for each signature, so the gauges show the worst of them. Only
-//! what is not at its best is remembered, and of that only so much.
+//! states other than the best one are kept, and their number is limited.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use steadfast_core::id::{TenantId, ToolRef};
 use steadfast_core::policy::{Lifetimes, ToolClass};
 use steadfast_core::trust::TrustState;
 
-/// What was last seen of a tool.
+/// The last known state of a tool.
 #[derive(Debug, Default)]
 pub(crate) struct Standing(Mutex<Seen>);
 
@@ -25,7 +25,7 @@ struct Seen {
     overload_told: Option<Timestamp>,
 }
 
-/// What the policy says about a tool, as far as gauges show it.
+/// The parts of a tool's policy that gauges show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Profile {
     pub(crate) class: ToolClass,
@@ -33,7 +33,7 @@ pub(crate) struct Profile {
     pub(crate) keep: Lifetimes,
 }
 
-/// A state before and after.
+/// A state before and after a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Changed<S> {
     pub(crate) from: Option<S>,
@@ -41,7 +41,7 @@ pub(crate) struct Changed<S> {
 }
 
 impl Standing {
-    /// Takes note of the policy; says whether it is another one than before.
+    /// Records the policy. Returns the change if it differs from the last one.
     pub(crate) fn profile(&self, now: Profile) -> Option<Changed<Profile>> {
         let mut seen = self.0.lock();
         if seen.profile == Some(now) {
@@ -50,12 +50,12 @@ impl Standing {
         Some(Changed { from: seen.profile.replace(now), to: now })
     }
 
-    /// Whose calls share a key of this tool, as far as is known.
+    /// Returns the key scope of this tool, as far as it is known.
     pub(crate) fn scope(&self) -> &'static str {
         self.0.lock().profile.map_or("session", |profile| profile.scope)
     }
 
-    /// A breaker of the tool changed; gives the worst state of all its breakers.
+    /// Records the state of a breaker of the tool. Returns the worst state of all its breakers.
     pub(crate) fn breaker(
         &self,
         tool: &ToolRef,
@@ -73,7 +73,7 @@ impl Standing {
         .unwrap_or(breaker::State::Closed)
     }
 
-    /// Trust in a signature of the tool, or in all of it, changed; gives the worst state.
+    /// Records the trust in a signature of the tool, or in all of it. Returns the worst state.
     pub(crate) fn trust(&self, subject: &Arc<str>, to: TrustState) -> TrustState {
         let mut seen = self.0.lock();
         remember(&mut seen.trust, subject.clone(), to, |state| match state {
@@ -85,7 +85,7 @@ impl Standing {
         .unwrap_or(TrustState::Trusted)
     }
 
-    /// Whether to tell now that the tool gets more than it may: at most once a minute.
+    /// Returns true if an overload of the tool is to be logged now: at most once a minute.
     pub(crate) fn tell_overload(&self, now: Timestamp) -> bool {
         let mut seen = self.0.lock();
         let due = seen.overload_told.is_none_or(|told| now.since(told).as_secs() >= 60);
@@ -96,8 +96,8 @@ impl Standing {
     }
 }
 
-/// Remembers a state unless it is the best one, which has no badness; gives the worst. Where there is no room, the
-/// least bad one makes way for a worse.
+/// Records a state unless it is the best one, which has no badness. Returns the worst state. If there is no room, the
+/// least bad one is replaced by a worse one.
 fn remember<K: Ord + Clone, S: Copy>(
     states: &mut BTreeMap<K, S>,
     whose: K,
@@ -121,7 +121,7 @@ fn remember<K: Ord + Clone, S: Copy>(
     states.values().copied().max_by_key(|state| badness(*state))
 }
 
-/// The most breakers, and the most holders of trust, that are remembered of one tool.
+/// The most breakers, and the most trust signatures, that are kept for one tool.
 const MOST_STATES: usize = 64;
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_the_worst_is_kept() {
+    fn states_are_bounded_and_the_worst_is_kept() {
         let standing = Standing::default();
         for number in 0..1000 {
             standing.trust(&format!("signature {number}").into(), TrustState::Recovering);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_is_told_once_a_minute() {
+    fn overload_is_logged_once_a_minute() {
         let standing = Standing::default();
         let at = Timestamp::from_millis;
         assert!(standing.tell_overload(at(0)));

@@ -1,4 +1,4 @@
-//! What is logged and counted of turns. Their calls are calls like all others, and told as such (`mapping`).
+//! Logs and metrics of turns. Their calls are handled like all others (`mapping`).
 
 use steadfast_core::millis;
 use steadfast_core::turn::trace::{EventType, Fact, Note, ToolFault};
@@ -12,7 +12,7 @@ use crate::words;
 type Fields<'a> = Vec<(&'static str, Field<'a>)>;
 
 impl Telemetry {
-    /// What is logged and counted of each fact.
+    /// Logs and counts a note of a turn.
     pub(crate) fn tell_turn(&self, about: &TurnAbout<'_>, note: &Note) {
         if let Fact::Decision { strategy, .. } = &note.fact {
             self.metrics.on.turn_decisions.add([words::strategy(*strategy).into()]);
@@ -36,7 +36,7 @@ impl Telemetry {
         self.write(level, words::turn_event(event), note.at, &[&whose, &fields(&note.fact)]);
     }
 
-    /// What is logged and counted of the end of a turn.
+    /// Logs, counts and traces the end of a turn.
     pub(crate) fn tell_turn_end(&self, turn: &TurnHead, span: &TurnSpan<'_>) {
         let at = span.span.ended_at.unwrap_or(span.span.started_at);
         let took = at.since(span.span.started_at);
@@ -48,7 +48,7 @@ impl Telemetry {
             Some(TurnStatus::Completed | TurnStatus::Partial | TurnStatus::Failed) | None => Level::Warn,
         };
         let trace = turn.trace_id.to_string();
-        let message = turn.summary.as_deref().unwrap_or("Nobody waits for the turn any more");
+        let message = turn.summary.as_deref().unwrap_or("The caller no longer waits for the turn");
         let fields = [
             ("turnId", Field::text(turn.turn_id.as_ref().map(|id| id.as_str()))),
             ("tenantId", Field::text(turn.tenant.as_ref().map(|tenant| tenant.as_str()))),
@@ -64,7 +64,7 @@ impl Telemetry {
     }
 }
 
-/// How loudly a fact is told; nothing where others tell it.
+/// Returns the level of a fact, or `None` if it is logged elsewhere.
 fn level(fact: &Fact) -> Option<Level> {
     let level = match fact {
         Fact::TurnStarted { .. }
@@ -84,19 +84,20 @@ fn level(fact: &Fact) -> Option<Level> {
         Fact::ToolSkipped { need: Need::Required, .. } | Fact::ToolLeftRunning | Fact::TurnTimeout { .. } => {
             Level::Warn
         }
-        // What was decided stands in the line of the failure too; why is for those who want to know.
+        // The decision is also in the line of the failure. The reason is only for debugging.
         Fact::CallRestored { .. }
         | Fact::ToolStarted
         | Fact::ToolRetry { .. }
         | Fact::ToolSucceeded { .. }
         | Fact::Decision { .. } => Level::Debug,
-        // A call told it, with more than is known here. The end of the turn is told when its span is, with how it ended.
+        // The call itself logs it, with more details. The end of the turn is logged with its span, which has its
+        // status.
         Fact::CircuitBreaker { .. } | Fact::TurnEnded { .. } => return None,
     };
     Some(level)
 }
 
-/// What a line has beside whose it is and the sentence.
+/// Returns the fields of a line, other than the turn and the sentence.
 fn fields(fact: &Fact) -> Fields<'_> {
     match fact {
         Fact::TurnStarted { calls } => vec![("calls", number(*calls))],

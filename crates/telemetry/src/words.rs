@@ -1,4 +1,4 @@
-//! What things are called in logs, labels and spans: as they are on the wire, where they are on it.
+//! Names in logs, labels and spans. They are the same as on the wire, where they occur there.
 
 use steadfast_core::breaker;
 use steadfast_core::call::{BreakerScope, Cut, Duplicates, Request, Shadowed};
@@ -37,7 +37,7 @@ pub(crate) const fn breaker_state(state: breaker::State) -> &'static str {
     }
 }
 
-/// What a verification shows.
+/// The result of a verification.
 pub(crate) const fn resolution(found: Option<Resolution>) -> &'static str {
     match found {
         Some(Resolution::Ran) => "ran",
@@ -89,7 +89,7 @@ pub(crate) const fn class(class: ToolClass) -> &'static str {
     }
 }
 
-/// Whose calls share the key of a call.
+/// The key scope of a call.
 pub(crate) const fn scope(request: &Request, policy: &Policy) -> &'static str {
     match request.duplicates {
         Duplicates::Allowed => "none",
@@ -97,7 +97,7 @@ pub(crate) const fn scope(request: &Request, policy: &Policy) -> &'static str {
     }
 }
 
-/// Whose calls share a key of a tool.
+/// The key scope of a tool.
 pub(crate) const fn key_scope(policy: &Policy) -> &'static str {
     match (policy.dedupe.scope, policy.class) {
         (KeyScope::Global, ToolClass::ReadOnly) => "global",
@@ -150,11 +150,11 @@ pub(crate) const fn cut(cut: Cut) -> &'static str {
     }
 }
 
-/// Every way in which a turn can end, and that it did not.
+/// Every way in which a turn can end, and `None` for one that did not.
 pub(crate) const TURN_STATUSES: [Option<TurnStatus>; 4] =
     [Some(TurnStatus::Completed), Some(TurnStatus::Partial), Some(TurnStatus::Failed), None];
 
-/// How a turn ended; without a status nobody waited for its end.
+/// The status of a turn. Without one, the caller did not wait for its end.
 pub(crate) const fn turn_status(status: Option<TurnStatus>) -> &'static str {
     match status {
         Some(TurnStatus::Completed) => "completed",
@@ -164,7 +164,7 @@ pub(crate) const fn turn_status(status: Option<TurnStatus>) -> &'static str {
     }
 }
 
-/// Everything that the error handler can decide.
+/// Every decision of the error handler.
 pub(crate) const STRATEGIES: [Strategy; 5] = [
     Strategy::Retry,
     Strategy::AlternativeTool,
@@ -208,7 +208,7 @@ pub(crate) const fn skip_reason(reason: &SkipReason) -> &'static str {
     }
 }
 
-/// What happened in a turn, by the name of its line in the log where it has one.
+/// The name of an event of a turn, the same as that of its log line if it has one.
 pub(crate) const fn turn_event(event: EventType) -> &'static str {
     match event {
         EventType::TurnStarted => "turn_start",
@@ -268,7 +268,7 @@ pub(crate) const fn trouble(trouble: Trouble) -> &'static str {
         Trouble::Unreadable => "unreadable",
         Trouble::Full => "full",
         Trouble::Closed => "closed",
-        // The enum of another crate may grow; a new trouble is counted before it has a name here.
+        // The enum is in another crate and may grow. A new variant is counted before it has a name here.
         _ => "other",
     }
 }

@@ -1,4 +1,4 @@
-//! How much a test does that repeats itself.
+//! The amount of work of tests with repetitions.
 
 use std::env;
 
@@ -14,7 +14,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// Returns what `cargo xtask` asked for.
+    /// Returns the kind of run that `cargo xtask` set.
     pub fn of_this_run() -> Self {
         match (env::var_os("STRESS_TESTS"), env::var_os("LONG_TESTS")) {
             (Some(_), _) => Self::Stress,
@@ -23,7 +23,7 @@ impl Effort {
         }
     }
 
-    /// Picks the amount of work for this kind of run.
+    /// Returns the amount of work for this kind of run.
     pub fn pick<T>(self, stress: T, normal: T, long: T) -> T {
         match self {
             Self::Stress => stress,

@@ -1,4 +1,4 @@
-//! A tool that is a command: started for each attempt, on a leash, and ended with everything that it started.
+//! A tool that is a command. It is started for each attempt on a leash, and ended with all processes that it started.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -21,7 +21,7 @@ use crate::LONGEST_ANSWER;
 use crate::said::{Secrets, content, excerpt};
 use crate::toolbox::Unusable;
 
-/// A tool that is a command. It shows neither its arguments nor its variables, which may be secret.
+/// A tool that is a command. Its debug output has neither its arguments nor its variables, which may be secret.
 #[derive(Clone)]
 pub struct CommandTool {
     parts: Arc<Parts>,
@@ -45,14 +45,14 @@ impl CommandTool {
             program: program.into(),
             args: args.iter().map(OsString::from).collect(),
             folder: cwd.clone(),
-            // What else stands in our environment is not meant for it.
+            // The command gets no other variables of this process.
             environment: Environment::allowed_and(env::vars_os(), &given),
             patience: PATIENCE,
         };
         Ok(Self { parts: Arc::new(Parts { tool, launch, leash, secrets }) })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn tool(&self) -> &ToolRef {
         &self.parts.tool
     }
@@ -81,7 +81,7 @@ impl Parts {
         let started = tokio::select! {
             biased;
             started = launch.start(&self.leash, &stderr) => started,
-            // Dropped half way, the leash ends what it may have started.
+            // On drop, the leash ends everything that it may have started.
             () = attempt.cancelled() => return Err(withdrawn(begin)),
         };
         let Started { child, stdin, stdout } = started.map_err(|error| not_started(&error))?;
@@ -89,7 +89,8 @@ impl Parts {
             biased;
             ended = talk(&child, stdin, stdout, attempt.params()) => ended,
             () = attempt.cancelled() => {
-                // Whatever it still says was said by a program that was asked to end: neither yes nor no.
+                // Output after that comes from a program that was asked to end, so it proves neither success nor
+                // failure.
                 child.stop(&PATIENCE).await;
                 return Err(withdrawn(begin));
             }
@@ -108,7 +109,7 @@ impl Parts {
 
     fn launch_of(&self, attempt: &Attempt) -> Launch {
         let mut launch = self.launch.clone();
-        // Where nothing acts on the call, nothing is added to it.
+        // If the mechanisms are off, the call is not changed.
         if !attempt.modes.leave_alone() {
             launch.environment = launch
                 .environment
@@ -122,9 +123,9 @@ impl Parts {
         launch
     }
 
-    /// What an end means that is no success. A program that ran to its end has answered, whatever its code: codes are no
-    /// proof of anything, not even those by which a shell says that it could not start one; what
-    /// they mean for this tool its rules may say. One that was killed has not.
+    /// Returns the fault for an unsuccessful exit. A program that exited by itself has answered, whatever its code.
+    /// Exit codes prove nothing, not even those with which a shell reports that it could not start a command. The
+    /// rules of the tool can give them a meaning. A program that was killed has not answered.
     fn failure(&self, exit: Exit, stderr: &Stderr, said: &[u8]) -> Fault {
         let (source, code) = match exit {
             Exit::Code(code) => (Source::Tool, Some(code)),
@@ -133,14 +134,14 @@ impl Parts {
         };
         let mut lines = stderr.tail(SHOWN_LINES);
         if lines.iter().all(|line| line.trim().is_empty()) {
-            // Many programs complain on their output.
+            // Many programs print errors to their output.
             let said = String::from_utf8_lossy(said);
             lines = said.lines().rev().take(SHOWN_LINES).map(str::to_owned).collect();
             lines.reverse();
         }
         lines.retain(|line| !line.trim().is_empty());
         let shown = |line: &String| excerpt(line, &self.secrets);
-        // The last line is where a program says what went wrong, and the first is where the core looks for it.
+        // Programs report errors in their last line, and the core reads the first line of the message.
         let mut message = format!("the command {exit}");
         if let Some(last) = lines.last() {
             message.push_str(": ");
@@ -157,23 +158,23 @@ impl Parts {
     }
 }
 
-/// How a command ended that was not withdrawn.
+/// End of a command that was not cancelled.
 enum Ended {
     Exited {
         exit: Exit,
         said: Vec<u8>,
     },
-    /// It said more than anybody takes, and is ended for it.
+    /// The output exceeded the limit, and the command is ended for it.
     TooLong,
 }
 
-/// Says the parameters to a command, and listens until nothing of it is left.
+/// Sends the parameters to a command, and reads its output until the command and its output have ended.
 async fn talk(child: &Child, mut stdin: ChildStdin, mut stdout: ChildStdout, params: &str) -> Ended {
     let mut said = Vec::new();
     let (exit, heard) = {
         let talking = async {
             let saying = async move {
-                // One that does not read its input is not wrong: not every tool has parameters.
+                // A command that does not read its input is not an error, because not every tool has parameters.
                 let _ = stdin.write_all(params.as_bytes()).await;
                 drop(stdin);
             };
@@ -187,7 +188,7 @@ async fn talk(child: &Child, mut stdin: ChildStdin, mut stdout: ChildStdout, par
                 Heard::TooMuch => (Exit::Unknown, heard),
             },
             exit = child.gone() => {
-                // What is in the pipe is read at once; a process that left the group may keep it open for ever.
+                // Buffered output is read at once. A process that left the group may keep the pipe open forever.
                 let heard = timeout(LAST_WORDS, &mut talking).await;
                 (exit, heard.unwrap_or(Heard::All))
             }
@@ -205,7 +206,7 @@ enum Heard {
     TooMuch,
 }
 
-/// Keeps what a command says, also if this is dropped half way.
+/// Reads the output of a command into a buffer, which keeps what was read if the future is dropped.
 async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> Heard {
     while let Ok(read) = stdout.read_buf(said).await
         && read > 0
@@ -217,13 +218,13 @@ async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> Heard {
     Heard::All
 }
 
-/// The fault of an attempt that nobody wants any more.
+/// Returns the fault of a cancelled attempt.
 fn withdrawn(begin: Instant) -> NotDone {
     let source = Source::Timeout { after: begin.elapsed() };
-    Fault::new(source, "the command had not ended when it was withdrawn").into()
+    Fault::new(source, "the command had not ended when it was cancelled").into()
 }
 
-/// The fault of a command that could not be started. Nothing ran, which only structure can say.
+/// Returns the fault of a command that could not be started. The fault itself states that nothing ran.
 fn not_started(error: &LaunchError) -> NotDone {
     let source = if matches!(error, LaunchError::NotExecutable { .. }) {
         Source::Exit { code: Some(126), signal: None }
@@ -235,9 +236,9 @@ fn not_started(error: &LaunchError) -> NotDone {
     Fault::new(source, error.to_string()).into()
 }
 
-/// How long each step of ending a command may take. Nobody waits for what it would still say, so that it is asked at once.
+/// Timeout of each step of ending a command. Further output is not needed, so it is asked to end at once.
 const PATIENCE: Patience =
     Patience { stdin: Duration::ZERO, term: Duration::from_secs(2), kill: Duration::from_secs(6) };
 const LAST_WORDS: Duration = Duration::from_millis(50);
-/// The lines of stderr that a fault tells.
+/// Number of lines of stderr in a fault message.
 const SHOWN_LINES: usize = 8;

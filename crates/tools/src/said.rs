@@ -1,4 +1,4 @@
-//! What tools say, as answers and as words of a fault.
+//! Converts the output of tools into response content and fault messages.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use steadfast_core::output::RawJson;
 use steadfast_core::redact::{MASK, Redacted, is_secret_name};
 
-/// What was said as the content of an answer: JSON as it is, nothing as `null`, anything else as text.
+/// Returns output as response content: JSON unchanged, empty output as `null`, anything else as text.
 pub(crate) fn content(said: &[u8]) -> RawJson {
     let trimmed = said.trim_ascii();
     if trimmed.is_empty() {
@@ -18,7 +18,7 @@ pub(crate) fn content(said: &[u8]) -> RawJson {
     }
 }
 
-/// The beginning of what was said, in one line and without the secrets of whoever was asked.
+/// Returns the beginning of a tool's output, on one line and without its secrets.
 pub(crate) fn excerpt(said: &str, secrets: &Secrets) -> String {
     let window: String = said.chars().take(WINDOW).collect();
     let masked = secrets.masked(&window);
@@ -39,24 +39,25 @@ pub(crate) fn excerpt(said: &str, secrets: &Secrets) -> String {
     }
 }
 
-/// The characters of an excerpt. Nobody reads more of an error page, and a model pays for each.
+/// Maximum length of an excerpt, in characters. More of an error page is rarely useful, and a model pays for each
+/// character.
 const LONGEST_EXCERPT: usize = 500;
-/// The characters that are looked at for it: white space is not shown, and secrets are looked for before anything is cut.
+/// Number of characters that are read for it. White space is not shown, and secrets are masked before the text is cut.
 const WINDOW: usize = 16 * LONGEST_EXCERPT;
 
-/// What a tool was given that must not come back out of it: servers repeat headers in their errors, and programs variables.
-/// The one function that everything leaving goes through knows what secrets look like; only we know which these are.
+/// Secrets of a tool that must not appear in its output: servers repeat headers in their errors, and programs repeat
+/// variables. The central redaction recognizes secrets by their form. Only this module knows the exact values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Secrets(Vec<Redacted<String>>);
 
 impl Secrets {
-    /// Those of these whose names say that they are.
+    /// Returns the values whose names mark them as secrets.
     pub(crate) fn among(given: &BTreeMap<String, Redacted<String>>) -> Self {
         let secret = given.iter().filter(|(name, _)| is_secret_name(name)).map(|(_, value)| value.expose());
-        // `Bearer abc` is repeated as a whole, or without its first word.
+        // `Bearer abc` may be repeated as a whole, or without its first word.
         let parts = secret.flat_map(|value| std::iter::once(value.trim()).chain(value.split_whitespace()));
         let mut kept: Vec<&str> = parts.filter(|part| part.len() >= SHORTEST).collect();
-        // A part must not be masked out of the middle of the whole.
+        // Longest first, so that a part is not masked within a whole secret.
         kept.sort_by_key(|part| std::cmp::Reverse(part.len()));
         kept.dedup();
         Self(kept.into_iter().map(|part| Redacted::new(part.to_owned())).collect())
@@ -67,7 +68,7 @@ impl Secrets {
     }
 }
 
-/// A shorter one stands in many texts by chance, and masking it would tell where.
+/// A shorter secret occurs in many texts by chance, and masking it would reveal its position.
 const SHORTEST: usize = 6;
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excerpt_is_short_one_line_and_without_what_was_given() {
+    fn an_excerpt_is_short_one_line_and_without_secrets() {
         let given = BTreeMap::from([
             ("Authorization".to_owned(), Redacted::new("Bearer hunter2hunter2".to_owned())),
             ("Accept".to_owned(), Redacted::new("application/json".to_owned())),

@@ -1,15 +1,16 @@
-//! Steadfast for those who live in tower.
+//! A tower layer for the engine.
 //!
-//! The layer stands in front of a service that makes single attempts, and turns it into one that makes whole calls:
+//! The layer wraps a service that makes single attempts, and turns it into a service that makes whole calls:
 //!
 //! ```text
-//!   CallEnvelope ──▶ Guarded<S> ──▶ Called            never an error: a failed tool is a value
-//!                        │  as often as it should be
+//!   CallEnvelope ──▶ SteadfastService<S> ──▶ CallResponse   never an error: a failed tool is a value
+//!                        │  as often as the policy allows
 //!                        ▼
-//!                  Attempt ──▶ S ──▶ Output, or what went wrong
+//!                  Attempt ──▶ S ──▶ Output, or a fault
 //! ```
 //!
-//! Retry, time-out, limit and breaker layers below it would do their work twice; leave them out, and set the policy.
+//! Retry, timeout, limit and breaker layers below it would duplicate its work. Leave them out, and set the policy
+//! instead.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,14 +21,14 @@ use steadfast_core::output::Output;
 use steadfast_executor::{Answer, Attempt, Called, Calling, Engine, ToolFault};
 use tower::{Layer, Service, ServiceExt};
 
-/// Puts an engine in front of a service.
+/// A layer that puts an engine in front of a service.
 #[derive(Clone, Debug)]
 pub struct SteadfastLayer {
     engine: Engine,
 }
 
 impl SteadfastLayer {
-    /// With this engine.
+    /// Creates a layer with this engine.
     pub fn new(engine: Engine) -> Self {
         Self { engine }
     }
@@ -41,7 +42,7 @@ impl<S> Layer<S> for SteadfastLayer {
     }
 }
 
-/// A service whose every call is safe to make.
+/// A service that runs every call through an engine.
 #[derive(Clone, Debug)]
 pub struct Guarded<S> {
     engine: Engine,
@@ -58,7 +59,7 @@ where
     type Error = Infallible;
     type Future = Ready;
 
-    /// Always: whether the call may run is decided for each call, and a refusal is an answer.
+    /// Always ready: the limits are checked for each call, and a refusal is a response.
     fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
@@ -81,7 +82,7 @@ where
     service.oneshot(attempt).await.map_err(|error| error.into().into())
 }
 
-/// A call on its way. Dropping it is a disconnect; what was started goes on and is recorded.
+/// The future of a call. Dropping it is a disconnect: an attempt in flight continues, and its result is recorded.
 #[derive(Debug)]
 pub struct Ready(Calling);
 

@@ -1,4 +1,4 @@
-//! What becomes of parameters: their canonical form, the keys that are derived from it, and what may be shown.
+//! Parameters: their canonical form, the keys that are derived from it, and the parts that may be shown.
 
 use serde_json::{Map, Number};
 use steadfast_core::id::{ActorId, Namespace, SessionKey, TenantId, ToolName, ToolRef, WorkspaceId};
@@ -10,8 +10,8 @@ use steadfast_core::key::{
 use steadfast_core::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
 use steadfast_core::redact;
 
-/// The canonical form is a fixed point and RFC 8785's where that applies; keys are stable and tell calls
-/// apart; what was redacted stays so, and JSON stays JSON.
+/// Checks that the canonical form is a fixed point, and that of RFC 8785 where it applies; that keys are stable and
+/// distinguish calls; that redacted text stays redacted, and that JSON stays JSON.
 pub fn canonical(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     redacted(&text);
@@ -36,7 +36,7 @@ fn volatile() -> [Box<str>; 2] {
     ["clientTs", "a"].map(Box::from)
 }
 
-/// Reading and writing a canonical form again changes nothing.
+/// Checks that reading and writing a canonical form again changes nothing.
 fn fixed_point(value: Value<'_>, form: Form<'_>) {
     let mut canonicalizer = Canonicalizer::default();
     let once = canonicalizer.write(value, form).to_owned();
@@ -47,7 +47,7 @@ fn fixed_point(value: Value<'_>, form: Form<'_>) {
     }
 }
 
-/// The value, if RFC 8785 says all about it: no number whose digits we keep, no string that we change.
+/// Returns the value if RFC 8785 fully defines its form: no number whose digits we keep, no string that we change.
 fn within_the_rfc(value: Value<'_>) -> Option<serde_json::Value> {
     Some(match value.kind() {
         Kind::Null => serde_json::Value::Null,
@@ -71,7 +71,7 @@ fn within_the_rfc(value: Value<'_>) -> Option<serde_json::Value> {
     })
 }
 
-/// Parameters and their canonical form are the same call.
+/// Checks that parameters and their canonical form are the same call.
 fn digests(params: Value<'_>) {
     let policy = DedupePolicy::default();
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
@@ -94,7 +94,7 @@ fn digests(params: Value<'_>) {
     differ(&rounds);
 }
 
-/// However a text is cut into the parts of a call's scope, other parts are another call.
+/// Checks that different parts of a call's scope make a different call, however a text is cut into them.
 fn keys(text: &str) {
     let places: Vec<usize> =
         text.char_indices().map(|(at, _)| at).skip(1).filter(|at| at % 3 != 2).take(4).collect();
@@ -122,7 +122,7 @@ fn keys(text: &str) {
             keys.push(call_id_key(&scope, right, arguments));
             keys.push(computed_key(&scope, arguments, ToolClass::Unknown, &policy));
         }
-        // Everybody's calls: the session is no part of it.
+        // Calls of all sessions: the session is no part of the key.
         keys.push(computed_key(&whole, arguments, ToolClass::ReadOnly, &shared));
         let alone = computed_key(&Scope { session: None, ..whole }, arguments, ToolClass::ReadOnly, &shared);
         assert_eq!(keys.last(), Some(&alone), "a shared key depends on the session");
@@ -138,7 +138,7 @@ fn differ<T: Ord + Copy + std::fmt::Debug>(all: &[T]) {
     assert_eq!(sorted.len(), all.len(), "two of them are one: {all:?}");
 }
 
-/// Doing it twice changes nothing, JSON stays JSON, and nothing grows without bounds.
+/// Checks that a second redaction changes nothing, that JSON stays JSON, and that the size is bounded.
 fn redacted(text: &str) {
     let once = redact::text(text);
     assert_eq!(redact::text(&once), once, "redacted a second time: {text:?}");
@@ -156,7 +156,7 @@ fn is_json(text: &str) -> bool {
     Document::parse(text.as_bytes(), Limits::ENVELOPE).is_ok()
 }
 
-/// The summary of arguments is JSON of bounded size.
+/// Checks that the summary of arguments is JSON of bounded size.
 fn shown(params: Value<'_>) {
     let summary = redact::summary(params);
     assert!(is_json(summary.as_str()), "the summary is no JSON: {}", summary.as_str());

@@ -1,7 +1,7 @@
-//! Faults, and the other judgements that are made of what a call and its answer say.
+//! Faults, and the other classifications of the texts of a call and its answer.
 //!
-//! The first bytes choose the source, its number, what the other side asked for and the tool's own rules; the
-//! rest is the message.
+//! The first bytes choose the source, its number, the retry-after delay and the tool's own rules. The rest is the
+//! message.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use steadfast_core::json::{Document, Limits, Value};
 
 use crate::draw::Draw;
 
-/// Every fault is classified, by a rule that has a name, and words never prove that a tool did not run.
+/// Checks that every fault is classified by a named rule, and that texts never prove that a tool did not run.
 pub fn classify(input: &[u8]) {
     let mut draw = Draw::new(input);
     let source = source(&mut draw);
@@ -88,7 +88,7 @@ fn asked(draw: &mut Draw<'_>) -> Option<RetryAfter> {
     }
 }
 
-/// What holds for every fault where the tool has no rules of its own.
+/// Checks the properties of every fault of a tool without rules of its own.
 fn built_in(fault: &Fault) {
     let judged = judge(fault, &Overrides::default(), NOW);
     assert_eq!(judged, judge(fault, &Overrides::default(), NOW), "judged differently the second time");
@@ -122,13 +122,13 @@ fn sound(judged: &Classified) {
     assert!(judged.retry_after.is_none_or(|wait| wait <= LONGEST_WAIT), "an endless wait: {judged:?}");
 }
 
-/// The tool's own rules come first, and one that does not hold changes nothing.
+/// Checks that the tool's own rules come first, and that a rule that does not match changes nothing.
 fn overridden(fault: &Fault, own: u8) {
     let unknown = if own & 1 == 0 { Nature::Transient } else { Nature::Permanent };
     let nature = if own & 2 == 0 { Nature::Transient } else { Nature::Permanent };
     let reach = [None, Some(Reach::Refused), Some(Reach::Unknown), Some(Reach::Answered)];
     let reach = reach.get(usize::from(own >> 2 & 3)).copied().flatten();
-    // Patterns are costly to build, so only some inputs bring one of their own.
+    // Patterns are costly to build, so only some inputs have one.
     let pattern = (own & 16 != 0).then(|| fault.message.lines().next().unwrap_or_default().to_owned());
     let rule = OverrideRule {
         name: (own & 32 != 0).then(|| "own".to_owned()),
@@ -174,7 +174,7 @@ fn record(fault: &Fault, judged: &Classified) {
     assert!(!record.error_type.is_empty(), "an error without a type");
 }
 
-/// What is done with any text.
+/// Checks all functions that take a text.
 fn text(text: &str) {
     for asked in [RetryAfter::parse(text), RetryAfter::parse_ms(text)] {
         let wait = asked.and_then(|asked| asked.resolve(NOW));
@@ -183,7 +183,7 @@ fn text(text: &str) {
     let masked = guard::mask(text);
     assert!(masked.len() <= 4 * 4096, "the mask is longer than what it masks: {} bytes", masked.len());
     assert!(!masked.contains("  ") && masked.trim_end() == masked, "white space is left: {masked:?}");
-    // A number after one of these stays; every other digit is an accident of the call.
+    // A number after one of these words stays. Every other digit varies from call to call.
     let named = ["status", "http", "code", "errno", "exit", "signal"];
     let small = text.to_ascii_lowercase();
     if !named.iter().any(|name| small.contains(name)) {
@@ -210,7 +210,7 @@ fn other_digit(character: char) -> char {
     }
 }
 
-/// What is done with parameters and results.
+/// Checks all functions that take parameters and results.
 fn json(value: Value<'_>, message: &str) {
     let tool = tool();
     let found = detect(value, &Overrides::default(), NOW);

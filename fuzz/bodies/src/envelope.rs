@@ -6,8 +6,8 @@ use steadfast_core::json::{Document, Kind, Limits, Value};
 
 use crate::reader::{self, Tree};
 
-/// Whatever is sent as an envelope is read as serde_json reads it, within limits, or refused with a place that
-/// is in the text; and a call that was read is read again from what it is written as.
+/// Checks that any envelope is read as serde_json reads it, within limits, or refused with a position in the text, and
+/// that a parsed call can be read again from its serialized form.
 pub fn envelope(input: &[u8]) {
     read_alike(input, Limits::ENVELOPE);
     read_alike(input, SMALL);
@@ -17,7 +17,7 @@ pub fn envelope(input: &[u8]) {
         match read {
             Ok(call) => {
                 written_again(call);
-                // Views that every caller needs must hold for every call.
+                // Accessors that every caller needs must work for every call.
                 let _ = (call.tool(), call.caller_limits(), call.dedupe_mode());
             }
             Err(error) => said_well(error),
@@ -28,10 +28,10 @@ pub fn envelope(input: &[u8]) {
     }
 }
 
-/// Small enough for the fuzzer to meet both limits often.
+/// Limits that are small enough for the fuzzer to meet both often.
 const SMALL: Limits = Limits { bytes: 256, depth: 3 };
 
-/// Accepted exactly if the other reader accepts it within the limits, and read as the same.
+/// Checks that an input is accepted exactly if the other reader accepts it within the limits, with the same result.
 fn read_alike(input: &[u8], limits: Limits) {
     let theirs = reader::read(input, limits.depth).filter(|_| input.len() <= limits.bytes);
     match (Document::parse(input, limits), theirs) {
@@ -85,10 +85,10 @@ fn same(ours: Value<'_>, theirs: &Tree) {
     }
 }
 
-/// Children that are also looked up one by one, which takes long for many.
+/// Maximum number of children that are also looked up one by one, which is slow for many.
 const LOOKED_UP: usize = 16;
 
-/// What is passed on is what came.
+/// Checks that the call is passed on unchanged.
 fn written_again(call: &CallEnvelope) {
     let written = serde_json::to_string(call);
     assert!(written.is_ok(), "a call that cannot be written: {written:?}");
@@ -100,7 +100,7 @@ fn written_again(call: &CallEnvelope) {
     assert_eq!(again.as_ref(), Ok(call), "read differently from {written}");
 }
 
-/// A refusal can be logged and acted on.
+/// Checks that a refusal can be logged and handled.
 fn said_well(error: &EnvelopeError) {
     assert!(matches!(error.code(), Code::InvalidEnvelope | Code::UnsupportedVersion), "{error:?}");
     let said = error.to_string();

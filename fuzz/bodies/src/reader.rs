@@ -1,14 +1,14 @@
-//! A second reader of JSON, to hold the core's against: serde_json one level at a time, with what the core
-//! demands beyond the grammar said in the plainest way.
+//! A second reader of JSON, with which the core's reader is compared: serde_json one level at a time, with the core's
+//! additional rules in their simplest form.
 //!
-//! One level at a time, because `serde_json::Value` would refuse huge numbers and forget duplicate names.
+//! One level at a time, because `serde_json::Value` would refuse huge numbers and drop duplicate names.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A JSON value as a tree; numbers as they stand in the text, members in its order.
+/// A JSON value as a tree. Numbers keep their text, and members their order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Tree {
     Null,
@@ -19,13 +19,13 @@ pub(crate) enum Tree {
     Object(Vec<(String, Self)>),
 }
 
-/// The text as a tree; nothing if it is no JSON, too deep, or repeats a name.
+/// Reads a text. `None` if it is not JSON, too deep, or repeats a name.
 pub(crate) fn read(text: &[u8], depth: usize) -> Option<Tree> {
     let text = str::from_utf8(text).ok()?;
     tree(serde_json::from_str(text).ok()?, depth)
 }
 
-/// How many containers lie within containers.
+/// Returns the nesting depth of containers.
 pub(crate) fn depth(tree: &Tree) -> usize {
     match tree {
         Tree::Null | Tree::Bool(_) | Tree::Number(_) | Tree::String(_) => 0,

@@ -1,7 +1,7 @@
 //! This binary, started again as a process of its own that can be killed.
 //!
-//! A child runs one test of it, [`a_process_of_its_own`], which does nothing unless it is told to. Calls go in as lines
-//! of JSON, answers come out as lines of JSON; what is in the pipe when the child is killed has been said.
+//! A child runs one test of it, [`a_process_of_its_own`], which does nothing without orders. Calls go in as lines of
+//! JSON, and answers come out as lines of JSON. Answers that are in the pipe when the child is killed count.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -25,14 +25,15 @@ use crate::calls::{PATIENCE, read};
 use crate::ledger::{Ledger, moment};
 use crate::world::{plain, redis_options, sqlite_options};
 
-/// Says what a child is to do.
+/// Variable with the orders of a child.
 const ORDERS: &str = "STEADFAST_CONFORMANCE_CHILD";
-/// Stands before every line of ours: the test harness writes to the same pipe.
+/// Mark before each of our own lines, because the test harness writes to the same pipe.
 const MARK: char = '\u{2}';
 
-/// How soon a call without a key may run again after its caller was told that the outcome is unknown.
+/// Time after which a call without a key may run again once its caller knows that the outcome is unknown.
 const AFTER_TELLING: Duration = Duration::from_millis(20);
-/// How long a call may still take effect whose process is gone. With a process of these everything ends that it did.
+/// Time for which a call may still take effect after its process is gone. These processes end with everything that they
+/// did.
 const LINGER: Duration = Duration::from_millis(20);
 
 /// A process that makes calls.
@@ -55,7 +56,7 @@ impl Child {
         let (sender, lines) = channel();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         std::thread::spawn(move || {
-            // A line that was cut off by the end of the process was not said.
+            // A line that was cut off by the end of the process does not count.
             let said = stdout.split(b'\n').map_while(Result::ok);
             let ours =
                 said.filter_map(|line| String::from_utf8(line).ok()?.strip_prefix(MARK).map(str::to_owned));
@@ -70,14 +71,14 @@ impl Child {
         Self { stdin: process.stdin.take(), process, lines }
     }
 
-    /// Tells it something. One that is dead does not hear it.
+    /// Sends it a line. A dead process receives nothing.
     pub(crate) fn tell(&mut self, line: &Value) {
         if let Some(stdin) = &mut self.stdin {
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
         }
     }
 
-    /// The next thing that it says.
+    /// Returns the next line that it sent.
     pub(crate) fn next(&self) -> Value {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(said) => said,
@@ -86,20 +87,20 @@ impl Child {
         }
     }
 
-    /// All that it has said since it was last listened to: it is asked for a last word.
+    /// Returns everything that it has sent since the last call. It is asked for a final line.
     pub(crate) fn said(&mut self) -> Vec<Value> {
         self.tell(&Value::Null);
         std::iter::repeat_with(|| self.next()).take_while(|said| !said.is_null()).collect()
     }
 
-    /// Kills it in the middle of whatever it does; what it had said is still heard.
+    /// Kills it at any point. Everything that it had sent is still read.
     pub(crate) fn kill(mut self) -> Vec<Value> {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         self.lines.iter().collect()
     }
 
-    /// Tells it that nothing more will come, and waits until it has done everything.
+    /// Closes its input, and waits until it has done everything.
     pub(crate) fn finish(mut self) -> Vec<Value> {
         self.stdin = None;
         let said: Vec<Value> = self.lines.iter().collect();
@@ -115,15 +116,15 @@ impl Drop for Child {
     }
 }
 
-/// Says something to whoever started this process.
+/// Sends a line to the parent process.
 pub(crate) fn say(value: &Value) {
     let mut stdout = std::io::stdout().lock();
-    // In one piece, on a line of its own. If nobody hears it, this process is not needed any more.
+    // In one piece, on a line of its own. If no reader is left, this process is not needed any more.
     let _ = stdout.write_all(format!("\n{MARK}{value}\n").as_bytes());
     let _ = stdout.flush();
 }
 
-/// What a child does; without orders, nothing.
+/// Runs the child. Without orders it does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Ok(orders) = std::env::var(ORDERS) else { return };
@@ -167,14 +168,14 @@ async fn make_calls(orders: &Value) {
         let engine = engine.clone();
         open.spawn(async move {
             let called = calling.await;
-            // Whoever is told that the call may still take effect has nothing yet that could be marked as arrived.
+            // A response saying that the call may still take effect has no delivery to mark.
             let is_final = called.arrival.is_some();
             let process = std::process::id();
             say(&json!({
                 "answer": called.result, "final": is_final, "begun": begun, "at": moment(), "process": process,
             }));
-            // What was said is heard, also if this process is killed now. Only who was told that nobody knows is known
-            // to have heard it, so that everything else has to be given again.
+            // The response reaches the parent even if this process is killed now. Only responses with an unknown
+            // outcome are marked as delivered, so that everything else has to be replayed.
             let unknown = called.result.error.is_some_and(|error| error.code == Code::OutcomeUnknown);
             if let Some(arrival) = called.arrival.filter(|_| unknown) {
                 engine.delivered(arrival);
@@ -187,7 +188,7 @@ async fn make_calls(orders: &Value) {
     engine.shutdown(PATIENCE).await;
 }
 
-/// What stands in a call beside its envelope: what the surface knows about it.
+/// Key beside the envelope of a call: the surface's knowledge about it.
 pub(crate) const SURFACE: &str = "surface";
 
 fn options(surface: &Value) -> CallOptions {
@@ -199,7 +200,7 @@ fn options(surface: &Value) -> CallOptions {
     CallOptions { equal_calls, call_id, ..CallOptions::default() }
 }
 
-/// What a tool is, by its name: `pay` must not run twice, `put` may, `get` changes nothing.
+/// Returns policies by name of the tool: `pay` must not run twice, `put` may, `get` changes nothing.
 pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<Policy> + Send + Sync + 'static {
     let policy = |class| {
         let mut policy = plain(class);
@@ -207,7 +208,7 @@ pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<Policy> 
         // Rounds are short.
         policy.dedupe.after_telling = AFTER_TELLING;
         policy.settling.linger = LINGER;
-        // These tests are about records. A breaker that opens would only keep calls away from them.
+        // These tests are about records. An open breaker would only keep calls away from them.
         policy.modes.breaker = Mode::Off;
         Arc::new(policy)
     };

@@ -1,4 +1,4 @@
-//! SF-1 over two processes: however many ask for it, and wherever, a key is executed once.
+//! SF-1 over two processes: however many callers there are, and in whichever process, a key is executed once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

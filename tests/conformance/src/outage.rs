@@ -1,8 +1,8 @@
 //! SF-3: Redis is killed, emptied, paused and failed over while two engines make the same calls at the same time.
 //!
-//! In all of it D17 holds: tools that may run again go on, and their answers say that they were not recorded; tools that
-//! must not run twice are refused, and were not run; what could not be saved is kept and saved when the store heals; and
-//! nothing that was acknowledged is lost, unless the store was emptied, which is noticed and told.
+//! D17 holds throughout. Tools that may run again continue, and their answers say that they were not recorded. Tools
+//! that must not run twice are refused, and were not run. Writes that could not be saved are deferred until the store
+//! recovers. No acknowledged answer is lost, unless the store was emptied, which is noticed and reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ async fn sf_3_a_server_that_is_killed_under_load_costs_nobody_an_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
     let server = Server::start();
-    // What is not answered is given up soon: while the server stands still, and now and then when the machine does.
+    // Commands without an answer time out soon: while the server is paused, and sometimes when the machine is slow.
     let (command_timeout, connect_timeout) = (Duration::from_millis(250), Duration::from_millis(250));
     let load = Load::start(Options { command_timeout, connect_timeout, ..options(&server.url()) }).await;
     for _ in 0..3 {
@@ -63,7 +63,7 @@ async fn sf_3_nothing_acknowledged_is_lost_when_a_replica_takes_over_under_load(
     let confirm = Confirm::Replicas { count: 1, within: PATIENCE };
     let load = Load::start(Options { confirm, ..options(&pair.url()) }).await;
     load.is_recorded_again(100).await;
-    // The one that takes over needs a replica of its own before anything counts as written.
+    // The server that takes over needs a replica of its own before any write counts.
     let (pair, replica) = blocking(move || {
         pair.fail_over();
         let primary = format!("127.0.0.1 {}", pair.primary().port());
@@ -83,7 +83,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     let load = Load::start(options.clone()).await;
     let other = Load::engine(&options, Arc::default(), LONG).await;
     load.is_recorded_again(20).await;
-    // A call that is held while the server forgets it, and a duplicate of it in another process.
+    // A call in flight while the server loses it, and a duplicate of it in another process.
     let holder = Load::engine(&options, Arc::default(), HELD_LEASE).await;
     let tool = Counted::gated();
     let held = tokio::spawn(holder.call(keyed("pay", "held"), tool.clone()));
@@ -114,7 +114,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
         }
     });
     let mut news = load.news.told.subscribe();
-    within("it is told that the store was emptied", news.wait_for(|news| news.contains(&News::Emptied)))
+    within("the loss of the store is reported", news.wait_for(|news| news.contains(&News::Emptied)))
         .await
         .unwrap();
     load.refuses_for_a_lease().await;
@@ -154,7 +154,7 @@ async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
     let written = async || {
         let stored = async {
             while !store.documents(DocumentKind::Breaker).await.is_ok_and(|found| !found.is_empty()) {
-                // Something has to happen for it to be noticed that the store was emptied.
+                // The loss is only noticed with the next command.
                 first.call(keyed("get", "something"), Counted::paying()).await;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -174,15 +174,15 @@ async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
     assert_eq!(status(&refused), OPEN);
 }
 
-/// A lease that is renewed soon (after a third of it), and not lost by a holder that is slow.
+/// A lease that is renewed soon (after a third of it), and not lost by a slow holder.
 const HELD_LEASE: Duration = Duration::from_secs(30);
 
-/// A server that is gone refuses at once, and for one that is there nobody is in a hurry.
+/// Returns options with long timeouts: a missing server refuses at once, and a running one may be slow.
 fn options(url: &str) -> Options {
     redis_options(url, &unused_prefix())
 }
 
-/// Calls of all kinds, made all the time, each in both engines at once.
+/// Calls of all kinds, made continuously, each in both engines at once.
 struct Load {
     options: Options,
     engines: [Engine; 2],
@@ -193,13 +193,13 @@ struct Load {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// How often each key was executed.
+/// Number of executions by key.
 type Executions = Arc<Mutex<BTreeMap<String, u32>>>;
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Clone, Debug)]
 struct Answered {
-    /// In which engine.
+    /// Index of the engine.
     at: usize,
     tool: &'static str,
     key: String,
@@ -221,14 +221,14 @@ impl Answered {
     }
 }
 
-/// What a store that failed still knows.
+/// The memory of a store after its failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remembers {
     Everything,
     SinceItWasEmptied,
 }
 
-/// What was told of the store.
+/// The reported news of the store.
 #[derive(Default)]
 struct Heard {
     told: watch::Sender<Vec<News>>,
@@ -240,7 +240,7 @@ impl Listener for Heard {
     }
 }
 
-/// So many of the calls that were refused are made again in the end.
+/// Number of refused calls that are made again at the end.
 const ENOUGH: usize = 50;
 const WORKERS: usize = 8;
 const TOOLS: [&str; 3] = ["pay", "put", "get"];
@@ -288,11 +288,11 @@ impl Load {
         Self { workers, ..load }
     }
 
-    /// An engine whose claims have this lease: so long an emptied store stays closed to it.
+    /// Starts an engine whose claims have this lease. An emptied store stays closed to it for as long.
     async fn engine(options: &Options, news: Arc<Heard>, lease: Duration) -> Engine {
         let connected = async {
             loop {
-                // Who is in a hurry may have to try again.
+                // With short timeouts a connection may need another try.
                 if let Ok(store) = RedisStore::connect(options.clone()).await {
                     return Arc::new(store);
                 }
@@ -302,7 +302,7 @@ impl Load {
         Engine::builder().store(store).policies(by_name(lease)).listener(news).start().await
     }
 
-    /// Comes back when so many answers of this kind have come from now on.
+    /// Waits for this many new answers of this kind.
     async fn have(&self, count: usize, what: &str, kind: impl Fn(&Answered) -> bool) {
         let from = self.answers.borrow().len();
         let mut answers = self.answers.subscribe();
@@ -310,7 +310,7 @@ impl Load {
         within(what, come).await.unwrap();
     }
 
-    /// Each engine has found the store again by itself.
+    /// Waits until each engine has found the store again by itself.
     async fn is_recorded_again(&self, count: usize) {
         for engine in [0, 1] {
             let recorded = |one: &Answered| {
@@ -320,7 +320,7 @@ impl Load {
         }
     }
 
-    /// What may run again goes on, and the rest is refused.
+    /// Checks that tools that may run again continue, and that the others are refused.
     async fn goes_on_without_store(&self) {
         let refused = |one: &Answered| one.tool == "pay" && one.code == Some(Code::StoreUnavailable);
         self.have(10, "calls that must not run twice are refused", refused).await;
@@ -335,7 +335,7 @@ impl Load {
         self.have(3, "calls that must not run twice are refused for a lease", refused).await;
     }
 
-    /// Stops the load, and looks at everything that was answered in its course.
+    /// Stops the load, and checks all of its answers.
     async fn verify(self, remembers: Remembers) {
         self.stop.send_replace(true);
         for worker in self.workers {
@@ -375,13 +375,13 @@ impl Load {
             let again = restarted.call(keyed(given[0].tool, key), counting(&self.executions)).await;
             assert_eq!(status(&again), SUCCESS, "{given:?}");
             if outputs.is_empty() {
-                // It was refused and not run, and can be had now.
+                // It was refused and not run, and can be run now.
                 refused += 1;
                 assert_eq!((before, runs(key)), (0, 1), "{given:?}");
                 continue;
             }
-            // What was answered is answered again, and nothing runs for it; also what was answered unrecorded, because
-            // it has been saved since. Where both ran, one of them counts, and certainly one that was recorded.
+            // Answers are replayed and nothing runs for them. That includes unrecorded answers, because they have been
+            // saved since. Where both engines ran the call, one run counts, and certainly a recorded one.
             let kept = output(&again);
             assert_eq!((again.result.from_cache, runs(key)), (true, before), "{given:?}: {again:?}");
             assert!(outputs.iter().any(|one| one.output == kept), "{given:?}: {kept:?}");
@@ -393,7 +393,7 @@ impl Load {
     }
 }
 
-/// Counts its executions by the key of the call.
+/// Returns a tool that counts its executions by the key of the call.
 fn counting(
     executions: &Executions,
 ) -> impl Fn(Attempt) -> std::future::Ready<steadfast_executor::Answer> + Send + Sync + 'static {
@@ -420,7 +420,7 @@ fn code(called: &Called) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Servers are started and killed by waiting for them.
+/// Runs blocking work, such as starting and killing servers.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }

@@ -27,7 +27,7 @@ fn rp_11_trust_in_a_file_survives_kill_9_at_any_moment() {
     for round in 0..20_u64 {
         let child = Child::start(&json!({ "role": "trust", "file": file.path(), "round": round }));
         assert_eq!(child.next(), json!({ "ready": true }));
-        // Every other time there is something new to lose, however slow it all goes.
+        // Every other round has something new to lose, however slow it is.
         let deadline = Instant::now() + PATIENCE;
         while round % 2 == 1 && tools(round).len() == before.len() {
             assert!(Instant::now() < deadline, "round {round}: nothing is written");
@@ -60,6 +60,6 @@ pub(crate) async fn lose_trust(orders: &Value) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Until it is killed, or nobody is there any more to do so.
+    // Until it is killed, or its parent is gone.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await;
 }

@@ -1,4 +1,4 @@
-//! A world for one test: a store of some kind with nothing in it, a clock that can be moved, and engines on both.
+//! The environment of one test: an empty store of some kind, a clock that can be moved, and engines on both.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ use steadfast_testkit::redis::Server;
 
 use crate::calls::{LONG, PATIENCE};
 
-/// A store of some kind, and the time of whoever uses it.
+/// A store of some kind, and the clock of its users.
 pub(crate) struct World {
     clock: Arc<Ahead>,
     home: Home,
 }
 
-/// Where the data is.
+/// The location of the data.
 enum Home {
     Memory(Arc<dyn Store>),
     Sqlite(Files),
     Redis { server: Arc<Server>, prefix: String },
 }
 
-/// A folder with a state file, and the clocks of the stores that were opened on it. A store has its clock until its threads
-/// have ended, which is later than that nobody has the store.
+/// A folder with a state file, and the clocks of the stores that were opened on it. A store keeps its clock until its
+/// threads have ended, which is after its last handle was dropped.
 struct Files {
     folder: Folder,
     opened: Mutex<Vec<Weak<ClockOfStore>>>,
@@ -40,7 +40,7 @@ struct Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // An engine lets go of its store a moment after it was dropped, and a store makes its folder again if it is gone.
+        // An engine releases its store shortly after it was dropped, and a store recreates a missing folder.
         let deadline = Instant::now() + PATIENCE;
         while self.opened.get_mut().iter().any(|clock| clock.strong_count() > 0) && Instant::now() < deadline
         {
@@ -51,7 +51,7 @@ impl Drop for Files {
 
 /// Writes a module of tests for each kind of store: each case is an async function over a [`World`].
 ///
-/// In memory the time is paused and waits cost nothing. Stores that ask a disk or a server need the real one.
+/// In memory the time is paused and waits cost nothing. Stores on a disk or a server need the real time.
 macro_rules! for_every_store {
     ($($group:ident::{$($case:ident),+ $(,)?}),+ $(,)?) => {
         mod memory {
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// A handle to the store, as a process of its own has it.
+    /// Returns a new handle to the store, like that of another process.
     pub(crate) async fn store(&self) -> Arc<dyn Store> {
         match &self.home {
             Home::Memory(store) => store.clone(),
@@ -113,17 +113,18 @@ impl World {
         }
     }
 
-    /// How an engine of this world is made, with a handle of its own to the store.
+    /// Returns a builder for an engine with a handle of its own to the store.
     pub(crate) async fn builder(&self) -> EngineBuilder {
         Engine::builder().clock(self.clock.clone()).store(self.store().await)
     }
 
-    /// An engine that has the same policy for every call.
+    /// Returns an engine that has the same policy for every call.
     pub(crate) async fn engine(&self, policy: &Policy) -> Engine {
         self.builder().await.policies(Arc::new(policy.clone())).start().await
     }
 
-    /// Whether an engine hears what another one writes: a store in memory belongs to one process, and tells nobody.
+    /// Returns true if an engine learns of the writes of another one. A store in memory belongs to one process and
+    /// notifies no other.
     pub(crate) fn tells(&self) -> bool {
         match &self.home {
             Home::Memory(_) => false,
@@ -131,29 +132,29 @@ impl World {
         }
     }
 
-    /// Whether waits cost nothing: all that happens is in this process, and its time leaps ahead when nothing does.
+    /// Returns true if waits cost nothing: everything happens in this process, and its time advances when nothing does.
     pub(crate) fn leaps(&self) -> bool {
         matches!(self.home, Home::Memory(_))
     }
 
-    /// Lets no time pass any more but by [`World::pass`], for whatever is decided when asked. Who sleeps until a moment is
-    /// woken and finds that it has not come; so nothing may be tried again from here on.
+    /// Stops the clock for all decisions, except for [`World::pass`]. A sleeping task wakes and finds that its time has
+    /// not come, so retries must not happen from here on.
     pub(crate) fn stop_clock(&self) {
         self.clock.stop();
     }
 
-    /// Lets time pass for whatever is decided when asked. Nothing that sleeps is woken.
+    /// Advances the clock for all decisions. No sleeping task is woken.
     pub(crate) fn pass(&self, span: Duration) {
         self.clock.ahead.fetch_add(steadfast_core::millis(span), Ordering::SeqCst);
     }
 
-    /// All records that the store has.
+    /// Returns all records in the store.
     pub(crate) async fn records(&self) -> Vec<Record> {
         let page = Page { after: None, limit: 1000 };
         self.store().await.records(&Selection::default(), page).await.unwrap()
     }
 
-    /// Everything that the store keeps, as it keeps it.
+    /// Returns all stored bytes.
     pub(crate) async fn kept(&self) -> Vec<u8> {
         match &self.home {
             Home::Memory(store) => {
@@ -178,9 +179,9 @@ impl World {
                         if t == 'set' then return redis.call('SMEMBERS', KEYS[1]) end \
                         if t == 'list' then return redis.call('LRANGE', KEYS[1], 0, -1) end \
                         if t == 'stream' then return cjson.encode(redis.call('XRANGE', KEYS[1], '-', '+')) end \
-                        return redis.error_reply('a type that nobody looked into: ' .. t)";
+                        return redis.error_reply('an unexpected type: ' .. t)";
                     let value = server.command(&["EVAL", script, "1", key]);
-                    assert!(!value.contains("nobody looked into"), "{value}");
+                    assert!(!value.contains("an unexpected type"), "{value}");
                     kept.extend(value.into_bytes());
                 }
                 kept
@@ -189,8 +190,8 @@ impl World {
     }
 }
 
-/// A policy of the standard profile in which only duplicates, retries and the breaker act: guard and trust have
-/// their own tests, and would speak before the others do. No attempt takes too long because the machine is slow.
+/// Returns a policy of the standard profile in which only deduplication, retries and the breaker act. Guard and trust
+/// have their own tests, and would act before the others. No attempt takes too long because the machine is slow.
 pub(crate) fn plain(class: ToolClass) -> Policy {
     let mut policy = Profile::Standard.policy(class);
     (policy.time.attempt, policy.time.total, policy.retry.total) = (LONG, LONG, None);
@@ -199,25 +200,25 @@ pub(crate) fn plain(class: ToolClass) -> Policy {
     policy
 }
 
-/// Options by which no disk that answers is too slow.
+/// Returns options with which a slow disk never times out.
 pub(crate) fn sqlite_options(path: impl Into<PathBuf>) -> SqliteOptions {
     SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
 }
 
-/// Options by which no server that answers is too slow.
+/// Returns options with which a slow server never times out.
 pub(crate) fn redis_options(url: &str, prefix: &str) -> Options {
     let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
     let prefix = Prefix::new(prefix).unwrap();
     Options { prefix, command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
-/// A prefix that no other test has.
+/// Returns a prefix that no other test has.
 pub(crate) fn unused_prefix() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!("conformance{}:", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The time of the runtime, or the moment at which it was stopped, and as much later as it was told to be.
+/// The time of the runtime, or the time at which it was stopped, plus the advances.
 #[derive(Debug, Default)]
 struct Ahead {
     runtime: RuntimeClock,
@@ -238,7 +239,7 @@ impl Clock for Ahead {
     }
 }
 
-/// The time of a world, for one store.
+/// The clock of a world, for one store.
 #[derive(Debug)]
 struct ClockOfStore(Arc<Ahead>);
 
@@ -248,7 +249,7 @@ impl Clock for ClockOfStore {
     }
 }
 
-/// A folder of a test, gone when the test is.
+/// A temporary folder of a test, removed with it.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -271,7 +272,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A store that is being closed removes and makes files of its own meanwhile.
+        // A store that is being closed still removes and creates files of its own.
         for _ in 0..100 {
             let _ = fs::remove_dir_all(&self.path);
             std::thread::sleep(Duration::from_millis(10));

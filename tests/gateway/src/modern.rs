@@ -1,4 +1,4 @@
-//! The same server in the modern era: every request stands alone and says who asks.
+//! The same server in the modern era: every request stands alone and names its client.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ pub(crate) fn is_era() -> bool {
     std::env::args().next_back().as_deref() == Some("--modern")
 }
 
-/// The answer to a message, if it gets one.
+/// Returns the answer to a message, if it gets one.
 pub(crate) fn answer(ledger: &str, message: &Value, out: &Out) -> Option<Value> {
     let (params, method) = (&message["params"], message["method"].as_str()?);
     if method == "notifications/cancelled" {
@@ -54,7 +54,7 @@ pub(crate) fn answer(ledger: &str, message: &Value, out: &Out) -> Option<Value> 
     Some(json!({ "jsonrpc": "2.0", "id": id, "result": result }))
 }
 
-/// Asks the client by the answer to the call. What was heard so far is in the state.
+/// Asks the client with the answer to the call. The state contains the answers so far.
 fn ask(ledger: &str, params: &Value) -> Value {
     let (id, times) = (params["arguments"]["id"].as_str().unwrap(), params["arguments"]["times"].as_u64());
     let mut names: Vec<String> = match params["requestState"].as_str() {

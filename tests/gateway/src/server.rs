@@ -1,22 +1,25 @@
-//! An MCP server that counts what it does and misbehaves when it is told to: on stdio, or, with `--listening` as the second
-//! argument, over HTTP at the socket that is its standard input. With `--modern` as the last one it is of the modern era, and of the older one otherwise. With `--run`
-//! and the name of a tool it is no server but that tool, as a command that is run once.
+//! An MCP server that counts its effects and misbehaves on request. It runs on stdio, or, with `--listening` as the
+//! second argument, over HTTP on the socket that is its stdin. With `--modern` as the last argument it uses the modern
+//! era, otherwise the older one. With `--run` and the name of a tool it is not a server but that tool, as a command
+//! that runs once.
 //!
-//! Everything that happens is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`,
-//! `pay ID`, `look ID`, `ask ID`, `heard ID NAME`, `level LEVEL`, `resources/subscribe URI`, `cancelled`, `stdin closed`. All
-//! listed tools take `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id
-//! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
-//! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes); over HTTP,
-//! `body` answers with the status, the content type and the text of these names instead of a stream; `gate` waits until there is
-//! no file `LEDGER.gate`; `huge` answers with a text of `size` bytes, its id in front of it, or where `text` says: `last`,
-//! `nowhere`, or as a whole `body` of HTTP; `pulse` reports progress until then; `stderr` writes the text there. `ask` takes
-//! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
-//! what servers say by themselves. These two are not listed.
+//! Every event is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`, `pay ID`,
+//! `look ID`, `ask ID`, `heard ID NAME`, `level LEVEL`, `resources/subscribe URI`, `cancelled`, `stdin closed`. All
+//! listed tools take `{"id": …, "fault": …, "times": …, "size": …}`: the fault occurs in the first `times` runs with
+//! this id (always, without `times`), and the effect is in the ledger before it. Some faults take more fields: `text`
+//! is the message of an error, `code` its number, `lines` what is written verbatim (`$ID` is the id of the request,
+//! `hex:` begins bytes). Over HTTP, `body` answers with the status, the content type and the text of these names
+//! instead of a stream. `gate` waits until there is no file `LEDGER.gate`. `huge` answers with a text of `size` bytes,
+//! with its id first, or where `text` says: `last`, `nowhere`, or as a whole `body` of HTTP. `pulse` reports progress
+//! until then. `stderr` writes the text to stderr. `ask` takes `{"id": …, "times": …}`, has its effect, and asks its
+//! client for a name this many times before it answers. `tell` sends the messages that servers send unasked. These two
+//! tools are not listed.
 //!
-//! Files beside the ledger change what it does as long as they are there: with `LEDGER.slow` it lists nothing, with
-//! `LEDGER.lists` its ledger says when it is asked for its tools, with
-//! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP;
-//! `LEDGER.names` has the names of more tools, a line each, and `LEDGER.required` those of more arguments that its tools want; `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
+//! Files beside the ledger change its behavior while they exist: with `LEDGER.slow` it lists nothing, with
+//! `LEDGER.lists` its ledger records requests for its tools, with `LEDGER.pages` its list has a second page that fails,
+//! with `LEDGER.deaf` it accepts no notification over HTTP. `LEDGER.names` contains the names of more tools, one per
+//! line, and `LEDGER.required` those of more arguments that its tools require. `LEDGER.handshake` contains the status
+//! with which every handshake over HTTP is refused.
 
 #![expect(
     clippy::unwrap_used,
@@ -38,7 +41,7 @@ use serde_json::{Value, json};
 mod http;
 mod modern;
 
-/// Questions that wait for the client, by their ids.
+/// Questions that wait for the client, by id.
 static ASKED: Mutex<Option<HashMap<String, mpsc::Sender<Value>>>> = Mutex::new(None);
 
 fn main() {
@@ -53,13 +56,13 @@ fn main() {
     for line in io::stdin().lock().lines() {
         let Ok(message) = serde_json::from_str::<Value>(&line.unwrap()) else { continue };
         let ledger = ledger.clone();
-        // A call that hangs is in nobody's way.
+        // A call that hangs must not block others.
         thread::spawn(move || received(&ledger, &message, &Out::Line));
     }
     note(&ledger, "stdin closed");
 }
 
-/// One run of a tool, as a command: its arguments come in, its answer goes out, and why there is none is told beside it.
+/// Runs a tool once, as a command: its arguments come from stdin, its answer goes to stdout, and its errors to stderr.
 fn run(ledger: &str, tool: &str) {
     let arguments: Value = serde_json::from_reader(io::stdin()).unwrap();
     let Some(result) =
@@ -75,7 +78,7 @@ fn run(ledger: &str, tool: &str) {
     println!("{text}");
 }
 
-/// Where answers go.
+/// The output for answers.
 enum Out {
     Line,
     Http(Mutex<http::Answer>),
@@ -89,7 +92,7 @@ impl Out {
         }
     }
 
-    /// Something that is no message, or only a part of one.
+    /// Writes something that is not a message, or only a part of one.
     fn mumble(&self, text: &str) {
         match self {
             Self::Line => {
@@ -100,7 +103,7 @@ impl Out {
         }
     }
 
-    /// A line, whatever is in it.
+    /// Writes a line with any content.
     fn write(&self, line: &[u8]) {
         match self {
             Self::Line => say(line),
@@ -185,12 +188,12 @@ fn fail(id: &Value, code: i64, out: &Out) {
     out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
 }
 
-/// Whether this file lies beside the ledger.
+/// Returns true if this file exists beside the ledger.
 fn has(ledger: &str, what: &str) -> bool {
     fs::exists(format!("{ledger}.{what}")).unwrap()
 }
 
-/// Waits until it does not.
+/// Waits until the file is gone.
 fn wait_for(ledger: &str, what: &str) {
     while has(ledger, what) {
         thread::sleep(Duration::from_millis(10));
@@ -209,21 +212,21 @@ fn tools(ledger: &str) -> Value {
         tool("pay", json!({ "readOnlyHint": false, "destructiveHint": true })),
         tool("look", json!({ "readOnlyHint": true })),
     ];
-    // Of these nobody knows what running them twice would do.
+    // The class of these tools is unknown.
     let others = TOOLS.iter().skip(known.len()).map(|name| tool(name, json!({})));
     let more = names(ledger);
     let more = more.lines().map(|name| tool(name, json!({})));
     known.iter().cloned().chain(others).chain(more).collect()
 }
 
-/// The names of more tools than there are by themselves.
+/// Returns the names of additional tools.
 fn names(ledger: &str) -> String {
     fs::read_to_string(format!("{ledger}.names")).unwrap_or_default()
 }
 
 const TOOLS: [&str; 6] = ["pay", "look", "draw", "fold", "send", "sort"];
 
-/// Says by itself all that there is to say.
+/// Sends all messages that servers send unasked.
 fn tell(out: &Out) -> Value {
     let told = |method: &str, params: Value| {
         out.say(&json!({ "jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params }));
@@ -237,13 +240,13 @@ fn tell(out: &Out) -> Value {
     json!({ "content": [{ "type": "text", "text": "told" }] })
 }
 
-/// What the client is asked.
+/// Returns the question to the client.
 fn question() -> Value {
     let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
     json!({ "message": "who?", "requestedSchema": schema })
 }
 
-/// Asks the client while the call runs, as the older era has it.
+/// Asks the client while the call runs, as in the older era.
 fn ask(ledger: &str, params: &Value, out: &Out) -> Value {
     let (id, times) = (params["arguments"]["id"].as_str().unwrap(), params["arguments"]["times"].as_u64());
     note(ledger, &format!("ask {id}"));
@@ -262,7 +265,7 @@ fn ask(ledger: &str, params: &Value, out: &Out) -> Value {
     json!({ "content": [{ "type": "text", "text": format!("{id} is for {}", names.join(" and ")) }] })
 }
 
-/// The result of a call; nothing if it gets none.
+/// Returns the result of a call. `None` if it gets none.
 fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> {
     let (tool, arguments) = (params["name"].as_str().unwrap_or(""), &params["arguments"]);
     match tool {
@@ -310,12 +313,12 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
     }
     match fault {
         "die_after" => std::process::exit(4),
-        // For ever: whoever ends us ends this.
+        // For ever, until the process ends.
         "hang" => loop {
             thread::park();
         },
         "gate" => {
-            // Whoever wants to hear of progress hears that it waits.
+            // A client that asked for progress learns that the call waits.
             if let Some(token) = params.pointer("/_meta/progressToken") {
                 progress(token, 0, out);
             }
@@ -379,7 +382,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
     Some(json!({ "content": [{ "type": "text", "text": format!("{did}, run {}", before + 1) }] }))
 }
 
-/// An answer of this size, whose id stands here.
+/// Sends an answer of this size, with its id at this place.
 fn huge(size: usize, place: &str, id: &Value, out: &Out) {
     let result = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(size));
     let answer = match place {
@@ -400,7 +403,7 @@ fn progress(token: &Value, step: usize, out: &Out) {
     out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
 }
 
-/// What HTTP itself says to these.
+/// Returns the HTTP refusal for these faults.
 fn refusal(fault: &str) -> Option<(&str, &str)> {
     match fault {
         "503" => Some(("503 Service Unavailable", "retry-after: 1\r\n")),
@@ -410,7 +413,7 @@ fn refusal(fault: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// What is to be written.
+/// Returns the bytes to write.
 fn bytes(line: &str, id: &Value) -> Vec<u8> {
     match line.strip_prefix("hex:") {
         Some(digits) => {
@@ -427,7 +430,7 @@ fn failed(text: &str) -> Value {
 
 fn say(line: &[u8]) {
     let mut out = io::stdout().lock();
-    // Whoever does not read any more is about to end us.
+    // A gateway that has stopped reading is about to end this process.
     let _ = out.write_all(&[line, b"\n"].concat()).and_then(|()| out.flush());
 }
 

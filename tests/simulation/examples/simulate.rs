@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
     progress.clear();
     println!(
-        "{count} worlds in {:.1} s: {} calls, {} submissions of turns, {} effects, {} answers given again, {} stores emptied, {} unknown outcomes ({} pending and {} final responses, {} verification reads, {} calls run again, {} resolved); every promise held",
+        "{count} worlds in {:.1} s: {} calls, {} turn submissions, {} effects, {} replays, {} store losses, {} unknown outcomes ({} pending and {} final responses, {} verification reads, {} calls run again, {} resolved); every invariant held",
         begun.elapsed().as_secs_f64(),
         total.calls,
         total.turns,
@@ -77,12 +77,12 @@ fn main() -> ExitCode {
     if unreached.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What is said of the coverage.
+/// The part of the coverage that is printed.
 enum Show {
     Nothing,
-    /// All of it, and what is wrong with it.
+    /// All of it, with its errors.
     Coverage,
-    /// Only what is wrong with it.
+    /// Only its errors.
     Unreached,
 }
 
@@ -91,8 +91,8 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// How far a long run is, on stderr. A terminal has one line that is written over; where nobody watches, a line
-/// now and then is enough for a log. A short run says nothing.
+/// The progress of a long run, on stderr. On a terminal one line is overwritten. Otherwise an occasional line is enough
+/// for a log. A short run prints nothing.
 struct Progress {
     begun: Instant,
     count: u64,
@@ -114,7 +114,7 @@ impl Progress {
             return;
         }
         let line = format!("{done} of {} worlds after {} s", self.count, spent.as_secs());
-        // Progress that cannot be shown is no reason to stop.
+        // A failure to print progress is no reason to stop.
         let _ = if self.terminal {
             write!(io::stderr(), "\r{line:60}")
         } else {

@@ -1,11 +1,11 @@
-//! What clients do with an answer.
+//! The reactions of clients to a response.
 //!
-//! Obedient clients do what the answer says. After a pending unknown-outcome response they wait for the announced time and
-//! call again. After a final one they verify, and call again only if the effect is not there. They make equal calls one after
-//! the other, because a read could not tell their effects apart. Careful ones do the same, and verify before they repeat a call
-//! for any reason.
+//! Obedient clients follow the response. After a pending unknown-outcome response they wait for the announced time and
+//! call again. After a final one they verify, and call again only if the effect is not there. They make equal calls one
+//! after the other, because a read could not tell their effects apart. Careful clients do the same, and verify before
+//! they repeat a call for any reason.
 //!
-//! The others repeat a call whenever they like, and verify or not.
+//! Naive clients repeat a call at will, and verify or not.
 
 use steadfast_core::call::{CallResult, Recorded, Stage};
 use steadfast_core::code::Code;
@@ -28,7 +28,8 @@ impl World {
         self.weather.agents[self.model.wishes[wish].client] == Agent::Careful
     }
 
-    /// A client calls again after so many milliseconds; a careful one looks first. Turns come again whole.
+    /// Schedules another call of a client after this many milliseconds. A careful client verifies first. Turns are
+    /// resubmitted whole.
     pub(crate) fn repeat(&mut self, wish: usize, pause: u64) {
         let wished = &self.model.wishes[wish];
         if self.is_careful(wish) && !matches!(wished.kind, Kind::Turn(_)) {
@@ -37,7 +38,7 @@ impl World {
         self.later(pause, Happening::Send { wish });
     }
 
-    /// Some operators cannot wait either.
+    /// Draws an operator that resolves the outcome without waiting.
     fn may_be_resolved(&mut self, about: Option<&(Key, Owner)>) {
         if let Some((key, _)) = about
             && self.fault(self.weather.resolved)
@@ -47,7 +48,7 @@ impl World {
         }
     }
 
-    /// Whether an obedient client has to wait with a wish, because an equal one is still open.
+    /// Returns true if an obedient client has to wait with a goal because an equal one is still open.
     pub(crate) fn has_equal_wish_open(&self, wish: usize) -> bool {
         let wished = &self.model.wishes[wish];
         if !self.is_obedient(wish) || !wished.is_indexed() || wished.before.is_some() {
@@ -141,14 +142,14 @@ impl World {
                     self.model.wishes[wish].fate = Fate::Refused;
                     self.model.wishes[wish].over = true;
                 }
-                // It was run, and the result is lost.
+                // The call ran, and the result is lost.
                 Code::ResultNotKept | Code::ResultTooLarge => {
                     let owner = about.map(|(_, owner)| owner);
                     let effect = self.model.effects.iter().find(|effect| effect.owner == owner);
                     let made_for = effect.map_or(wish, |effect| effect.wish);
                     self.done_or_once_more(wish, made_for);
                 }
-                // It was told to do something else for a while.
+                // The client does something else for a while.
                 Code::LoopDetected | Code::ToolErrorLimit => {
                     self.model.wishes[wish].calls += 1;
                     let pause = self.rng.between(100_000, 400_000);
@@ -182,8 +183,8 @@ impl World {
         Ok(())
     }
 
-    /// A result has arrived. A replay says that it is the result of an earlier call: if that one was made for another wish,
-    /// the client calls once more.
+    /// Handles a result that has arrived. If a replay says that the earlier call was made for another goal, the client
+    /// calls once more.
     fn done_or_once_more(&mut self, wish: usize, made_for: usize) {
         let wished = &mut self.model.wishes[wish];
         if wished.is_indexed() && made_for != wish {
@@ -199,7 +200,7 @@ impl World {
         self.model.wishes[wish].over = true;
     }
 
-    /// An obedient client has verified whether the effect is there. Where the call is not run again by itself, the client
+    /// Handles the verification of an effect by an obedient client. If the call is not run again by itself, the client
     /// asks an operator to resolve it.
     pub(crate) fn has_verified(&mut self, wish: usize, is_there: bool, held: Option<Key>) {
         if is_there {

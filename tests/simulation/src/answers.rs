@@ -1,4 +1,4 @@
-//! How calls end: people who answer, answers on the wire, what is kept, and crashes.
+//! The ends of calls: operators that answer, answers in transit, deferred writes, and crashes.
 
 use steadfast_core::approval::{Decision, Grantor, ParkedId};
 use steadfast_core::breaker::Breaker;
@@ -34,7 +34,7 @@ impl World {
             return self.drive(node, number, Event::Answered(answer));
         }
         let approves = self.rng.chance(self.weather.approvals);
-        // When the storm is over there is somebody who answers.
+        // After the faults an operator is always available.
         let nobody = self.fault(self.weather.absences);
         let answer = match parked {
             Some(parked) if approves => {
@@ -79,7 +79,7 @@ impl World {
         });
         self.nodes[node].unsaved.extend(unsaved);
         self.nodes[node].calls.remove(&number);
-        // Followers of a refused leader in the same process get that refusal; nobody else ever does.
+        // Followers of a refused leader in the same process get that refusal; other calls never do.
         if let (Some(key), Err(failure)) = (key, &result.ended)
             && result.is_refused_for_all()
         {
@@ -95,7 +95,7 @@ impl World {
         }
         let kept: Vec<_> = kept.into_iter().filter(|kept| !matches!(kept, Kept::Park(_))).collect();
         if !kept.is_empty() {
-            // Not before a command on its way has arrived or is void: a release must not overtake its claim.
+            // Not before a command in transit has arrived or is void: a release must not overtake its claim.
             let due = self.now + COMMAND_LIVES;
             self.nodes[node].kept.extend(kept.into_iter().map(|kept| (due, kept)));
             self.later(1_000, Happening::Keep { node, life });
@@ -103,7 +103,7 @@ impl World {
         Ok(())
     }
 
-    /// Whoever approved a call of a tool that only asks something has approved the call that comes next.
+    /// Carries an approval over to the next call if the approved tool only asked for input.
     fn approval_outlives_a_question(
         &self,
         node: usize,
@@ -194,7 +194,7 @@ impl World {
         if result.ended.as_ref().is_err_and(|failure| failure.code == Code::DeadlineExceeded) && !is_limited {
             return Err((
                 "a caller's limit judges nobody",
-                format!("call {number} has no deadline, and is told that it was exceeded"),
+                format!("call {number} has no deadline, and its response says that it was exceeded"),
             ));
         }
         if matches!(result.provenance, Provenance::Replayed { .. }) {
@@ -235,13 +235,13 @@ impl World {
         if looped && told < 2 {
             return Err((
                 "guard counts calls",
-                format!("client {} was told of a loop after {told} failures", wish.client),
+                format!("client {} got a loop response after {told} failures", wish.client),
             ));
         }
         Ok(())
     }
 
-    /// Repeats what did not get through.
+    /// Repeats the deferred writes.
     pub(crate) fn keep(&mut self, node: usize) -> Result<(), Broken> {
         let life = self.nodes[node].identity.started;
         let now = self.now;
@@ -274,7 +274,7 @@ impl World {
         Ok(())
     }
 
-    /// The run that an answer is about, and its record.
+    /// Returns the run that an answer concerns, and its record.
     fn about(&self, node: usize, number: u64, result: &CallResult) -> Option<(Key, Owner)> {
         let running = self.nodes[node].calls.get(&number)?;
         let named = result.receipt.as_ref().map(|receipt| (receipt.key, receipt.owner.clone()));
@@ -283,7 +283,7 @@ impl World {
         named.or_else(|| if result.attempts > 0 { own().or_else(found) } else { found().or_else(own) })
     }
 
-    /// A process ends as it should: it says so to whoever waits in it, and repeats once what it has kept.
+    /// Shuts a process down in order. Its waiters are answered, and its deferred writes are repeated once.
     pub(crate) fn stop(&mut self, node: usize) -> Result<(), Broken> {
         if !self.nodes[node].alive || self.nodes[node].frozen_until > self.now {
             return Ok(());
@@ -304,7 +304,7 @@ impl World {
                 self.end_is_not_made_up(node, kept)?;
             }
         }
-        // Nothing of a call that has ended is on its way but what it keeps. Only a release could overtake its claim.
+        // Of a call that has ended only deferred writes are in transit. Only a release could overtake its claim.
         let now = self.now;
         let saves = self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, Kept::Save(_)));
         saves.for_each(|(due, _)| *due = now);
@@ -312,7 +312,7 @@ impl World {
         self.crash(node)
     }
 
-    /// A process is back, and knows nothing of its earlier life.
+    /// Restarts a process, which knows nothing of its earlier generation.
     pub(crate) fn restart(&mut self, node: usize, life: u64) -> Result<(), Broken> {
         let emptied = self.model.emptyings.len();
         let (ahead, dependency) = (self.nodes[node].ahead, self.weather.dependency.then(Breaker::default));

@@ -1,7 +1,7 @@
-//! What a breaker has to do, worked out anew from all that it was told.
+//! The expected state of a breaker, computed from all outcomes that it received.
 //!
-//! The breaker of the core counts in a ring and changes on the way. Here every outcome is kept with its moment, and each question
-//! is answered by looking at all of them again. The two have to agree on every change.
+//! The breaker of the core counts in a ring and changes incrementally. This module keeps every outcome with its time
+//! and answers each question by looking at all of them again. The two must agree on every change.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
 
@@ -17,7 +17,7 @@ use steadfast_core::policy::{BreakerPolicy, Mode, RateRule};
 use crate::invariants::Broken;
 use crate::system::{Attempt, Running, World, is_shared};
 
-/// What an attempt says about its tool.
+/// The outcome of an attempt as its breaker counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     Success(Duration),
@@ -25,16 +25,16 @@ pub(crate) enum Counts {
     Neutral,
 }
 
-/// What one breaker was told since it last changed.
+/// The outcomes that one breaker received since it last changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     state: State,
     since: Timestamp,
     until: Option<Timestamp>,
-    /// Probes that failed since it was last closed.
+    /// Failed probes since it was last closed.
     reopened: u32,
     told: Vec<(Timestamp, Counts)>,
-    /// Changes so far. What was asked before a change does not count after it.
+    /// Changes so far. An attempt that began before a change does not count after it.
     pub(crate) epoch: u64,
 }
 
@@ -52,7 +52,7 @@ impl Default for Expected {
 }
 
 impl Expected {
-    /// The change that this outcome has to make, if it makes one.
+    /// Returns the change that this outcome must cause, if any.
     pub(crate) fn hears(
         &mut self,
         policy: &BreakerPolicy,
@@ -110,7 +110,7 @@ impl Expected {
             let last: Vec<&Counts> = counted.iter().rev().take(rule.last.get() as usize).collect();
             let part = last.iter().filter(|told| bad(told)).count();
             let enough = last.len() >= rule.at_least.min(rule.last).get() as usize;
-            // A share of whole numbers below a thousand is exact enough in this form.
+            // For whole numbers below a thousand this form of the share is exact enough.
             enough && part > 0 && part as f64 / last.len() as f64 >= rule.threshold.get()
         };
         if policy.rate.is_some_and(|rule| reached(rule, &|told| failed(&told))) {
@@ -119,7 +119,7 @@ impl Expected {
         policy.slow.is_some_and(|rule| reached(rule.rate, &slow)).then_some(Reason::Slow)
     }
 
-    /// The breaker says that it has changed because time has passed.
+    /// Handles a transition that the breaker makes because time has passed.
     fn has_cooled_down(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
         match self.state {
             State::Open => {
@@ -134,7 +134,7 @@ impl Expected {
         }
     }
 
-    /// The breaker has changed. `due` is the change that its last outcome had to make.
+    /// Handles a transition of the breaker. `due` is the change that its last outcome had to cause.
     pub(crate) fn changes(
         &mut self,
         policy: &BreakerPolicy,
@@ -167,7 +167,7 @@ impl Expected {
         Ok(())
     }
 
-    /// It is in this state from now on.
+    /// Enters a state.
     pub(crate) fn becomes(&mut self, state: State, until: Option<Timestamp>, now: Timestamp) {
         self.reopened = match (self.state, state) {
             (State::HalfOpen, State::Open) => self.reopened + 1,
@@ -179,7 +179,8 @@ impl Expected {
         self.epoch += 1;
     }
 
-    /// Whether what comes of an attempt counts: nothing has changed since it began, and a probe was not silent for too long.
+    /// Returns true if the outcome of an attempt counts: nothing has changed since it began, and a probe was not silent
+    /// for too long.
     fn listens_to(&self, policy: &BreakerPolicy, attempt: &Attempt, place: usize, now: Timestamp) -> bool {
         let in_time = self.state != State::HalfOpen || now.since(attempt.alive) < policy.probe_lease;
         attempt.epochs.get(place) == Some(&self.epoch) && in_time
@@ -189,20 +190,20 @@ impl Expected {
         self.state == State::Closed
     }
 
-    /// Whether it has been closed since then: what is refused may have been refused long ago, and is told after a look for
-    /// duplicates.
+    /// Returns true if the breaker has been closed since then. A refusal may have been decided much earlier than it is
+    /// returned, because the call looks for duplicates in between.
     fn was_closed(&self, since: Timestamp) -> bool {
         self.is_closed() && self.since < since
     }
 
-    /// Whether an attempt may start.
+    /// Returns true if an attempt may start.
     fn lets_through(&self) -> bool {
         matches!(self.state, State::Closed | State::HalfOpen)
     }
 }
 
 impl World {
-    /// Remembers when a call got the place of a probe. Whatever does not lead to an attempt gives it back.
+    /// Remembers when a call was admitted as a probe. Any step that does not lead to an attempt releases the slot.
     pub(crate) fn note_admission(&mut self, node: usize, number: u64, step: &Step) {
         let clock = self.clock(node);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
@@ -230,7 +231,7 @@ impl World {
         }
     }
 
-    /// Whoever probes what a tool depends on has asked for that: all who share its breaker hear of it first.
+    /// Checks that a probe of a dependency was announced first to all processes that share its breaker.
     pub(crate) fn asked_to_probe_dependency(&self, node: usize, number: u64) -> Result<(), Broken> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
@@ -240,14 +241,14 @@ impl World {
         match is_probe && !running.asked_for_dependency {
             true => Err((
                 "one probe",
-                format!("call {number} of process {node} probes the dependency, and nobody was asked"),
+                format!("call {number} of process {node} probes the dependency without asking"),
             )),
             false => Ok(()),
         }
     }
 
-    /// Whether the breakers of a call have done what they had to, and nothing else. Where processes share the breaker of the tool
-    /// it also does what others say; then only that of the dependency is looked at.
+    /// Checks that the breakers of a call have made the expected changes and no others. If processes share the breaker
+    /// of the tool, it also takes over their changes; then only the breaker of the dependency is checked.
     pub(crate) fn check_breakers(
         &mut self,
         node: usize,
@@ -318,7 +319,7 @@ impl World {
 }
 
 impl Running {
-    /// What its breakers hear of its attempt now, and once only.
+    /// Returns the outcome that the breakers of this attempt receive now, at most once.
     fn counts(&mut self, attempt: Attempt, notices: &[Notice], now: Timestamp) -> Option<Counts> {
         let time = self.call.policy().time;
         let took = now.since(attempt.started);

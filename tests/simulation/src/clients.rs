@@ -1,4 +1,4 @@
-//! What clients do: they send, resend, lose patience, withdraw and receive.
+//! The clients: they send, resend, lose patience, withdraw and receive.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::invariants::Broken;
 use crate::system::{Connection, Dispatch, World};
 use crate::transition::Happening;
 
-/// A client that still has not got what it wants then lets it be, unless it is one of the patient ones.
+/// Maximum number of tries, after which a client gives up unless it is a patient one.
 const MOST_TRIES: u64 = 8;
 
-/// How a caller leaves its call.
+/// The way in which a caller leaves its call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Departure {
     Cancels,
@@ -33,7 +33,7 @@ impl World {
         wished.tries += 1;
         wished.before.get_or_insert(there);
         let (client, told_by) = (wished.client, wished.told_by);
-        // Who was told something comes back to the same process most of the time.
+        // A client that got a response returns to the same process most of the time.
         let node = match told_by {
             Some(node) if self.rng.chance(70) => node,
             Some(_) | None => self.any_node(),
@@ -63,7 +63,7 @@ impl World {
         usize::try_from(self.rng.between(0, self.nodes.len() as u64 - 1)).unwrap_or(0)
     }
 
-    /// A connection of a client to a process, opened anew if need be. Some clients have two.
+    /// Returns a connection of a client to a process, and opens it if need be. Some clients have two.
     pub(crate) fn line(&mut self, client: usize, node: usize) -> usize {
         let line = (client, node, self.takes_the_second_line());
         let open = self.lines.get(&line).copied().filter(|line| self.connections[*line].open);
@@ -75,7 +75,7 @@ impl World {
         connection
     }
 
-    /// A client tries again. Some do not do so for ever; the obedient ones try less often when it takes long.
+    /// Schedules another try of a client. Some do not try for ever. Obedient ones try less often when it takes long.
     pub(crate) fn send_again(&mut self, wish: usize) {
         let (wished, obedient) = (&self.model.wishes[wish], self.is_obedient(wish));
         let tries = u64::from(wished.tries);
@@ -88,7 +88,7 @@ impl World {
         self.repeat(wish, pause);
     }
 
-    /// The caller gives up on this dispatch: it cancels, goes away, or just does not listen any more.
+    /// Ends the caller's wait for this dispatch: it cancels, disconnects, or ignores the answer.
     pub(crate) fn impatient(&mut self, dispatch: usize) -> Result<(), Broken> {
         let Dispatch { wish, connection, answered, sent, taken, .. } = self.dispatches[dispatch];
         if answered || !self.connections[connection].open || !self.stormy() {
@@ -130,13 +130,15 @@ impl World {
         self.break_connection(connection)
     }
 
-    /// A cancel that was sent before the answer came: whatever was written to this call nobody reads.
+    /// Handles a cancellation that was sent before the answer came: the client reads nothing that was written to this
+    /// call.
     pub(crate) fn crosses_its_answer(&mut self, node: usize, dispatch: usize) {
         self.nodes[node].written.retain(|written| written.dispatch != dispatch);
     }
 
-    /// Whether a call whose client does not listen any more does nothing for it that others might do too: it has begun, or waits
-    /// for a run of which it only hears. What waits in a process that sleeps may wake long after its client was served elsewhere.
+    /// Returns true if a call whose client no longer waits does nothing that other calls might do too: it has begun, or
+    /// waits for a run without running itself. A call that waits in a sleeping process may wake long after its client
+    /// was served elsewhere.
     fn will_not_begin(&self, dispatch: usize) -> bool {
         let calls = self.nodes.iter().flat_map(|home| home.calls.values());
         let mut own = calls.filter(|running| running.dispatch == dispatch);
@@ -191,7 +193,7 @@ impl World {
         Ok(())
     }
 
-    /// A caller leaves its call. A process that is frozen hears of it later. Turns are given back where they are.
+    /// Makes a caller leave its call. A frozen process learns of it later. Turns are given back where they are.
     pub(crate) fn leave(&mut self, node: usize, number: u64, how: Departure) -> Result<(), Broken> {
         let home = &self.nodes[node];
         if let Some(running) = home.calls.get(&number)
@@ -213,7 +215,7 @@ impl World {
         self.drive(node, number, event)
     }
 
-    /// Whether others in the same process wait for the run of this call.
+    /// Returns whether other calls in the same process wait for the run of this call.
     pub(crate) fn others(&self, node: usize, number: u64) -> Others {
         let record = self.nodes[node]
             .calls

@@ -1,7 +1,7 @@
-//! How often each row of the tables, each event in each state of a call, and each notice came up.
+//! The coverage of the simulation: each row of the tables, each event in each state of a call, and each notice.
 //!
-//! A promise that no world puts to the test is not one. [`Coverage::unreached`] names what should have come up and did not;
-//! what cannot come up in a simulation is in [`UNREACHABLE`], with the reason.
+//! A promise that no world tests is worthless. [`Coverage::unreached`] lists the entries that should have been reached
+//! and were not. Entries that a simulation cannot reach are in [`UNREACHABLE`], with the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,26 +10,26 @@ use steadfast_core::approval::Spend;
 use steadfast_core::call::{Approval, Event, Notice, Outcome, StoreFault, Wake};
 use steadfast_core::dedupe::{ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict};
 
-/// What is counted.
+/// A table of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Table {
-    /// What a claim finds, by how it looks for it.
+    /// The record that a claim finds, by the kind of lookup.
     Claim,
-    /// What an answer finds that is saved, by what it is.
+    /// The record that a save finds, by the kind of answer.
     Save,
-    /// What a claim finds that is given back.
+    /// The record that a release finds.
     Release,
-    /// What a renewal finds.
+    /// The record that a renewal finds.
     Renew,
-    /// What the mark of a start finds.
+    /// The record that a start mark finds.
     Start,
-    /// What the mark of a delivery finds.
+    /// The record that a delivery mark finds.
     Delivered,
-    /// What an operator finds, by what is said.
+    /// The record that an operator finds, by resolution.
     Resolve,
-    /// The state of a call, by the event that comes.
+    /// The state of a call, by event.
     Call,
-    /// What is told.
+    /// The notices.
     Notice,
 }
 
@@ -137,7 +137,7 @@ const RESOLVE_ROWS: [&str; 6] = [
     "settled",
 ];
 
-/// What may come in every state of a call that is not over.
+/// Events that may come in every state of a call that is not over.
 const AT_ANY_TIME: [&str; 8] = [
     "woke: time",
     "woke: changed",
@@ -149,7 +149,7 @@ const AT_ANY_TIME: [&str; 8] = [
     "disconnected",
 ];
 
-/// What else each state takes. Any other event is a mistake of the driver, and the call says so.
+/// Further events of each state. Any other event is misuse by the driver, and the call reports it.
 const EVENTS: [(&str, &[&str]); 16] = [
     (
         "Looking",
@@ -254,18 +254,18 @@ const NOTICES: [&str; 25] = [
     "CallFinished",
 ];
 
-/// What cannot come up, and why. An empty row or column stands for all of them.
+/// Entries that cannot be reached, with the reason. An empty row or column stands for all of them.
 const UNREACHABLE: &[(Table, &str, &str, &str)] = &[
     (Table::Call, "Looking", "claimed: mine", "a look takes nothing"),
     (
         Table::Notice,
         "Verified",
         "",
-        "the engine tells it, after a call of another tool; no call tells it itself",
+        "the engine sends it, after a call of another tool; no call sends it itself",
     ),
 ];
 
-/// How often what came up.
+/// The number of times that each entry was reached.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage(BTreeMap<(Table, &'static str, &'static str), u64>);
 
@@ -282,22 +282,23 @@ impl Coverage {
         self.count(Table::Notice, name_of_notice(notice), "");
     }
 
-    /// Adds what came up in another world.
+    /// Adds the counters of another world.
     pub fn add(&mut self, other: &Self) {
         for (place, times) in &other.0 {
             *self.0.entry(*place).or_default() += times;
         }
     }
 
-    /// What should have come up and did not, or has and should not be able to.
+    /// Returns the entries that should have been reached and were not, and those that were reached although they should
+    /// not be.
     pub fn unreached(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (table, row, column) in places() {
             let times = self.0.get(&(table, row, column)).copied().unwrap_or_default();
             match (times, why_not(table, row, column)) {
-                (0, None) => found.push(format!("{table:?}: {row} × {column} did not come up")),
+                (0, None) => found.push(format!("{table:?}: {row} × {column} was not reached")),
                 (1.., Some(why)) => {
-                    found.push(format!("{table:?}: {row} × {column} came up {times} times, although {why}"));
+                    found.push(format!("{table:?}: {row} × {column} reached {times} times, although {why}"));
                 }
                 (0, Some(_)) | (1.., None) => {}
             }
@@ -309,7 +310,7 @@ impl Coverage {
         found
     }
 
-    /// The tables, with how often each place came up.
+    /// Returns the tables as text, with the count of each entry.
     pub fn report(&self) -> String {
         let mut text = String::new();
         for table in Table::ALL {
@@ -424,7 +425,7 @@ fn name_of_notice(notice: &Notice) -> &'static str {
         Notice::AttemptCut { .. } => "AttemptCut",
         Notice::AnsweredEarly { .. } => "AnsweredEarly",
         Notice::OutcomeUnknown { .. } => "OutcomeUnknown",
-        // The engine tells it, not the machine of a call.
+        // The engine sends this notice, not the machine of a call.
         Notice::Verified { .. } => "Verified",
         Notice::BreakerChanged { .. } => "BreakerChanged",
         Notice::ProbeMoved { .. } => "ProbeMoved",

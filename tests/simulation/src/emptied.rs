@@ -1,21 +1,22 @@
-//! The store loses everything, and what that may cost.
+//! Losses of everything in the store, and their permitted consequences.
 //!
-//! A process that knew the old marker notices at its next word with the store, and claims nothing that must not run
-//! twice for one lease. Holders write their claims again meanwhile, and their answers are saved. So a claim in flight
-//! outlives the loss, if its holder does and is heard by the store within one lease. Not promised, and forgiven here:
+//! A process that knew the old marker notices the loss with its next store command, and claims nothing that must not
+//! run twice for one lease. Holders write their claims again meanwhile, and their answers are saved. So a claim in
+//! flight survives the loss, if its holder lives and reaches the store within one lease. Not promised, and excused
+//! here:
 //!
-//! - what was finished, declared unknown, or held by nobody who lives is lost, and may run again;
-//! - so is a claim whose holder was not heard for one lease: it died meanwhile, was frozen or cut off, or the clock
-//!   jumped;
-//! - a process that was started after the loss never knew another marker. It has nothing to wait for, and may take
-//!   the place of a holder that was not heard yet: under its key, or in the index of equal arguments.
+//! - finished records, unknown outcomes and claims without a live holder are lost, and may run again;
+//! - so is a claim whose holder did not reach the store for one lease: it died meanwhile, was frozen or cut off, or the
+//!   clock jumped;
+//! - a process that was started after the loss never knew another marker. It has nothing to wait for, and may take the
+//!   claim of a holder that has not reached the store yet: under its key, or in the index of equal arguments.
 //!
-//! A store that counts its commits notices that they are gone. Then no explicit key of a tool that must not run twice runs
-//! again before an operator has accepted the loss, whatever was in flight and whoever was started since: of all of the
-//! above only what is found by equal arguments or a call id is forgiven until then.
+//! A store that counts its commits notices that they are gone. Then no explicit key of a tool that must not run twice
+//! runs again before an operator has accepted the loss, whatever was in flight and whichever process was started since.
+//! Until then, of all of the above only records that are found by equal arguments or a call id are excused.
 //!
-//! Everything else is promised as if nothing had been lost. Whether a holder was heard is the model's own
-//! observation; whether the claim was then written again is what is under test.
+//! Everything else is promised as if nothing had been lost. The model observes by itself whether a holder reached the
+//! store; whether the claim was then written again is under test.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,19 +35,19 @@ use crate::transition::Happening;
 pub(crate) struct Emptying {
     pub(crate) at: Timestamp,
     lease: Duration,
-    /// What was in flight under a living process.
+    /// Claims in flight under a live process.
     held: BTreeMap<Owner, Held>,
     notice: Notice,
 }
 
-/// Whether the store knows that it has lost everything.
+/// The store's knowledge of its loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice {
-    /// It does not, or that too is lost.
+    /// It does not, or has lost that knowledge too.
     Unnoticed,
-    /// It does, and refuses what may have run.
+    /// It does, and refuses calls that may have run.
     Refuses,
-    /// An operator has accepted it, or the store has lost even that.
+    /// It did until this time. Then an operator accepted the loss, or the store lost even that knowledge.
     Until(Timestamp),
 }
 
@@ -56,22 +57,22 @@ struct Held {
     key: Key,
     index: Option<Key>,
     holder: Holder,
-    /// Whether an equal call that could not know of it has its place in the index.
+    /// True if an equal call that could not know of it has its entry in the index.
     hidden: bool,
 }
 
-/// What the store has heard of a holder since.
+/// The contact of a holder with the store since the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// Nothing yet.
+    /// None yet.
     Silent,
-    /// It was in time: the promise holds.
+    /// In time: the promise holds.
     Heard,
-    /// Nothing in time, or somebody who could not know took its key before.
+    /// None in time, or a call that could not know of it took its key before.
     Lost,
 }
 
-/// How a call finds what ran before it.
+/// The way in which a call finds earlier runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoundBy {
     Key,
@@ -79,7 +80,7 @@ pub(crate) enum FoundBy {
 }
 
 impl Model {
-    /// Whether an emptied store may have cost the second call its knowledge of the first.
+    /// Returns true if a store loss may have hidden the first call from the second.
     pub(crate) fn lost_between(&self, earlier: &Effect, later: &Effect, by: FoundBy) -> bool {
         let is_explicit = matches!(later.intent, Some(Intent::Explicit(_) | Intent::Turn(_)));
         self.emptyings.iter().any(|emptying| {
@@ -90,7 +91,7 @@ impl Model {
         })
     }
 
-    /// An operator has looked at what was lost, or the store has lost what it knew of that.
+    /// Ends a noticed loss: an operator accepted it, or the store has lost its knowledge of it.
     fn loss_is_over(&mut self, now: Timestamp) {
         for emptying in &mut self.emptyings {
             if emptying.notice == Notice::Refuses {
@@ -99,7 +100,7 @@ impl Model {
         }
     }
 
-    /// A holder has got through to the store, to renew or to save.
+    /// Records that a holder has reached the store, to renew or to save.
     pub(crate) fn heard(&mut self, owner: &Owner, now: Timestamp) {
         for emptying in &mut self.emptyings {
             let in_time = now < emptying.at + emptying.lease;
@@ -111,7 +112,8 @@ impl Model {
         }
     }
 
-    /// A process that was started after so many losses got a claim. It cannot be blamed for what it could not know.
+    /// Records a claim by a process that was started after this many losses. It is excused for everything that it could
+    /// not know.
     pub(crate) fn claimed(&mut self, record: &Record, started_after: usize) {
         let before_its_time = self.emptyings.iter_mut().take(started_after);
         let held = before_its_time.flat_map(|emptying| emptying.held.iter_mut());
@@ -123,7 +125,7 @@ impl Model {
         }
     }
 
-    /// Claims that were not written again since an earlier loss, although it is not too late yet.
+    /// Returns claims that were not written again since an earlier loss, although it is not too late yet.
     fn still_silent(&self, now: Timestamp) -> BTreeMap<Owner, Held> {
         let recent = self.emptyings.iter().filter(|emptying| now < emptying.at + emptying.lease);
         let held = recent.flat_map(|emptying| &emptying.held).filter(|(_, held)| held.is_silent());
@@ -132,7 +134,7 @@ impl Model {
 }
 
 impl Emptying {
-    /// Whether a claim at this moment is refused under an explicit key that does not answer it.
+    /// Returns true if a claim at this time is refused under an explicit key without a stored answer.
     fn refuses(&self, claimed: Timestamp) -> bool {
         match self.notice {
             Notice::Unnoticed => false,
@@ -141,7 +143,7 @@ impl Emptying {
         }
     }
 
-    /// Whether what this owner had claimed could be unknown to a claim that was made at this moment.
+    /// Returns true if the claim of this owner could be unknown to a claim made at this time.
     fn lost(&self, owner: Option<&Owner>, claimed: Timestamp, by: FoundBy) -> bool {
         let Some(held) = owner.and_then(|owner| self.held.get(owner)) else { return true };
         match held.holder {
@@ -159,7 +161,7 @@ impl Held {
 }
 
 impl World {
-    /// Records, index, requests and grants are gone, and the store has another marker. Nobody is told.
+    /// Removes records, index, requests and grants, and changes the store's marker. No process is notified.
     pub(crate) fn empty_the_store(&mut self) {
         let now = self.now;
         let mut held = self.model.still_silent(now);
@@ -191,7 +193,7 @@ impl World {
         ));
         let notice = match noticed {
             Some(_) => {
-                // Some operators look soon, others when the storm is over.
+                // Some operators accept the loss soon, others after the faults.
                 let soon = (marker.0 >> 1) & 1 == 1;
                 let after = if soon { (marker.0 >> 8) % 60_000 } else { self.weather.storm };
                 self.later(after, Happening::LossAccepted);
@@ -206,7 +208,7 @@ impl World {
         self.store.empty(marker, noticed);
     }
 
-    /// An operator accepts what is lost.
+    /// Accepts the loss as an operator.
     pub(crate) fn accept_loss(&mut self) {
         let now = self.now;
         if self.store.loss.take().is_some() {
@@ -215,7 +217,7 @@ impl World {
         }
     }
 
-    /// Every word with the store shows its marker to the process.
+    /// Shows the store's marker to the process. Every store command does that.
     pub(crate) fn see_marker(&mut self, node: usize) -> MarkerWatch {
         let lease = self.weather.policy.dedupe.keep.lease;
         let (now, marker) = (self.now, self.store.marker);

@@ -1,6 +1,7 @@
-//! What really became of runs. An answer never claims more than that.
+//! The true history of runs. An answer never claims more than it.
 //!
-//! The machines believe what they were told; this is what happened: how attempts ended, and what the store has had.
+//! The machines believe what they received. This module keeps what happened: the ends of attempts, and the contents of
+//! the store.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +13,17 @@ use steadfast_core::dedupe::{Observed, Owner, RecordState};
 use crate::invariants::Broken;
 use crate::system::{Running, World};
 
-/// What became of each run.
+/// The true history of each run.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// How its attempts ended that did not succeed.
+    /// Ends of its attempts that did not succeed.
     ends: BTreeMap<Owner, Vec<Observed>>,
-    /// What the store has had of it.
+    /// Its records in the store.
     stored: BTreeMap<Owner, Vec<RecordState>>,
 }
 
 impl World {
-    /// An attempt has ended, or was cut.
+    /// Records that an attempt has ended or was cut.
     pub(crate) fn note_end(&mut self, node: usize, number: u64, outcome: &Outcome) {
         let claimed = self.nodes[node].calls.get(&number).and_then(|running| running.call.claimed());
         if let (Some(record), Outcome::Failure { fault, .. }) = (claimed, outcome) {
@@ -30,7 +31,7 @@ impl World {
         }
     }
 
-    /// The store says that it has the end of this run: what is there is remembered.
+    /// Remembers the record of this run after the store has confirmed that it has its end.
     pub(crate) fn note_stored(&mut self, owner: &Owner) {
         if let Some(record) = self.store.records.iter().find(|record| record.owner == *owner) {
             let state = record.state.clone();
@@ -43,11 +44,11 @@ impl World {
         let claims = |what: String| Err(("claims what happened", what));
         if result.attempts != running.attempts {
             return claims(format!(
-                "{} attempts are told of, and {} were made",
+                "{} attempts are reported, and {} were made",
                 result.attempts, running.attempts
             ));
         }
-        // The runs that it may be about: the one that its receipt names, its own, and the one that it found.
+        // The runs that the answer may concern: the one that its receipt names, its own, and the one that it found.
         let named = result.receipt.as_ref().map(|receipt| &receipt.owner);
         let own = running.call.claimed().map(|record| &record.owner);
         let found = running.found.as_ref().map(|(_, owner)| owner);
@@ -56,13 +57,13 @@ impl World {
             Ok(output) if result.stage == Stage::Final => {
                 let content = output.content.as_str();
                 if self.model.effect_of(content).is_none() {
-                    return claims(format!("{content} is told, and never happened"));
+                    return claims(format!("{content} is reported, and never happened"));
                 }
             }
             Err(failure) if matches!(failure.code, Code::ResultNotKept | Code::ResultTooLarge) => {
                 let is_one = |owner: &Owner| runs.contains(&owner);
                 if !self.model.effects.iter().any(|effect| effect.owner.as_ref().is_some_and(is_one)) {
-                    return claims(format!("{runs:?} is told to have run, and had no effect"));
+                    return claims(format!("{runs:?} is reported as run, and had no effect"));
                 }
             }
             Ok(_) | Err(_) => {}
@@ -71,7 +72,7 @@ impl World {
             && !runs.is_empty()
             && !runs.iter().any(|owner| self.was_observed(owner, unknown.observed))
         {
-            return claims(format!("of {runs:?} it is told that {}", unknown.observed.describe()));
+            return claims(format!("of {runs:?} it is reported that {}", unknown.observed.describe()));
         }
         let is_stored = |owner: &&Owner| {
             self.model
@@ -81,12 +82,12 @@ impl World {
                 .is_some_and(|states| states.iter().any(|state| says(state, result)))
         };
         if result.recorded == Recorded::Yes && result.unknown.is_none() && !runs.iter().any(is_stored) {
-            return claims(format!("{:?} is told as recorded, and the store never had it", result.ended));
+            return claims(format!("{:?} is reported as recorded, and the store never had it", result.ended));
         }
         Ok(())
     }
 
-    /// Whether this was seen of the run. That no answer has come is known to everybody who has none.
+    /// Returns true if this was observed of the run. Every caller without an answer knows that none has come.
     fn was_observed(&self, owner: &Owner, observed: Observed) -> bool {
         let ended_so = self.model.history.ends.get(owner).is_some_and(|ends| ends.contains(&observed));
         match observed {
@@ -97,7 +98,7 @@ impl World {
     }
 }
 
-/// What is seen of an attempt that ends like this.
+/// Returns the observation that corresponds to this end of an attempt.
 fn end(source: &Source) -> Observed {
     match source {
         Source::Timeout { .. } | Source::Transport { error: Transport::TimedOut, .. } => Observed::NoAnswer,
@@ -114,8 +115,8 @@ fn end(source: &Source) -> Observed {
     }
 }
 
-/// Whether a record in this state says what the answer says. Of an answer that is too large it has only that there was one, and
-/// of a failure what the tool said, whatever its caller is told besides.
+/// Returns true if a record in this state agrees with the answer. Of an answer that is too large the record has only
+/// that there was one; of a failure it has the tool's own words, without additions for the caller.
 fn says(state: &RecordState, result: &CallResult) -> bool {
     match (state, &result.ended) {
         (RecordState::Done(Some(kept)), Ok(output)) => kept == output,

@@ -1,5 +1,6 @@
-//! What gets in the way of calls beside faults: limits of callers and of tools, a tool that somebody blocks, a store that fails
-//! slowly; and signs of life, which keep a call going. With what must hold whenever an attempt starts.
+//! Interference with calls other than faults: limits of callers and of tools, a blocked tool, a store that fails
+//! slowly, and signs of life, which keep a call running. This module also has the invariants for the start of an
+//! attempt.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -19,37 +20,37 @@ use crate::tables;
 use crate::transition::{Happening, tool};
 
 impl World {
-    /// A fault of this likelihood that was added later, as long as the storm lasts.
+    /// Draws a fault that was added later with this likelihood, while faults may still occur.
     fn strikes(&mut self, percent: u64) -> bool {
         percent > 0 && self.stormy() && self.third.chance(percent)
     }
 
-    /// After how many milliseconds a caller leaves that hardly waits.
+    /// Returns the milliseconds after which an impatient caller leaves.
     pub(crate) fn leaves_at_once(&mut self) -> Option<u64> {
         self.strikes(self.weather.hasty).then(|| self.third.between(1, 500))
     }
 
-    /// Whether a client sends the next message on its second connection to that process.
+    /// Returns true if a client sends the next message on its second connection to that process.
     pub(crate) fn takes_the_second_line(&mut self) -> bool {
         self.strikes(self.weather.second_lines)
     }
 
-    /// After how many milliseconds a holder renews its lease.
+    /// Returns the milliseconds after which a holder renews its lease.
     pub(crate) fn renewal(&self) -> u64 {
         u64::try_from(self.weather.policy.dedupe.keep.lease.as_millis() / 3).unwrap_or(40_000)
     }
 
-    /// How many milliseconds longer a command is on its way.
+    /// Returns the additional milliseconds that a command is in transit.
     pub(crate) fn dawdles(&mut self) -> u64 {
         if self.strikes(self.weather.slow_store) { self.third.between(1, 400) } else { 0 }
     }
 
-    /// How many milliseconds longer a tool works.
+    /// Returns the additional milliseconds that a tool works.
     pub(crate) fn toils(&mut self) -> u64 {
         if self.strikes(self.weather.slow_tools) { self.third.between(1_000, 150_000) } else { 0 }
     }
 
-    /// How many milliseconds longer a store takes to fail.
+    /// Returns the additional milliseconds that a store takes to fail.
     pub(crate) fn slowly(&mut self) -> u64 {
         if self.strikes(self.weather.slow_failures) { self.third.between(500, 8_000) } else { 0 }
     }
@@ -66,13 +67,13 @@ impl World {
         limits
     }
 
-    /// Not every yes is a grant for one call.
+    /// Draws an approval that is not a grant for one call.
     pub(crate) fn answers_otherwise(&mut self, parked: Option<ParkedId>, now: Timestamp) -> Option<Approval> {
         if !self.strikes(self.weather.other_answers) {
             return None;
         }
         let (decision, grantor) = match self.third.between(0, 3) {
-            // It is said to this very call, by whoever sits at the client.
+            // The client's own user approves this very call.
             0 => return Some(Approval::Granted(None)),
             1 => (Decision::Session, Grantor::Operator),
             2 => (Decision::Time { until: now + Duration::from_secs(60) }, Grantor::Operator),
@@ -87,7 +88,7 @@ impl World {
         }
     }
 
-    /// A call goes on although the store fails: only where a duplicate does no harm, or the settings say so.
+    /// Checks that a call continues despite a store failure only if a duplicate does no harm or the settings allow it.
     pub(crate) fn may_go_on(&self, node: usize, number: u64) -> Result<(), Broken> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let (request, policy) = (running.call.request(), running.call.policy());
@@ -105,12 +106,12 @@ impl World {
             true => Ok(()),
             false => Err((
                 "nothing runs without its claim",
-                format!("call {number} of process {node} goes on without the store"),
+                format!("call {number} of process {node} continues without the store"),
             )),
         }
     }
 
-    /// The limit of an attempt is never later than the limits of its call.
+    /// Checks that the limit of an attempt is never later than the limits of its call.
     pub(crate) fn ends_in_time(
         &self,
         node: usize,
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    /// Whoever waits for another call waits no longer than its own caller allows.
+    /// Checks that a call waits for another one no longer than its own caller allows.
     pub(crate) fn follows_in_time(&self, node: usize, number: u64) -> Result<(), Broken> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let limits = running.call.request().limits;
@@ -151,13 +152,13 @@ impl World {
         }
     }
 
-    /// When a tool that refuses wants to be asked again.
+    /// Returns the retry-after delay of a tool that refuses.
     pub(crate) fn retry_after(&mut self) -> Option<Duration> {
         self.strikes(self.weather.retry_afters)
             .then(|| Duration::from_millis(self.third.between(100, 40_000)))
     }
 
-    /// When somebody will block the tool, and for how long: at any time, or while a call is on its way.
+    /// Schedules the blocking of the tool, for some time: at any time, or while a call is in flight.
     pub(crate) fn plan_blocks(&mut self, sends: &[u64]) {
         for node in 0..self.nodes.len() {
             for _ in 0..3 {
@@ -200,7 +201,7 @@ impl World {
         self.tell(format!("the tool is free again at process {node}"));
     }
 
-    /// An attempt has begun that may show signs of life.
+    /// Schedules signs of life for an attempt that has begun.
     pub(crate) fn plan_progress(&mut self, node: usize, number: u64, attempt: u64) {
         if self.strikes(self.weather.progress) {
             let life = self.nodes[node].identity.started;
@@ -219,7 +220,7 @@ impl World {
             self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
         {
             attempt.heard = now;
-            // A probe that was silent for too long has lost its place, and does not get it back.
+            // A probe that was silent for too long has lost its slot, and does not get it back.
             if clock.since(attempt.alive) < probe_lease {
                 attempt.alive = clock;
             }
@@ -246,7 +247,7 @@ impl World {
             return Ok(());
         }
         self.runs_under_its_claim(node, number)?;
-        // Who allowed it before it was blocked did not know of that.
+        // An operator that allowed the call before the block did not know of the block.
         let is_allowed = running.granted
             && home.blocked_at <= running.grant.and_then(|grant| self.store.granted_at(grant));
         if home.blocked && !is_allowed && policy.modes.trust == Mode::Enforce {
@@ -265,8 +266,8 @@ impl World {
         }
     }
 
-    /// An attempt starts only under a claim that holds in the store and says there that it may have been sent. A store that fails
-    /// or loses everything is an excuse.
+    /// Checks that an attempt starts only under a claim that holds in the store and says there that it may have been
+    /// sent. A store that fails or loses everything is an excuse.
     fn runs_under_its_claim(&self, node: usize, number: u64) -> Result<(), Broken> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let Some(claimed) = running.call.claimed() else { return Ok(()) };
@@ -291,7 +292,7 @@ impl World {
         ))
     }
 
-    /// Checked when a place is refused: as many attempts as allowed run, or as many as allowed have begun of late.
+    /// Checked when a call is refused by a limit: the concurrency limit or the rate limit is reached.
     pub(crate) fn is_really_full(&self, node: usize, number: u64) -> Result<(), Broken> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
@@ -310,7 +311,7 @@ impl World {
         let is_full = |places: Option<NonZeroU32>, inside: usize| {
             places.is_some_and(|places| inside >= places.get() as usize)
         };
-        // Who asks to be the probe has not begun, and may have used up its share.
+        // A call that asks to be the probe has not begun, and may have used its share.
         let probing = |other: &&Running| other.call.state() == "Probing";
         let probing_of_tool =
             home.calls.values().filter(|other| other.call.request().tool == *tool).filter(probing).count();
@@ -334,7 +335,7 @@ impl World {
         }
     }
 
-    /// Checked when all is quiet: whoever had a place has given it back.
+    /// Checked at rest: all slots have been released.
     pub(crate) fn places_given_back(&self) -> Result<(), Broken> {
         for (node, home) in self.nodes.iter().enumerate() {
             let of_turns = home.cells.values().map(|cell| &cell.limiter);
@@ -350,7 +351,7 @@ impl World {
     }
 }
 
-/// How much of a rate is used up: each attempt adds one, and what was added drains evenly.
+/// Returns the used part of a rate. Each attempt adds one, and the sum drains evenly.
 fn spent(rate: RateLimit, starts: &[Timestamp], now: Timestamp) -> f64 {
     let drained =
         |span: Duration| span.as_secs_f64() * f64::from(rate.attempts.get()) / rate.per.as_secs_f64();
@@ -363,7 +364,7 @@ fn spent(rate: RateLimit, starts: &[Timestamp], now: Timestamp) -> f64 {
     (level - drained(now.since(last))).max(0.0)
 }
 
-/// What is too much for a rate; what merely comes from rounding is not.
+/// Returns the sum that exceeds a rate, with a tolerance for rounding.
 fn limit(rate: RateLimit) -> f64 {
     const ROUNDING: f64 = 1e-6;
     f64::from(rate.attempts.get()) - ROUNDING

@@ -1,4 +1,4 @@
-//! What guard and trust may conclude, held against what the tool really did.
+//! The conclusions of guard and trust, compared with the true behavior of the tool.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
 
@@ -17,23 +17,24 @@ use crate::invariants::Broken;
 use crate::system::{Attempt, World, is_shared};
 use crate::transition::digest;
 
-/// What a process has seen of its tool, in its own time.
+/// The observations that a process has made of its tool, by its own clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// How calls of each client ended, the newest last.
+    /// Ends of the calls of each client, the newest last.
     endings: Vec<Ending>,
-    /// Calls whose failure may cost trust, with the last moment at which it may have counted, and successes that may earn it.
+    /// Calls whose failure may cost trust, with the last time at which it may have counted, and successes that may
+    /// restore it.
     failures: BTreeMap<u64, Failed>,
     successes: Vec<Timestamp>,
-    /// When failures counted for certain.
+    /// Times at which failures counted for certain.
     counted: Vec<Timestamp>,
-    /// When attempts began, of the tool and of all tools.
+    /// Times at which attempts began, of the tool and of all tools.
     pub(crate) starts: Vec<Timestamp>,
     pub(crate) starts_of_all: Vec<Timestamp>,
     pub(crate) firsts: Vec<Timestamp>,
-    /// When retries were decided on.
+    /// Times at which retries were scheduled.
     pub(crate) retries: Vec<Timestamp>,
-    /// The last change of trust, and what it was to.
+    /// The last change of trust, with the new state.
     trust: Option<(Timestamp, TrustState)>,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Seen {
 struct Failed {
     arrived: Timestamp,
     at: Timestamp,
-    /// What any of its attempts may have counted as.
+    /// Severities that any of its attempts may have counted as.
     severities: Vec<Severity>,
 }
 
@@ -51,7 +52,7 @@ struct Ending {
     client: usize,
     arguments: Digest,
     at: Timestamp,
-    /// What failed, and what was said. Nothing for whatever is no plain failure.
+    /// The failure and its text. `None` for everything that is not a plain failure.
     failed: Option<(Digest, String)>,
 }
 
@@ -63,7 +64,7 @@ impl Seen {
         failed.severities.push(severity);
     }
 
-    /// A call that has failed is judged when it ends, which may be later.
+    /// Records when a failed call counts: at its end, which may be later.
     fn counts_now(&mut self, number: u64, now: Timestamp) {
         if let Some(failed) = self.failures.get_mut(&number) {
             failed.at = now;
@@ -72,7 +73,7 @@ impl Seen {
 }
 
 impl World {
-    /// Whether guard and trust have reasons for what they do, and do what they have reasons for.
+    /// Checks that guard and trust have a reason for every action, and act whenever they have a reason.
     pub(crate) fn check_judgements(
         &mut self,
         node: usize,
@@ -144,7 +145,7 @@ impl World {
                 Notice::AnsweredEarly { .. } => seen.counts_now(number, now),
                 Notice::CallFinished { code, replayed, .. } => {
                     seen.counts_now(number, now);
-                    // Whatever was refused, but not by the guard, is another failure.
+                    // A refusal by anything but the guard is another failure.
                     let is_refused =
                         is_first && !matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit));
                     if code.is_none() || *replayed || is_refused {
@@ -161,7 +162,8 @@ impl World {
         Ok(())
     }
 
-    /// A call that has just failed in the same way as often as a model may repeat it is not made again at once.
+    /// Checks that a call is not made again at once after it has failed in the same way as often as a model may repeat
+    /// it.
     fn no_loop_goes_on(
         &self,
         node: usize,
@@ -190,7 +192,7 @@ impl World {
                 of_client.iter().filter(is_recent).filter(|ending| ending.failed.as_ref() == Some(said));
             same.count() >= most
         });
-        // What is wrong with a call itself stays wrong, whatever else works.
+        // An invalid call stays invalid, whatever else works.
         let of_call: Vec<&Ending> = home
             .seen
             .endings
@@ -212,7 +214,7 @@ impl World {
         Ok(())
     }
 
-    /// A person is asked only while the tool is not trusted, and that ends by itself.
+    /// Checks that an approval is requested only while the tool is not trusted, and that this ends by itself.
     fn is_asked_with_reason(&self, node: usize, number: u64) -> Result<(), Broken> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
@@ -233,14 +235,14 @@ impl World {
             false => Err((
                 "trust has reasons",
                 format!(
-                    "a person is asked for call {number} of process {node}, and the tool is {:?}",
+                    "approval is requested for call {number} of process {node}, and the tool is {:?}",
                     home.seen.trust
                 ),
             )),
         }
     }
 
-    /// While nobody trusts the tool, a person is asked before it runs.
+    /// Checks that the tool runs only with approval while it is not trusted.
     fn is_trusted_or_allowed(&self, node: usize, number: u64) -> Result<(), Broken> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
@@ -250,7 +252,7 @@ impl World {
             return Ok(());
         };
         let holds = match state {
-            // Whoever was under way by then was under way.
+            // A call that was already in flight by then may run.
             TrustState::Escalated => at < running.call.arrived() && now.since(at) < policy.trust.duration,
             TrustState::Blocked => true,
             TrustState::Trusted | TrustState::Recovering => false,
@@ -275,7 +277,7 @@ impl World {
                 && failed.at >= since
         };
         let failures = seen.failures.values().filter(recent).count();
-        // Whoever was under way when trust was lost does not make it worse.
+        // A call that was in flight when trust was lost does not make it worse.
         let further = seen.failures.values().filter(recent).filter(|failed| failed.arrived >= since).count();
         let successes = seen.successes.iter().filter(|at| **at >= since).count();
         let enough = match (rule.count, rule.consecutive, rule.rate) {
@@ -309,13 +311,13 @@ impl World {
         Ok(())
     }
 
-    /// A person has set the trust in the tool.
+    /// Records that an operator has set the trust in the tool.
     pub(crate) fn trust_was_set(&mut self, node: usize, state: TrustState) {
         let now = self.clock(node);
         self.nodes[node].seen.trust = Some((now, state));
     }
 
-    /// What the guard refuses to the client of a call, in worlds where models loop.
+    /// Returns the guard's refusals for the client of a call, in worlds where models loop.
     pub(crate) fn stopped(&self, node: usize, number: u64) -> Vec<Stopped> {
         let home = &self.nodes[node];
         let running = home.calls.get(&number).filter(|_| self.weather.mistaken);
@@ -323,7 +325,7 @@ impl World {
         guard.map_or_else(Vec::new, |guard| guard.stopped(&self.weather.policy.guard, self.clock(node)))
     }
 
-    /// Asking again does not make the guard refuse for longer.
+    /// Checks that a repeated request does not make the guard refuse for longer.
     pub(crate) fn no_refusal_prolongs(
         &self,
         node: usize,
@@ -352,7 +354,7 @@ impl World {
         }
     }
 
-    /// A tool that never failed is not refused because another one does.
+    /// Checks that a tool that never failed is not refused because another one does.
     pub(crate) fn healthy_tool_is_free(&self, node: usize, client: usize) -> Result<(), Broken> {
         let Some(guard) = self.nodes[node].guards.get(&client) else { return Ok(()) };
         let tool = ToolRef {

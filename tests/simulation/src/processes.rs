@@ -1,4 +1,4 @@
-//! What processes do: they drive calls, send commands to the store and renew their leases.
+//! The processes: they drive calls, send commands to the store and renew their leases.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl World {
     pub(crate) fn arrive(&mut self, dispatch: usize) -> Result<(), Broken> {
         let Dispatch { wish, call, connection, given_up, .. } = self.dispatches[dispatch];
         let Connection { node, life, open } = self.connections[connection];
-        // What its client has given up before the process took it up is not begun.
+        // A call that its client has given up before the process took it up is not begun.
         if !open || given_up {
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl World {
             self.at(until, Happening::Arrive { dispatch });
             return Ok(());
         }
-        // Whatever was written to this connection before has arrived, or it would not speak again.
+        // Everything that was written to this connection before has arrived, or the client would not send again.
         self.know(node, connection, None);
         self.dispatches[dispatch].taken = Some(self.now);
         let number = self.nodes[node].next_call;
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// The answers on this connection have arrived; the store is told in its own time.
+    /// Records that the answers on this connection have arrived. The process informs the store later.
     pub(crate) fn know(&mut self, node: usize, connection: usize, only: Option<&Receipt>) {
         let now = self.now;
         let home = &mut self.nodes[node];
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// One event to a call, and then whatever it says.
+    /// Feeds one event to a call and carries out its step.
     pub(crate) fn drive(&mut self, node: usize, number: u64, event: Event) -> Result<(), Broken> {
         match self.feed(node, number, event)? {
             Some(step) => self.act(node, number, step),
@@ -198,7 +198,7 @@ impl World {
                 if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                     running.follows = Some(record);
                 }
-                // The safety net under the wake-up.
+                // The fallback for a lost wake-up.
                 let look = self.rng.between(1_000, 8_000);
                 let command = self.nodes[node].calls.get(&number).map_or(0, |running| running.command);
                 self.later(look, Happening::LookOut { node, life, number, command });
@@ -264,7 +264,7 @@ impl World {
         self.feed_deferred(node, number)
     }
 
-    /// What a process knows of its answers and the store may not.
+    /// Returns the knowledge that a process has of its answers and the store may not have.
     fn known_to(&self, node: usize, number: u64) -> Known {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Known::default() };
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    /// What the store has of all that a claim may find.
+    /// Returns all records that a claim may find.
     fn before(&self, claim: &Claim) -> Vec<Record> {
         let records = &self.store.records;
         let followed = match claim.role {
@@ -296,7 +296,7 @@ impl World {
         [followed, own, indexed].into_iter().flatten().cloned().collect()
     }
 
-    /// Sends a command to the store: it may get lost, or its answer may, or it may come late.
+    /// Sends a command to the store. The command or its reply may get lost, or it may come late.
     pub(crate) fn command(&mut self, node: usize, number: u64, what: Command) {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
@@ -316,7 +316,7 @@ impl World {
         if matches!(what, Command::Save(_) | Command::Release(_))
             && self.defect != Some(Defect::RenewalOvertaken)
         {
-            // Not before the last renewal has arrived: after an emptied store it would bring back what is over.
+            // Not before the last renewal has arrived: after a store loss it would bring back a claim that is over.
             travel += u64::try_from(renewed_by.since(self.now).as_millis()).unwrap_or(0);
         }
         if matches!(what, Command::Renew(..))
@@ -327,7 +327,7 @@ impl World {
         self.later(travel, Happening::Command { node, life, number, command, what: Box::new(what), then });
     }
 
-    /// The store does what it is asked, atomically.
+    /// Carries out a command in the store, atomically.
     pub(crate) fn apply(&mut self, node: usize, what: Command) -> Option<Event> {
         let now = match self.defect {
             Some(Defect::ClocksCompared) => self.clock(node),
@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// Saves, and remembers whether that changed an answer which was there before.
+    /// Saves, and remembers whether that changed an existing answer.
     pub(crate) fn save(&mut self, save: &Save) -> SaveVerdict {
         let answer =
             |world: &Self| match world.store.records.get(&save.claimed.key).map(|record| &record.state) {
@@ -441,9 +441,9 @@ impl World {
         if self.fault(self.weather.store_lost) {
             return Ok(());
         }
-        // Some are slow, and nobody hears the answer. That matters only where one that finds nothing may write.
+        // Some are slow, and their reply is not received. That matters only if a renewal that finds nothing may write.
         if self.weather.emptyings > 0 && self.stormy() && self.side.chance(30) {
-            // The defect shows soonest where they are very slow.
+            // The defect shows soonest if they are very slow.
             let slowest = if self.defect == Some(Defect::RenewalOvertaken) { 60_000 } else { 400 };
             let travel = self.side.between(1, slowest);
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
@@ -462,7 +462,7 @@ impl World {
     }
 }
 
-/// That nobody knows, said before it is recorded; only a defect does that.
+/// Returns an unknown outcome before it is recorded. Only a defect does that.
 fn unknown_outcome() -> CallResult {
     let failure = Failure {
         code: Code::OutcomeUnknown,

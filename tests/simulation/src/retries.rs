@@ -1,4 +1,4 @@
-//! When another attempt may come: the waits and limits of a policy, worked out anew.
+//! The times at which another attempt may start, recomputed from the waits and limits of a policy.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
 
@@ -14,14 +14,14 @@ use steadfast_core::retry::{CallerLimits, Stop};
 use crate::invariants::Broken;
 use crate::system::{Attempt, World, is_shared};
 
-/// What limits the next attempt of a call.
+/// The limits of the next attempt of a call.
 struct Bounds {
-    /// The earliest and the latest moment that its wait allows.
+    /// The earliest and the latest time that its wait allows.
     earliest: Timestamp,
     latest: Timestamp,
-    /// No attempt starts after this.
+    /// No attempt starts after this time.
     last: Timestamp,
-    /// No attempt starts at this moment or later.
+    /// No attempt starts at this time or later.
     deadline: Timestamp,
 }
 
@@ -53,7 +53,7 @@ impl Bounds {
             CountedFrom::AttemptEnd => now,
         };
         let asked = now + retry_after.unwrap_or_default();
-        // Moments are whole milliseconds.
+        // Times are whole milliseconds.
         let (rounded, tick) = (least.saturating_sub(Duration::from_millis(1)), Duration::from_millis(1));
         let spans = [policy.total, limits.elapsed, last_retry];
         let start_by = limits.start_by.map(|moment| moment.before(tick));
@@ -68,7 +68,7 @@ impl Bounds {
 }
 
 impl World {
-    /// Whether a call that failed is tried again as its policy says, and given up only for a reason that holds.
+    /// Checks that a failed call is retried as its policy says, and stops only for a valid reason.
     pub(crate) fn check_retries(
         &self,
         node: usize,
@@ -115,7 +115,7 @@ impl World {
             || self.dispatches[running.dispatch].withdrawn;
         let is_told =
             |notice: &Notice| matches!(notice, Notice::RetryScheduled { .. } | Notice::RetryStopped { .. });
-        // Of the breakers of other tools nothing is known here.
+        // The breakers of other tools are not known here.
         let is_known_tool = is_shared(&running.call.request().tool);
         let is_known = is_known_tool && !self.weather.shared_breakers;
         let are_closed = home.expected.is_closed() && home.expected_of_dependency.is_closed();
@@ -137,7 +137,7 @@ impl World {
                         return broken("is tried too often");
                     }
                     if *at < bounds.earliest || *at > bounds.latest {
-                        return broken("waits for a time that nobody set");
+                        return broken("waits for a time that was never set");
                     }
                     if *at > bounds.last || *at >= bounds.deadline {
                         return broken("would be tried after its time");
@@ -163,7 +163,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether one more retry of the tool is within its budget, by all that was tried in the last ten seconds.
+    /// Returns true if one more retry of the tool is within its budget, given all attempts of the last ten seconds.
     fn has_budget(&self, node: usize, policy: &RetryPolicy) -> bool {
         let (second, seen) = (self.clock(node).as_millis() / 1000, &self.nodes[node].seen);
         let since = |first: u64, at: &&Timestamp| (first..=second).contains(&(at.as_millis() / 1000));

@@ -1,6 +1,6 @@
-//! What processes tell each other about the breaker of the tool, by way of the store.
+//! The state of the tool's breaker that processes share through the store.
 //!
-//! In half of the worlds every process has a breaker of its own, as before there was anything to share.
+//! In half of the worlds every process has a breaker of its own and shares nothing.
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::{Snapshot, State};
@@ -13,7 +13,7 @@ use crate::system::{Probe, World, is_shared};
 use crate::transition::{Command, Happening, Then};
 
 impl World {
-    /// A call wants to be the probe: the store hears of it first.
+    /// Asks the store before a call becomes the probe.
     pub(crate) fn share_probe(&mut self, node: usize, number: u64) -> Result<(), Broken> {
         let now = self.now;
         let life = self.nodes[node].identity.started;
@@ -24,7 +24,8 @@ impl World {
         if !is_shared(&running.call.request().tool) {
             return self.drive(node, number, Event::Probed);
         }
-        // Who has not noticed yet that the store was emptied will bring back what it knows, whatever was stored since.
+        // A process that has not noticed the loss of the store will write its own state back, whatever was stored
+        // since.
         running.asked_to_probe = Some((now, all_know));
         if !self.weather.shared_breakers || self.defect == Some(Defect::ProbeNotShared) {
             return self.drive(node, number, Event::Probed);
@@ -45,7 +46,7 @@ impl World {
         Ok(())
     }
 
-    /// The answer to that. The process takes over what it finds there before the call goes on.
+    /// Handles the reply. The process takes over the stored state before the call continues.
     pub(crate) fn probe_was_heard(&mut self, node: usize, number: u64, event: &Event) {
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         if running.call.state() != "Probing" {
@@ -58,7 +59,7 @@ impl World {
         }
     }
 
-    /// The newer one of what is stored and what the process knows becomes both. What a process sent before it died
+    /// Merges the stored state and that of the process into the newer one. A state that a process sent before it died
     /// is only compared.
     pub(crate) fn share(&mut self, node: usize, life: u64, sent: &Snapshot) {
         let lives = self.nodes[node].alive && self.nodes[node].identity.started == life;
@@ -88,7 +89,7 @@ impl World {
         }
     }
 
-    /// A breaker changed: its process stores that in its own time.
+    /// Schedules the storing of a changed breaker.
     pub(crate) fn share_soon(&mut self, node: usize) {
         if self.weather.shared_breakers {
             let (gather, life) = (self.side.between(0, 50), self.nodes[node].identity.started);
@@ -120,7 +121,7 @@ impl World {
             }
             let change = home.breaker.adopt(stored, now);
             home.epoch += u64::from(change.is_some() || home.breaker.epoch() != before);
-            // An open breaker stays open for as long as it does where it was opened.
+            // An open breaker stays open for as long as the process that opened it decided.
             let here = home.breaker.snapshot();
             let is_same_change = stored.state() == State::Open && here.epoch() == stored.epoch();
             if is_same_change && here != *stored && self.defect.is_none() {
@@ -136,8 +137,8 @@ impl World {
         }
     }
 
-    /// What an operator knows and wants who is about to force or reset: what is stored, if the store can be asked, and
-    /// until when to leave the tool alone. Most let it come back by itself, some wait for a person.
+    /// Takes over the stored state before an operator forces or resets a breaker, if the store can be asked. Returns the
+    /// time until which a forced breaker stays open. `None` if it stays open until an operator acts again.
     pub(crate) fn before_an_operator_acts(&mut self, node: usize) -> Option<Timestamp> {
         if !self.weather.shared_breakers {
             return None;
@@ -149,8 +150,8 @@ impl World {
         Some(self.now + std::time::Duration::from_millis(span))
     }
 
-    /// A probe starts; no other one may be under way in the same epoch. Those that nobody could be told of are not
-    /// counted, nor those that an emptied store has forgotten.
+    /// Checked when a probe starts: no other one may be in flight in the same epoch. Probes that could not be
+    /// announced, and those that a store loss has removed, do not count.
     pub(crate) fn one_probe(&self, node: usize, probe: Probe) -> Result<(), Broken> {
         let lease = self.weather.policy.breaker.probe_lease;
         let forgotten =
@@ -180,28 +181,28 @@ impl World {
 }
 
 impl Model {
-    /// What a person forced open is opened by a person or by time, whatever others thought meanwhile. Two people who spoke in
-    /// one second and did not know of each other are not ordered.
+    /// Checks that a breaker that an operator forced open is opened by an operator or by time, whatever processes
+    /// concluded meanwhile. Actions of two operators in one second that did not know of each other are not ordered.
     fn by_hand(&self, stored: &Snapshot, newer: &Snapshot, now: Timestamp) -> Option<Broken> {
         let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
         let word = times_by_hand(stored);
         let one_of_two = self.words.get(&word).is_some_and(|spoken| *spoken > 1);
         let overtaken = holds && (times_by_hand(newer) < word || times_by_hand(newer) == word && !one_of_two);
-        overtaken.then(|| ("by hand", format!("{newer:?} replaces what a person had said: {stored:?}")))
+        overtaken.then(|| ("by hand", format!("{newer:?} replaces an operator action: {stored:?}")))
     }
 }
 
-/// Which word of a person a breaker goes back to: a later one has a larger number.
+/// Returns the number of the operator action that a breaker goes back to. A later action has a larger number.
 pub(crate) fn times_by_hand(snapshot: &Snapshot) -> u64 {
     snapshot.epoch() / Snapshot::BY_HAND
 }
 
-/// Whether a person stands between the two.
+/// Returns true if an operator action lies between the two.
 fn is_by_hand(one: &Snapshot, other: &Snapshot) -> bool {
     times_by_hand(one) != times_by_hand(other)
 }
 
-/// How far a breaker has come by itself, as if no person had ever spoken.
+/// Returns the progress of a breaker without operator actions.
 fn by_itself(snapshot: &Snapshot) -> u64 {
     snapshot.epoch() % Snapshot::BY_HAND
 }

@@ -1,4 +1,4 @@
-//! The shared store: atomic, and nothing but the core's tables. Here is where most defects are planted.
+//! The shared store: atomic, and made of nothing but the core's tables. Most defects are planted here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,21 +24,22 @@ use crate::tables::Tables;
 pub(crate) struct Store {
     pub(crate) records: Records,
     pub(crate) approvals: Approvals,
-    /// What the processes agree on about the breaker of the tool.
+    /// The shared state of the tool's breaker.
     pub(crate) breaker: Option<Snapshot>,
-    /// Who runs which turn, each with its version.
+    /// The holder of each turn, with the version of its document.
     pub(crate) turns: BTreeMap<usize, (u64, Kept)>,
     /// Changes when everything is lost.
     pub(crate) marker: Marker,
-    /// The loss that it knows of, until an operator accepts it.
+    /// The loss that the store knows of, until an operator accepts it.
     pub(crate) loss: Option<RecordLoss>,
-    /// Who spent which grant; the model's own memory of it. An emptied store counts its grants anew.
+    /// Owners that spent each grant, remembered by the model. A store that lost everything counts its grants from the
+    /// start.
     pub(crate) spent: BTreeMap<(u64, GrantId), Vec<Owner>>,
-    /// When each grant was given.
+    /// Time at which each grant was given.
     granted: BTreeMap<(u64, GrantId), Timestamp>,
-    /// Records that changed since they were last asked for.
+    /// Records that changed since they were last read.
     pub(crate) changed: Vec<Key>,
-    /// Documents that were written so far.
+    /// Number of documents written so far.
     written: u64,
     pub(crate) defect: Option<Defect>,
     pub(crate) tables: Tables,
@@ -87,7 +88,7 @@ impl Store {
             return ClaimVerdict::RecordsLost;
         }
         if !watch.admits(claim.retry_safe, now) && self.defect != Some(Defect::EmptiedStoreTakesClaims) {
-            // What is there again is found as ever; only where the call would run it has to come again.
+            // Records that exist again are found as usual. Only a claim that would run the call has to come again.
             let look = Claim { intent: Intent::Look, ..claim.clone() };
             if self.records.claim(&look, known, &sight, now) == ClaimVerdict::Nothing {
                 return match claim.intent {
@@ -96,7 +97,7 @@ impl Store {
                 };
             }
         }
-        // The defect looks at nothing but the call's own record.
+        // The defect considers only the call's own record.
         if self.defect == Some(Defect::FailedDispatchDoesNotStandBack)
             && let (Role::Fresh, Address::CallId { id, .. }) = (claim.role, claim.address)
             && let Some(own) = self.records.get(&id)
@@ -125,7 +126,7 @@ impl Store {
         }
     }
 
-    /// Whether this claim would run a call, and the loss of records speaks against it.
+    /// Returns true if this claim would run a call that the loss of records forbids.
     fn refuses_after_loss(
         &self,
         claim: &Claim,
@@ -224,7 +225,8 @@ impl Store {
         self.note();
     }
 
-    /// The records as they are, to hold what happens to them against the tables. With a defect the promises have to show it.
+    /// Returns the records before an operation, to compare it with the tables. With a defect, the invariants have to
+    /// find it.
     fn before(&self) -> Option<Records> {
         self.defect.is_none().then(|| self.records.clone())
     }
@@ -255,12 +257,12 @@ impl Store {
         verdict
     }
 
-    /// Everything is lost. Some stores notice.
+    /// Removes everything. Some stores notice.
     pub(crate) fn empty(&mut self, marker: Marker, noticed: Option<RecordLoss>) {
         if let Some(loss) = noticed {
             self.loss = Some(loss.after(self.loss.take()));
         } else {
-            // What tells of an earlier loss is gone too.
+            // The evidence of an earlier loss is gone too.
             self.loss = None;
         }
         self.records = Records::default();
@@ -270,7 +272,7 @@ impl Store {
         self.marker = marker;
     }
 
-    /// Writes the document of a turn, if this is the version that is there.
+    /// Writes the document of a turn, if the stored version is the given one.
     pub(crate) fn write_turn(
         &mut self,
         turn: usize,
@@ -304,7 +306,7 @@ impl Store {
         spend
     }
 
-    /// A person has given a grant.
+    /// Records that an operator has given a grant.
     pub(crate) fn grants(&mut self, grant: GrantId, now: Timestamp) {
         self.granted.insert((self.marker.0, grant), now);
     }
@@ -315,7 +317,7 @@ impl Store {
 
     pub(crate) fn give_back(&mut self, grant: GrantId, owner: &Owner) {
         self.approvals.give_back(grant, owner.digest());
-        // It may be one of the store that was lost.
+        // The grant may be one of the lost store.
         for owners in
             self.spent.iter_mut().filter(|((_, spent), _)| *spent == grant).map(|(_, owners)| owners)
         {
@@ -323,7 +325,7 @@ impl Store {
         }
     }
 
-    /// Stores a refusal as if it were an answer; only a defect does that.
+    /// Stores a refusal as if it were an answer. Only a defect does that.
     pub(crate) fn put_directly(&mut self, record: Record) {
         self.records.apply(Write::Put {
             record: Arc::new(record),

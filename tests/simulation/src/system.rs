@@ -40,16 +40,16 @@ use crate::verification::Read;
 use crate::weather::{Leases, Weather};
 use crate::{Defect, Failure};
 
-/// What a world saw before it ended.
+/// Counters of one simulated world.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Calls that were begun.
     pub calls: u64,
     /// Effects of tools.
     pub effects: u64,
-    /// Answers that were given again.
+    /// Answers that were replayed.
     pub replays: u64,
-    /// Outcomes that became unknown or were found to be.
+    /// Outcomes that became unknown or were found to be unknown.
     pub unknown: u64,
     /// Pending unknown-outcome responses.
     pub pending_responses: u64,
@@ -61,19 +61,19 @@ pub struct Summary {
     pub run_again: u64,
     /// Unknown outcomes that an operator resolved.
     pub resolved: u64,
-    /// Times that the store lost everything.
+    /// Number of times that the store lost everything.
     pub emptyings: u64,
     /// Calls that were refused because the store had noticed a loss.
     pub refused_after_loss: u64,
-    /// Turns that were submitted, each as often as it was.
+    /// Turn submissions, resubmissions included.
     pub turns: u64,
-    /// Events in all.
+    /// Events in total.
     pub events: u64,
-    /// What came up.
+    /// Coverage of the tables.
     pub coverage: Coverage,
 }
 
-/// Where a call is, seen from the world.
+/// The state of a call as the world sees it.
 pub(crate) struct Running {
     pub(crate) call: Call,
     pub(crate) wish: usize,
@@ -81,64 +81,64 @@ pub(crate) struct Running {
     /// The number of the attempt that runs.
     pub(crate) attempt: Option<Attempt>,
     pub(crate) last_attempt: u64,
-    /// When the first one began.
+    /// Start of the first attempt.
     pub(crate) first_attempt: Option<Timestamp>,
     pub(crate) follows: Option<Key>,
     /// The record whose end it waits for.
     pub(crate) awaits: Option<Key>,
     /// The record that its last claim found.
     pub(crate) found: Option<(Key, Owner)>,
-    /// Its place in the order of what came and what was handed over.
+    /// Position among received messages and handed-over answers.
     pub(crate) received: u64,
-    /// Whether the store has failed it, and whether its record is another's.
+    /// True if the store has failed it, and if another call owns its record.
     pub(crate) store_failed: bool,
     pub(crate) fence_lost: bool,
-    /// Whether its process sees to it that its attempt ends.
+    /// True if its process makes sure that the attempt ends.
     pub(crate) child_is_ending: bool,
-    /// What happened while the store was asked.
+    /// Events that arrived while the call waited for the store.
     pub(crate) deferred: VecDeque<AttemptEvent>,
     pub(crate) woken_at: Option<Timestamp>,
     pub(crate) answered: bool,
-    /// Store commands are numbered, so that a late answer to an old one is not taken for the new one's.
+    /// Number of the current store command. A late reply to an earlier command is not taken for the reply to a new one.
     pub(crate) command: u64,
-    /// When the last renewal has arrived.
+    /// Time at which the last renewal has arrived.
     pub(crate) renewed_by: Timestamp,
     pub(crate) sent: bool,
     pub(crate) counted: bool,
-    /// When it last asked to be the probe, and whether the store heard of it.
+    /// Time at which it last asked to be the probe, and true if the store received that.
     pub(crate) asked_to_probe: Option<(Timestamp, bool)>,
-    /// The turn that it belongs to, if it does.
+    /// The turn of which the call is part.
     pub(crate) in_turn: Option<InTurn>,
-    /// Attempts that were made for it.
+    /// Number of attempts so far.
     pub(crate) attempts: u32,
-    /// Whether an operator has allowed it, and how.
+    /// True if an operator allowed the call.
     pub(crate) granted: bool,
     pub(crate) grant: Option<GrantId>,
-    /// Whether it was cut because its caller's time was up.
+    /// True if the attempt was cut because the caller's time was up.
     pub(crate) out_of_time: bool,
-    /// When it got the place of a probe.
+    /// Time at which it was admitted as a probe.
     pub(crate) admitted: Option<Timestamp>,
-    /// Whether it has just asked to probe what its tool depends on.
+    /// True if it has just asked to probe the dependency of its tool.
     pub(crate) asked_for_dependency: bool,
-    /// Whether its caller was answered or has left, so that nobody hears what comes of it.
+    /// True if its caller was answered or has left, so that its result reaches no one.
     pub(crate) told_nobody: bool,
-    /// Whether it has just heard that its claim is another's, or over.
+    /// True if it has just learned that its claim is lost or over.
     pub(crate) claim_lost: bool,
-    /// How long the last failure asked it to wait.
+    /// Delay that the last failure asked for.
     pub(crate) retry_after: Option<Duration>,
-    /// Why its attempt was cut.
+    /// Reason why its attempt was cut.
     pub(crate) cut: Option<Cut>,
-    /// Whether its breakers have heard what came of its attempt.
+    /// True if its breakers have received the result of its attempt.
     pub(crate) is_judged: bool,
 }
 
 impl Running {
-    /// Whether it is being recorded that its outcome is unknown.
+    /// Returns true if its unknown outcome is being recorded.
     pub(crate) fn is_marking(&self) -> bool {
         self.call.state() == "Marking"
     }
 
-    /// Whether only the end of its attempt will say when it is over.
+    /// Returns true if only the end of its attempt can finish it.
     fn awaits_end(&self) -> bool {
         self.call.awaits_end() || self.is_marking() && self.call.request().end == AttemptEnd::Seen
     }
@@ -150,75 +150,75 @@ pub(crate) struct Attempt {
     pub(crate) epoch: u64,
     pub(crate) probe: Option<Probe>,
     pub(crate) started: Timestamp,
-    /// When it last showed a sign of life, or began.
+    /// Time of its last sign of life, or of its start.
     pub(crate) heard: Timestamp,
     pub(crate) over: bool,
-    /// Whether its tool was told to stop.
+    /// True if its tool received a cancellation.
     pub(crate) cancelled: bool,
-    /// How often its breakers had changed when it began: the tool's, and that of its dependency.
+    /// Transitions of the tool's breaker and of its dependency's breaker when the attempt began.
     pub(crate) epochs: [u64; 2],
-    /// The last that its breakers heard of it.
+    /// Last time at which its breakers received a sign of life.
     pub(crate) alive: Timestamp,
 }
 
-/// An attempt that finds out whether the tool is back.
+/// A probe of a half-open breaker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
-    /// The epoch as all count it who share the breaker.
+    /// The epoch, counted the same by all processes that share the breaker.
     pub(crate) epoch: u64,
-    /// When it got its place.
+    /// Time at which it was admitted.
     pub(crate) since: Timestamp,
-    /// Whether the store could not be asked: then nobody else knows of it.
+    /// True if the store could not be asked, so that no other process knows of the probe.
     pub(crate) alone: bool,
 }
 
 /// One process that drives calls.
 pub(crate) struct Node {
     pub(crate) identity: Process,
-    /// How far the clock of its machine is ahead of the store's, or behind it, in milliseconds.
+    /// Offset of its machine's clock from the store's clock, in milliseconds. Negative if it is behind.
     pub(crate) ahead: i64,
     pub(crate) alive: bool,
     pub(crate) frozen_until: Timestamp,
     pub(crate) breaker: Breaker,
-    /// What it knows of the marker of the store.
+    /// Its knowledge of the store's marker.
     pub(crate) watch: MarkerWatch,
-    /// How often the store had lost everything before.
+    /// Number of store losses before it started.
     pub(crate) started_after: usize,
-    /// How often it had when this process last stored what its breaker knows.
+    /// Number of store losses when this process last stored the state of its breaker.
     pub(crate) shared_after: usize,
     /// Transitions of the breaker so far.
     pub(crate) epoch: u64,
     pub(crate) budget: RetryBudget,
     pub(crate) limiter: Limiter,
     pub(crate) dependency_limiter: Limiter,
-    /// The breaker of what all tools depend on, in worlds that have one.
+    /// Breaker of the dependency that all tools share, in worlds that have one.
     pub(crate) dependency: Option<Breaker>,
-    /// What the two breakers have to do.
+    /// Expected state of the two breakers.
     pub(crate) expected: Expected,
     pub(crate) expected_of_dependency: Expected,
-    /// What guard and trust have to go by.
+    /// Observations that guard and trust may use.
     pub(crate) seen: Seen,
     pub(crate) guards: BTreeMap<usize, LoopGuard>,
     pub(crate) trust: TrustLedger,
-    /// The machines of tools that only turns call.
+    /// Machines of tools that only turns call.
     pub(crate) cells: BTreeMap<ToolRef, Cell>,
     pub(crate) calls: BTreeMap<u64, Running>,
     pub(crate) next_call: u64,
     pub(crate) kept: Vec<(Timestamp, Kept)>,
-    /// Whether its tool is blocked by hand, and since when.
+    /// True if an operator has blocked its tool, and since when.
     pub(crate) blocked: bool,
     pub(crate) blocked_at: Option<Timestamp>,
-    /// Answers on their way.
+    /// Answers in transit.
     pub(crate) written: Vec<SentAnswer>,
     /// Deliveries that this process knows of.
     pub(crate) known: Vec<(Receipt, Timestamp)>,
-    /// Answers that were handed over, in their order.
+    /// Answers that were handed over, in order.
     pub(crate) handed: Vec<Handed>,
-    /// Runs whose answers were handed over before they could be saved, in their order.
+    /// Runs whose answers were handed over before they could be saved, in order.
     pub(crate) unsaved: Vec<(Owner, u64)>,
-    /// Runs of unknown outcome of which a client is known to have heard that they are over.
+    /// Runs with an unknown outcome whose final response is known to have reached a client.
     pub(crate) told: BTreeMap<Owner, usize>,
-    /// Those into which it has looked since.
+    /// Runs that this client has verified since.
     pub(crate) verified: BTreeMap<Owner, usize>,
 }
 
@@ -231,7 +231,7 @@ pub(crate) struct Handed {
     pub(crate) has_arrived: bool,
 }
 
-/// An answer on its way.
+/// An answer in transit.
 #[derive(Clone, Debug)]
 pub(crate) struct SentAnswer {
     pub(crate) connection: usize,
@@ -240,7 +240,7 @@ pub(crate) struct SentAnswer {
     pub(crate) kind: ResponseKind,
 }
 
-/// What the calls of one tool share in a process.
+/// The machines that all calls of one tool share in a process.
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) breaker: Breaker,
@@ -256,22 +256,22 @@ pub(crate) struct Connection {
     pub(crate) open: bool,
 }
 
-/// One sending of a wish.
+/// One transmission of a goal.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
     pub(crate) wish: usize,
-    /// Which call of this wish it is: each has an id of its own.
+    /// Number of the call among those for this goal. Each has its own call id.
     pub(crate) call: u32,
     pub(crate) connection: usize,
     pub(crate) answered: bool,
-    /// Whether its client does not listen to it any more.
+    /// True if its client no longer waits for it.
     pub(crate) given_up: bool,
-    /// Whether its process has heard that its client does not want it any more. Then nothing is written to it.
+    /// True if its process knows that the client has withdrawn it. Nothing is written to it then.
     pub(crate) withdrawn: bool,
-    /// Answers that this client had received on this very connection when it sent this.
+    /// Answers that this client had received on this connection when it sent the call.
     pub(crate) heard: Vec<Receipt>,
     pub(crate) sent: Timestamp,
-    /// When a process took it up.
+    /// Time at which a process took it up.
     pub(crate) taken: Option<Timestamp>,
 }
 
@@ -296,14 +296,14 @@ impl Dispatch {
     }
 }
 
-/// Everything.
+/// The whole simulated world.
 pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) defect: Option<Defect>,
     pub(crate) rng: Rng,
-    /// Decides what was added later.
+    /// Generator for decisions that were added later.
     pub(crate) side: Rng,
-    /// Decides what was added after that.
+    /// Generator for decisions that were added after those.
     pub(crate) third: Rng,
     pub(crate) weather: Weather,
     pub(crate) now: Timestamp,
@@ -313,46 +313,46 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
     pub(crate) connections: Vec<Connection>,
-    /// The open connections of a client to a process: the first, and the second.
+    /// Open connections of a client to a process: the first and the second.
     pub(crate) lines: BTreeMap<(usize, usize, bool), usize>,
-    /// What a client has received on a connection.
+    /// Answers that a client has received on a connection.
     pub(crate) heard: BTreeMap<usize, Vec<Receipt>>,
     pub(crate) dispatches: Vec<Dispatch>,
     /// Answers that count as delivered and have not arrived yet.
     pub(crate) crossing: Vec<usize>,
     pub(crate) reads: Vec<Read>,
     pub(crate) attempts: u64,
-    /// What attempts have set off.
+    /// Work that attempts have started.
     pub(crate) works: BTreeMap<u64, Work>,
-    /// Runs whose end nobody will see, although somebody should.
+    /// Runs whose end no process will observe, although one should.
     pub(crate) unseen: BTreeSet<Owner>,
-    /// Counts what comes and what is handed over.
+    /// Counter of received messages and handed-over answers.
     pub(crate) order: u64,
-    /// When last something went wrong that nobody could know of before.
+    /// Time of the last fault that could not be foreseen.
     pub(crate) disturbed: Timestamp,
-    /// Owners whose process died while a claim of theirs was open.
+    /// Owners whose process died while they held a claim.
     pub(crate) died: BTreeSet<Process>,
     pub(crate) sent: BTreeSet<Owner>,
-    /// Those whose tool has asked something instead of doing anything.
+    /// Owners whose tool asked for input instead of running.
     pub(crate) questions: BTreeSet<Owner>,
     pub(crate) turn_policy: Arc<Policy>,
     pub(crate) submissions: Vec<Submission>,
-    /// When the clock jumped, and how far.
+    /// Clock jumps with their lengths.
     pub(crate) jumps: Vec<(Timestamp, Duration)>,
     pub(crate) summary: Summary,
-    /// The weather, and the last that happened.
+    /// The scenario and the most recent events.
     story: VecDeque<String>,
-    /// How many lines are missing between them.
+    /// Number of lines that are missing between them.
     forgotten: usize,
 }
 
-/// When a world begins. Clocks that are behind show less, and never nothing.
+/// Time at which a world begins. Clocks that are behind show less, but never zero.
 pub(crate) const DAWN: Timestamp = Timestamp::from_millis(1_000_000);
-/// Clocks of two machines differ from the store's by so much at most, in milliseconds.
+/// Maximum difference between a machine's clock and the store's clock, in milliseconds.
 const MOST_SKEW: u64 = 300_000;
 /// Long enough for every lease, hold and lingering attempt to be over.
 const AFTERMATH: u64 = 4 * 3600 * 1000;
-/// A world that needs more events than this circles.
+/// Maximum number of events. A world that needs more is in a loop.
 const MOST_EVENTS: u64 = 200_000;
 const LONGEST_STORY: usize = 4000;
 
@@ -363,7 +363,7 @@ impl World {
         let mut weather = Weather::of(&mut rng, &mut side);
         weather.shared_breakers = match defect {
             Some(Defect::ProbeNotShared | Defect::ByHandOvertaken) => true,
-            // A breaker that opens soon hides what has nothing to do with it.
+            // A breaker that opens early hides unrelated defects.
             Some(_) => false,
             None => side.chance(50),
         };
@@ -372,7 +372,7 @@ impl World {
             Some(_) | None => 0,
         };
         if weather.shared_breakers || defect == Some(Defect::LateBreakerResultCounted) {
-            // A breaker that opens at once shows soonest what is wrong with it.
+            // A breaker that opens at once reveals its own defects soonest.
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
         }
         crate::turns::draw(&mut weather, seed, defect);
@@ -429,7 +429,7 @@ impl World {
         world.tell(format!("the world of seed {seed}: {:?}", world.weather));
         for number in 0..world.weather.processes {
             let skew = fourth.between(0, 2 * MOST_SKEW).cast_signed() - MOST_SKEW.cast_signed();
-            // Whoever shares a breaker compares times.
+            // Processes that share a breaker compare times.
             let ahead = if world.weather.shared_breakers { 0 } else { skew };
             let dependency = world.weather.dependency.then(Breaker::default);
             let ahead = if number == 1 && world.weather.twins { world.nodes[0].ahead } else { ahead };
@@ -440,7 +440,7 @@ impl World {
         world
     }
 
-    /// Runs until nothing more happens, and checks what must hold then.
+    /// Runs until nothing more happens, then checks the final invariants.
     pub(crate) fn live(mut self) -> Result<Summary, Box<Failure>> {
         let end = DAWN + Duration::from_millis(self.weather.storm + AFTERMATH);
         while let Some(((at, _), happening)) = self.queue.pop_first() {
@@ -482,7 +482,7 @@ impl World {
         }
     }
 
-    /// An engine of this process. Two of one process number their calls together.
+    /// Creates an engine of this process. Two engines of one process number their calls together.
     pub(crate) fn born(&self, number: usize, life: u64) -> Node {
         let born = Node::born(number, life);
         match self.weather.twins && number == 1 {
@@ -494,22 +494,22 @@ impl World {
         }
     }
 
-    /// This engine, and the other one that lives and dies with it.
+    /// Returns this engine and the other one that shares its process.
     pub(crate) fn engines(&self, node: usize) -> Vec<usize> {
         if self.weather.twins && node < 2 { vec![0, 1] } else { vec![node] }
     }
 
-    /// What the clock of a process shows.
+    /// Returns the time that the clock of a process shows.
     pub(crate) fn clock(&self, node: usize) -> Timestamp {
         self.nodes[node].clock(self.now)
     }
 
-    /// Whether things still go wrong.
+    /// Returns true while faults may still occur.
     pub(crate) fn stormy(&self) -> bool {
         self.now < DAWN + Duration::from_millis(self.weather.storm)
     }
 
-    /// A fault of this likelihood, as long as the storm lasts.
+    /// Draws a fault with this likelihood, while faults may still occur.
     pub(crate) fn fault(&mut self, percent: u64) -> bool {
         percent > 0 && self.stormy() && self.rng.chance(percent)
     }
@@ -523,13 +523,13 @@ impl World {
         self.queue.insert((at, self.ticks), happening);
     }
 
-    /// The clock jumps: the processes have slept, and the rest of the world has not, tools and the store.
+    /// Applies the effects of a clock jump: the processes were asleep, while tools and the store went on.
     pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), Broken> {
         let goes_on =
             |happening: &Happening| matches!(happening, Happening::Effect { .. } | Happening::Command { .. });
         let mut from = (Timestamp::ZERO, 0);
         loop {
-            // What happens may bring more of it.
+            // One event may cause more within the same span.
             let mut due = self.queue.range(from..(until, u64::MAX));
             let Some(at) = due.find(|(_, happening)| goes_on(happening)).map(|(at, _)| *at) else {
                 return Ok(());
@@ -546,7 +546,7 @@ impl World {
         self.weather.policy.clone()
     }
 
-    /// Feeds one event to a call and gives back its step, with the invariants on notices checked.
+    /// Feeds one event to a call and returns its step, with the invariants on notices checked.
     pub(crate) fn feed(&mut self, node: usize, number: u64, event: Event) -> Result<Option<Step>, Broken> {
         let now = self.clock(node);
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
@@ -593,7 +593,7 @@ impl World {
         } else if awaited_end && !is_gone && matches!(step, Step::Save(_)) && self.is_marking(node, number) {
             self.child_end_unseen(node, number);
         }
-        // A question counts for nobody, although the claim is given back as after a refusal.
+        // A question counts for no statistic, although the claim is given back as after a refusal.
         if !notices.contains(&Notice::InputRequired) {
             self.count_failure(node, number, &step);
         }
@@ -609,7 +609,7 @@ impl World {
         self.nodes[node].calls.get(&number).is_some_and(Running::is_marking)
     }
 
-    /// A call whose failure is decided counts once for its session, however many attempts it made.
+    /// Counts a call whose failure is decided once for its session, however many attempts it made.
     fn count_failure(&mut self, node: usize, number: u64, step: &Step) {
         let fails = match step {
             Step::Save(save) => !matches!(save.ending, Ending::Done(_)),
@@ -737,7 +737,7 @@ impl World {
         Ok((number, step))
     }
 
-    /// Facts that the machines tell, held against what is true.
+    /// Compares the notices of the machines with the ground truth.
     fn heed(
         &mut self,
         node: usize,
@@ -785,8 +785,8 @@ impl World {
                         transition.from, transition.to
                     ));
                 }
-                // What is claimed stays so, and what has to be saved is kept. After an emptied store that may come too late
-                // for the index.
+                // Claims persist, and writes that have to be saved are deferred. After a store loss that may come too
+                // late for the index.
                 Notice::StoreFailed { .. }
                     if !matches!(before, "Claiming" | "Starting") && self.weather.emptyings == 0 =>
                 {
@@ -806,7 +806,7 @@ impl World {
                         self.model.unprotected.insert((wish.client, wish.arguments));
                         match wish.kind {
                             Kind::Explicit(key) => drop(self.model.unprotected_keys.insert(key)),
-                            // One that has ended goes on only with what it has to save.
+                            // A call that has ended continues only with what it has to save.
                             Kind::Turn(TurnCall { turn, call, .. }) if !running.call.is_finished() => {
                                 self.model.unprotected_turns.insert((turn, call));
                             }
@@ -860,7 +860,7 @@ impl World {
         calls.collect::<Vec<_>>().join("; ")
     }
 
-    /// What must hold when nothing happens any more.
+    /// Checks the invariants that hold when nothing happens any more.
     fn at_rest(&mut self) -> Result<(), Broken> {
         let open = self.still_open();
         if !open.is_empty() {
@@ -914,7 +914,7 @@ impl World {
         self.grants_at_rest()
     }
 
-    /// Whoever has spent a grant and still has it has started an attempt, or died on the way.
+    /// Checks that an owner that spent a grant and still has it has started an attempt or died before.
     fn grants_at_rest(&self) -> Result<(), Broken> {
         for (grant, owners) in &self.store.spent {
             if owners.len() > 1 {
@@ -935,7 +935,7 @@ impl World {
         Ok(())
     }
 
-    /// Who follows a record that changed is woken, unless the message is lost; then its own look-out wakes it.
+    /// Wakes followers of changed records, unless the message is lost. Then their own timer wakes them.
     fn notify_followers(&mut self) -> Result<(), Broken> {
         for key in std::mem::take(&mut self.store.changed) {
             let mut woken = Vec::new();
@@ -946,7 +946,7 @@ impl World {
                         .filter(|(_, running)| running.follows == Some(key))
                         .map(|(number, _)| (node, *number)),
                 );
-                // Who waits for the end of a run hears only of runs of its own process.
+                // Waiters for the end of a run are woken only by runs of their own process.
                 let here = |key: &Key| {
                     home.calls.values().any(|run| run.call.claimed().is_some_and(|record| record.key == *key))
                 };
@@ -1006,17 +1006,17 @@ impl Node {
         }
     }
 
-    /// What its clock shows at this moment of the store.
+    /// Returns the time that its clock shows at this time of the store.
     pub(crate) fn clock(&self, at: Timestamp) -> Timestamp {
         Timestamp::from_millis(at.as_millis().saturating_add_signed(self.ahead))
     }
 
-    /// The moment of the store at which its clock shows this.
+    /// Returns the time of the store at which its clock shows this time.
     pub(crate) fn moment(&self, shows: Timestamp) -> Timestamp {
         Timestamp::from_millis(shows.as_millis().saturating_add_signed(-self.ahead))
     }
 
-    /// A call and the machines that it shares, for the length of one step.
+    /// Lends a call and its shared machines for one step.
     pub(crate) fn lend<'n>(
         &'n mut self,
         number: u64,
@@ -1046,12 +1046,12 @@ impl Node {
     }
 }
 
-/// Whether all processes look after the breaker of this tool. Those of the others are nobody's business here.
+/// Returns true if all processes share the breaker of this tool. Other breakers are not checked here.
 pub(crate) fn is_shared(tool: &ToolRef) -> bool {
     *tool == crate::transition::tool()
 }
 
-/// What the store can know about an owner.
+/// Returns the knowledge that the store can have about an owner.
 pub(crate) fn sight(nodes: &[Node], leases: Leases, owner: &Owner) -> LeaseSight {
     match leases {
         Leases::Time => LeaseSight::Time,
@@ -1062,12 +1062,12 @@ pub(crate) fn sight(nodes: &[Node], leases: Leases, owner: &Owner) -> LeaseSight
     }
 }
 
-/// Whether a call hears that it has no claim, so that what it tells says nothing about limits.
+/// Returns true if a call learns that it has no claim, so that its response proves nothing about limits.
 fn loses_claim(event: &Event) -> bool {
     match event {
         Event::Claimed(verdict) => !matches!(verdict, ClaimVerdict::Mine(_)),
         Event::Renewed { verdict, .. } => *verdict != RenewVerdict::Renewed,
-        // It gets the refusal of the call that it waited for.
+        // It returns the refusal of the call for which it waited.
         Event::Woke(Wake::LeaderRefused(_)) => true,
         Event::Woke(Wake::Time | Wake::Changed)
         | Event::Answered(_)
@@ -1086,7 +1086,7 @@ fn loses_claim(event: &Event) -> bool {
     }
 }
 
-/// How long a tool that has failed asks to be left alone.
+/// Returns the delay that a failed tool asks for.
 fn asked_to_wait(event: &Event) -> Option<Duration> {
     let Event::Ran(Outcome::Failure { fault, .. }) = event else { return None };
     match fault.retry_after {
@@ -1095,7 +1095,7 @@ fn asked_to_wait(event: &Event) -> Option<Duration> {
     }
 }
 
-/// Sessions are named after their client.
+/// Returns the session of a client. Sessions are named after their client.
 pub(crate) fn session_of(client: usize) -> Option<SessionKey> {
     SessionKey::new(format!("client-{client}")).ok()
 }
@@ -1105,13 +1105,13 @@ fn client_of(call: &Call) -> usize {
     session.and_then(|text| text.strip_prefix("client-")).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The head of a debug text; enough for a story.
+/// Returns the head of a debug text, enough for a story.
 pub(crate) fn brief(text: &str) -> String {
     text.chars().take(110).collect()
 }
 
 impl Summary {
-    /// Adds what another world saw.
+    /// Adds the counters of another world.
     pub fn add(&mut self, other: Self) {
         self.coverage.add(&other.coverage);
         self.calls += other.calls;

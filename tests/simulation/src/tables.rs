@@ -1,8 +1,8 @@
-//! The tables of the store once more, written from their documentation: what each operation finds, what it gets, and what may
-//! change with it.
+//! The tables of the store once more, written from their documentation: the record that each operation finds, its
+//! result, and the changes that it may make.
 //!
-//! The core decides with its own code; here the same is stated in another way, row by row, and each operation of each world is
-//! held against it. What an operation does not have to write stays as it is.
+//! The core decides with its own code. This module states the same in another way, row by row, and checks each
+//! operation of each world against it. Everything that an operation does not have to write stays unchanged.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use steadfast_core::policy::{AfterUnknown, CacheFailures, Lifetimes};
 use crate::coverage::{Coverage, Table};
 use crate::invariants::Broken;
 
-/// What a claim should get.
+/// The expected result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Due {
     Mine,
@@ -31,7 +31,7 @@ enum Due {
     Conflict,
 }
 
-/// How a claim looks for its record.
+/// The way in which a claim looks for its record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Explicit,
@@ -51,11 +51,11 @@ impl By {
     }
 }
 
-/// Holds what happens in a store against the tables.
+/// Compares the operations of a store with the tables.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) coverage: Coverage,
-    /// The first operation that was not as its table says.
+    /// The first operation that did not match its table.
     pub(crate) broken: Option<Broken>,
 }
 
@@ -108,7 +108,7 @@ impl Tables {
             (Due::Mine, ClaimVerdict::Mine(given)) => {
                 self.taken(claim, picked.map(|(record, _)| record), given, now, (before, after));
             }
-            // That its outcome is unknown begins to count from here.
+            // The time for the unknown outcome begins to count here.
             (Due::NotYet(owner) | Due::Final(owner), _)
                 if matches!(row, "in flight, lapsed, started" | "unknown, its owner is gone") =>
             {
@@ -129,7 +129,8 @@ impl Tables {
         self.told(claim, verdict, known, now, (before, after));
     }
 
-    /// An entry of the index leads where it led, as long as what it leads to is there. Only a claim moves its own.
+    /// Checks that an entry of the index leads where it led, as long as its target exists. Only a claim moves its own
+    /// entry.
     fn index_stays(&mut self, (before, after): (&Records, &Records), moved: Option<Key>) {
         for index in before.iter().filter_map(|record| record.index).filter(|index| Some(*index) != moved) {
             let led = before.indexed(Some(index)).map(|record| record.key);
@@ -141,7 +142,7 @@ impl Tables {
         }
     }
 
-    /// The record of a call that may run, and what it replaces. `over` is the record that let it.
+    /// Checks the record of a call that may run, and the record that it replaces. `over` is the record that allowed it.
     fn taken(
         &mut self,
         claim: &Claim,
@@ -154,7 +155,8 @@ impl Tables {
         self.check(there == Some(given), || format!("given {given:?}, and there is {there:?}"));
         let again = over.filter(|record| record.owner == claim.owner);
         let goes_on = over.filter(|record| record.state == RecordState::Inflight);
-        // What only the index can find stays where it is when it is taken over, so that its late owner meets the fence.
+        // A record that only the index can find keeps its place when it is taken over, so that its late owner meets the
+        // fence.
         let is_run = |record: &&Record| record.origin == Origin::Run;
         let in_place = goes_on.filter(is_run).filter(|_| matches!(claim.address, Address::Keyless { .. }));
         let key = in_place.map_or(claim.address.own(), |record| record.key);
@@ -174,7 +176,7 @@ impl Tables {
             started: claim.intent == Intent::Take { started: true } || again.is_some_and(|own| own.started),
             retry_safe: claim.retry_safe,
             digest: claim.digest,
-            // Whoever goes on with a run that was in flight goes on under its name.
+            // A call that continues a run in flight keeps the id of that run.
             run: goes_on.map_or(&claim.run, |record| &record.run).clone(),
             lease: Lease::Until(now + claim.rules.keep.lease),
             seen_end_by: claim.seen_end_within.map(|span| now + span),
@@ -197,7 +199,8 @@ impl Tables {
             let leads = after.indexed(Some(index)).map(|record| record.key);
             self.check(leads == Some(given.key), || format!("the index of {given:?} leads to {leads:?}"));
         }
-        // What was taken over goes, and so does what nothing but the index could find when the index moves on.
+        // The record that was taken over is removed, and so is one that only the index could find when the index moves
+        // on.
         let passed =
             before.indexed(claim.address.index()).filter(|passed| is_run(passed) && !passed.is_open());
         let replaced = over.filter(|over| is_run(over) || goes_on.is_some());
@@ -210,7 +213,7 @@ impl Tables {
         self.check(changed == due, || format!("{claim:?} changed {changed:?}, due is {due:?}"));
     }
 
-    /// What is told is what the record says.
+    /// Checks that the response matches the record.
     fn told(
         &mut self,
         claim: &Claim,
@@ -225,13 +228,13 @@ impl Tables {
                 let Some((record, RecordState::Unknown(unknown))) =
                     record.map(|record| (record, &record.state))
                 else {
-                    return self.check(false, || format!("{unsettled:?} is told, and there is {record:?}"));
+                    return self.check(false, || format!("{unsettled:?} is given, and there is {record:?}"));
                 };
                 let may = claim.address.index().is_some()
                     && record.index.is_some()
                     && claim.rules.after_unknown == AfterUnknown::TellOnce
                     && record.expires.is_some();
-                // What is only now known to be unknown has reached nobody.
+                // An outcome that has only now become unknown has reached no client.
                 let is_old = before.get(&record.key).is_some_and(|old| std::ptr::eq(old, record));
                 let told = delivered(record, known).filter(|_| is_old);
                 let waited = told.map_or(Duration::ZERO, |at| now.since(at));
@@ -248,7 +251,7 @@ impl Tables {
                     receipt: record.receipt(),
                 };
                 self.check(**unsettled == due, || {
-                    format!("{record:?} is told as {unsettled:?}, due is {due:?}")
+                    format!("{record:?} is given as {unsettled:?}, due is {due:?}")
                 });
             }
             ClaimVerdict::Replay(replay) => {
@@ -292,7 +295,7 @@ impl Tables {
         let own = before.get(&claimed.key);
         let by_index = before.indexed(claimed.index).filter(|record| record.owner == claimed.owner);
         let found = own.or(by_index);
-        // Whether it is saved, and whether something is written for that.
+        // Whether the answer is saved, and whether anything is written for that.
         let (row, saved, writes) = match found {
             None => ("nothing", true, true),
             Some(record) if record.owner != claimed.owner => ("another's", false, false),
@@ -349,7 +352,7 @@ impl Tables {
             Ending::Failed(_) => Some(save.keep.failed),
             Ending::Unknown(_) => (!save.hold).then_some(save.keep.open),
         };
-        // A final answer that has arrived stays delivered when its end is known better.
+        // A final answer that has arrived stays delivered when its end is known more precisely.
         let told = found
             .filter(|record| is_settled(record, now) && column == "unknown")
             .and_then(|record| record.delivered);
@@ -520,7 +523,7 @@ impl Tables {
         };
         let there = before.get(key);
         let found = there.filter(|record| of.as_ref().is_none_or(|owner| record.owner == *owner));
-        // What it says once it is known that its owner does not say anything any more.
+        // The record as it is once its owner is known to be gone.
         let marked = found.map(|record| (record, sight(&record.owner))).and_then(|(record, sight)| {
             let is_lost = match &record.state {
                 RecordState::Inflight => record.started && !record.retry_safe,
@@ -571,7 +574,7 @@ impl Tables {
     }
 }
 
-/// The row, the column, and what a claim should get.
+/// Returns the row, the column, and the expected result of a claim.
 fn expected(
     claim: &Claim,
     picked: Option<(&Record, By)>,
@@ -681,7 +684,7 @@ fn unknown(
     (row, if runs { Due::Mine } else { Due::Final(owner) })
 }
 
-/// The record that a claim is decided by, and how it was found.
+/// Returns the record that decides a claim, and how it was found.
 fn found<'r>(
     claim: &Claim,
     sight: Sight<'_>,
@@ -690,7 +693,7 @@ fn found<'r>(
 ) -> Option<(&'r Record, By)> {
     let fresh = |record: &&Record| record.expires.is_none_or(|expires| now < expires);
     let same = |record: &&Record| record.digest == claim.digest && record.tool == claim.tool;
-    // Where nobody gave the key, answers from before duplicates were recognised again count as nothing.
+    // Without an explicit key, answers from before deduplication was switched on again do not count.
     let counts = |record: &&Record| {
         record.is_open() || claim.rules.computed_since.is_none_or(|since| since <= record.updated)
     };
@@ -708,7 +711,8 @@ fn found<'r>(
         (Role::Fresh, Address::CallId { id: own, index } | Address::Keyless { run: own, index }) => {
             let own = get(&own).filter(same);
             let equal = before.indexed(Some(index)).filter(fresh).filter(same).filter(counts);
-            // A dispatch that failed, or never started, stands back behind an equal run that is open or owes its answer.
+            // A dispatch that failed or never started yields to an equal run that is open or whose answer is not
+            // delivered.
             let open = equal.filter(|equal| match equal.state {
                 RecordState::Inflight | RecordState::Unknown(_) => true,
                 RecordState::Done(_) => {
@@ -741,8 +745,8 @@ fn found<'r>(
     }
 }
 
-/// When an attempt is over whose owner does not say so any more: after the linger where nobody could see its end, when the leash
-/// has ended its child, or when its owner would have seen the end.
+/// Returns the time at which the attempt of a vanished owner is over: after the linger if its end could not be
+/// observed, when the leash has ended its child, or when its owner would have observed the end.
 fn over_by(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Timestamp {
     match (record.seen_end_by, sight) {
         (None, _) => now + rules.linger,
@@ -751,7 +755,7 @@ fn over_by(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) ->
     }
 }
 
-/// The record of a run of which its owner says nothing any more. What was seen of it before stays.
+/// Returns the record of a run whose owner has vanished. Earlier observations stay.
 fn marked_unknown(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Record {
     let settles = Settles::By(over_by(record, sight, rules, now));
     let unknown = match &record.state {
@@ -772,7 +776,7 @@ fn marked_unknown(record: &Record, sight: LeaseSight, rules: &Rules, now: Timest
     }
 }
 
-/// A version that no record under this key has had.
+/// Returns a version that no record under this key has had.
 fn never_had(claimed: &Record, now: Timestamp) -> u64 {
     now.as_millis().max(claimed.version + 1)
 }
@@ -799,17 +803,17 @@ fn is_settled(record: &Record, now: Timestamp) -> bool {
     }
 }
 
-/// Whether the time that is said is better than the one that is known.
+/// Returns true if the new end is more precise than the known one.
 fn says_more(known: Settles, said: SettlesIn, now: Timestamp) -> bool {
     match (known, said) {
         (Settles::Settled, _) | (_, SettlesIn::WhenOwnerSays) => false,
-        // What was once announced is not put off.
+        // An announced time is never moved to later.
         (Settles::By(known), SettlesIn::After(span)) => now + span < known,
         (Settles::WhenOwnerSays, SettlesIn::After(_)) | (_, SettlesIn::Settled) => true,
     }
 }
 
-/// The keys of records that are not what they were.
+/// Returns the keys of records that have changed.
 fn changes(before: &Records, after: &Records) -> Vec<Key> {
     let is_other = |one: &Record, other: Option<&Record>| other.is_none_or(|other| !std::ptr::eq(one, other));
     let mut keys: Vec<Key> = after
@@ -821,7 +825,8 @@ fn changes(before: &Records, after: &Records) -> Vec<Key> {
     keys
 }
 
-/// Whether a claim holds: as long as its process is known to live, or until its lease ends where only time can tell.
+/// Returns true if a claim holds: as long as its process is known to live, or until its lease ends if only time can
+/// tell.
 pub(crate) fn holds(record: &Record, sight: LeaseSight, now: Timestamp) -> bool {
     match (sight, record.lease) {
         (LeaseSight::Alive, _) => true,

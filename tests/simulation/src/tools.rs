@@ -1,4 +1,4 @@
-//! What tools do: their work, their answers, and neither.
+//! The tools: their work, their answers, and the lack of either.
 
 use steadfast_core::breaker;
 use steadfast_core::call::{AttemptEnd, Cut, Event, Outcome};
@@ -26,7 +26,7 @@ impl World {
         let home = &mut self.nodes[node];
         let epoch = home.epoch;
         let Some(running) = home.calls.get_mut(&number) else { return Ok(()) };
-        // What it asked for may have become needless: somebody else closed the breaker.
+        // The probe may no longer be needed, because another process closed the breaker.
         let shared = is_shared(&running.call.request().tool);
         let half_open = shared && home.breaker.state(&policy.breaker, clock) == breaker::State::HalfOpen;
         let asked = running.asked_to_probe.take().filter(|_| half_open);
@@ -72,7 +72,7 @@ impl World {
             }
         }
         let owner = record.as_ref().map(|record| record.owner.clone());
-        // In the storm some take longer than they may.
+        // While faults occur, some take longer than they may.
         let works = self.rng.between(1, if self.stormy() { 3_000 } else { 1_000 }) + self.toils();
         let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
         let intent = match kind {
@@ -102,7 +102,7 @@ impl World {
             let fault = Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path");
             self.later(works, answer(Outcome::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_hangs) {
-            // It may still do its work, some time, and it may still answer.
+            // It may still do its work later, and it may still answer.
             let some_time = self.rng.chance(60).then(|| self.rng.between(1_000, 400_000));
             self.start_work(node, effect, begun, some_time);
             if let Some(some_time) = some_time.filter(|_| self.rng.chance(50)) {
@@ -114,7 +114,7 @@ impl World {
             self.start_work(node, effect, begun, comes_after);
             self.later(works + 1, answer(Outcome::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_doubts) {
-            // An error that does not say whether it had its effect, before or after it has.
+            // An error that does not say whether the effect happened, before or after it has.
             let fault = self.doubt();
             let settle = u64::try_from(self.weather.policy.settling.settle.as_millis()).unwrap_or(0);
             let comes_after = self.before_or_after(works, settle);
@@ -139,7 +139,7 @@ impl World {
             };
             self.later(works, answer(Outcome::Failure { fault, output: None }));
         } else if self.asks_first() {
-            // It wants to know something first, and does nothing.
+            // It needs input first, and does nothing.
             let output = Output { content: RawJson::string("which one?"), metadata: None };
             self.later(works, answer(Outcome::InputRequired { output }));
         } else {
@@ -150,7 +150,8 @@ impl World {
         Ok(())
     }
 
-    /// When an effect comes of which the answer says nothing: before the answer, within some time after it, or never.
+    /// Draws the delay of an effect that the answer leaves open: before the answer, within some time after it, or
+    /// never.
     fn before_or_after(&mut self, works: u64, span: u64) -> Option<u64> {
         if self.rng.chance(self.weather.effects_missing) {
             return None;
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// How the answer to an attempt gets lost.
+    /// Draws the way in which the answer to an attempt gets lost.
     fn lost(&mut self) -> Fault {
         let transport = |error| Source::Transport { error, written: true };
         let source = match (self.weather.end, self.rng.between(0, 2)) {
@@ -173,7 +174,7 @@ impl World {
         Fault::new(source, "connection lost")
     }
 
-    /// An error that proves nothing.
+    /// Draws an error that proves nothing.
     fn doubt(&mut self) -> Fault {
         match self.rng.between(0, 3) {
             0 => Fault::new(Source::IsError, "Request timed out"),
@@ -183,7 +184,7 @@ impl World {
         }
     }
 
-    /// A tool is told that nobody waits for its answer any more. It may not care, say so, or still get through.
+    /// Sends a cancellation to a tool. It may ignore it, answer with an error, or still succeed.
     pub(crate) fn cancel_upstream(&mut self, node: usize, number: u64) {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
@@ -192,7 +193,7 @@ impl World {
             Some(attempt) => attempt.cancelled = true,
             None => return,
         }
-        self.tell(format!("attempt {attempt} is told to stop"));
+        self.tell(format!("attempt {attempt} is cancelled"));
         self.cancel_work(attempt);
         let answer =
             |outcome| Happening::ToolAnswers { node, life, number, attempt, outcome: Box::new(outcome) };
@@ -203,7 +204,7 @@ impl World {
         } else if self.rng.chance(self.weather.cut_errors) {
             let soon = self.rng.between(1, 4_000);
             let fault = match self.rng.between(0, 2) {
-                // It had not even been sent, and is not sent any more.
+                // The attempt had not even been sent, and is not sent any more.
                 0 if !self.has_happened(attempt) && self.third.chance(50) => {
                     self.never_happens(attempt);
                     Fault::new(
@@ -219,7 +220,7 @@ impl World {
         }
     }
 
-    /// Whether the tool wants to know something before it does anything. Nothing is drawn in worlds where none does.
+    /// Returns true if the tool asks for input before it does anything. In worlds where none does, nothing is drawn.
     fn asks_first(&mut self) -> bool {
         self.weather.tool_asks > 0 && self.stormy() && self.side.chance(self.weather.tool_asks)
     }
@@ -242,7 +243,7 @@ impl World {
         } else if let Some(Intent::Turn(made)) = effect.intent
             && !is_safe_to_repeat(self.weather.policy.class)
         {
-            // That a tool may be called again does not mean that another one may do the same.
+            // A tool that may be called again does not allow another one to do the same.
             turns::done_once(&self.model, made, &effect)?;
         }
         self.model.effects.push(effect);
@@ -269,7 +270,7 @@ impl World {
         let (now, clock) = (self.now, self.clock(node));
         let current = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let Some(current) = current.filter(|current| current.number == attempt) else { return Ok(()) };
-        // What has not been done cannot be reported as done.
+        // An effect that has not happened cannot be reported as done.
         let is_early = matches!(outcome, Outcome::Success { .. }) && !self.has_happened(attempt);
         if is_early && self.defect != Some(Defect::AnswerBeforeEffect) {
             return Ok(());
@@ -346,7 +347,7 @@ impl World {
     pub(crate) fn cut(&mut self, node: usize, number: u64, cut: Cut) -> Result<(), Broken> {
         let (now, time) = (self.now, self.weather.policy.time);
         if let Some(running) = self.nodes[node].calls.get_mut(&number) {
-            // Its caller is out of patience, and the tool still has time.
+            // The caller's time is up, and the tool still has time.
             running.out_of_time = running.attempt.is_some_and(|attempt| {
                 now.since(attempt.heard) < time.attempt && now.since(attempt.started) < time.total
             });
@@ -360,7 +361,7 @@ impl World {
         self.drive_ended(node, number, attempt, Event::Ran(Outcome::Failure { fault, output: None }))
     }
 
-    /// What a tool says to the cut is stored as its answer; only a defect does that.
+    /// Stores a tool's reply to a cut as its answer. Only a defect does that.
     fn take_for_an_answer(&mut self, node: usize, number: u64, fault: &Fault) {
         let Some(running) = self.nodes[node].calls.get(&number) else { return };
         let Some(claimed) = running.call.claimed().filter(|_| running.call.is_settling()) else { return };
@@ -380,7 +381,7 @@ impl World {
         }
     }
 
-    /// Until when an attempt may still take effect that has answered like this.
+    /// Limits the time until which an attempt with this answer may still take effect.
     fn attempt_answered(&mut self, node: usize, number: u64, attempt: u64, outcome: &Outcome) {
         let Outcome::Failure { fault, .. } = outcome else { return };
         let Some(running) = self.nodes[node].calls.get(&number) else { return };
@@ -390,15 +391,16 @@ impl World {
         let is_lost = matches!(fault.source, Source::Transport { .. } | Source::Exit { .. });
         match is_lost {
             true => self.abandon_attempt(attempt),
-            // An error that comes after the cut is not the end of it.
+            // An error that comes after the cut does not end the attempt.
             false if is_cut => {}
-            // Nor is one that comes after its caller has withdrawn the call.
+            // Nor does one that comes after its caller has withdrawn the call.
             false if is_cancelled => self.limit_effect(attempt, self.now + settling.linger),
             false => self.limit_effect(attempt, self.now + settling.settle),
         }
     }
 
-    /// Feeds the end of an attempt, with the attempt lent back so that its epoch can be held against the breaker's.
+    /// Feeds the end of an attempt. The attempt is put back first, so that its epoch can be compared with the
+    /// breaker's.
     pub(crate) fn drive_ended(
         &mut self,
         node: usize,
@@ -420,7 +422,7 @@ impl World {
     }
 }
 
-/// Returns whether a second run does no harm.
+/// Returns true if a second run does no harm.
 fn is_safe_to_repeat(class: ToolClass) -> bool {
     matches!(class, ToolClass::ReadOnly | ToolClass::Idempotent)
 }

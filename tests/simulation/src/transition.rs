@@ -1,4 +1,4 @@
-//! What can happen, and what follows from it.
+//! The events of the simulation and their consequences.
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Wanted;
@@ -17,10 +17,10 @@ use crate::system::World;
 use crate::turns::TurnHappening;
 use crate::weather::Agent;
 
-/// Something that happens at its time.
+/// A scheduled event.
 #[derive(Debug)]
 pub(crate) enum Happening {
-    /// A client sends a wish, again if need be.
+    /// A client sends a call for a goal, again if need be.
     Send {
         wish: usize,
     },
@@ -28,7 +28,7 @@ pub(crate) enum Happening {
     Arrive {
         dispatch: usize,
     },
-    /// A client has waited long enough.
+    /// A client stops waiting.
     Impatient {
         dispatch: usize,
     },
@@ -36,7 +36,7 @@ pub(crate) enum Happening {
     Break {
         connection: usize,
     },
-    /// A process hears that a caller has left its call.
+    /// A process learns that a caller has left its call.
     Left {
         node: usize,
         life: u64,
@@ -53,7 +53,7 @@ pub(crate) enum Happening {
         what: Box<Command>,
         then: Then,
     },
-    /// The store's answer reaches the process.
+    /// The store's reply reaches the process.
     Reply {
         node: usize,
         life: u64,
@@ -61,13 +61,13 @@ pub(crate) enum Happening {
         command: u64,
         event: Box<Event>,
     },
-    /// The time that a call named has come.
+    /// A timer of a call fires.
     Timer {
         node: usize,
         life: u64,
         number: u64,
     },
-    /// A follower looks for itself, in case a wake-up was lost.
+    /// A follower polls, in case a wake-up was lost.
     LookOut {
         node: usize,
         life: u64,
@@ -81,14 +81,14 @@ pub(crate) enum Happening {
         number: u64,
         key: Key,
     },
-    /// A holder renews.
+    /// A holder renews its lease.
     Renew {
         node: usize,
         life: u64,
         number: u64,
         owner: Owner,
     },
-    /// A tool has done its work.
+    /// A tool takes effect.
     Effect {
         attempt: u64,
     },
@@ -99,7 +99,7 @@ pub(crate) enum Happening {
         number: u64,
         attempt: u64,
     },
-    /// The time has passed after which a run was announced to be settled.
+    /// The time has passed by which a run was announced to be settled.
     SettleDeadline {
         owner: Owner,
         key: Key,
@@ -134,7 +134,7 @@ pub(crate) enum Happening {
         attempt: u64,
         outcome: Box<Outcome>,
     },
-    /// A person answers.
+    /// An operator answers.
     Person {
         node: usize,
         life: u64,
@@ -146,24 +146,24 @@ pub(crate) enum Happening {
         result: Box<CallResult>,
         about: Option<(Key, Owner)>,
     },
-    /// A process looks whether a connection is still open.
+    /// A process checks whether a connection is still open.
     StillOpen {
         node: usize,
         life: u64,
         connection: usize,
         receipt: Receipt,
     },
-    /// A process stores what its breaker knows.
+    /// A process stores the state of its breaker.
     Share {
         node: usize,
         life: u64,
     },
-    /// A process hears that another has stored what its breaker knows.
+    /// A process learns that another one has stored the state of its breaker.
     Shared {
         node: usize,
         life: u64,
     },
-    /// A process tries again what it could not get through.
+    /// A process repeats its deferred writes.
     Keep {
         node: usize,
         life: u64,
@@ -171,7 +171,7 @@ pub(crate) enum Happening {
     Crash {
         node: usize,
     },
-    /// A process ends as it should.
+    /// A process shuts down in order.
     Stop {
         node: usize,
     },
@@ -189,7 +189,7 @@ pub(crate) enum Happening {
     Emptied,
     /// An operator accepts that records are lost.
     LossAccepted,
-    /// Somebody blocks the tool at a process, for so many milliseconds.
+    /// An operator blocks the tool at a process, for this many milliseconds.
     Block {
         node: usize,
         until: u64,
@@ -198,7 +198,7 @@ pub(crate) enum Happening {
         node: usize,
         life: u64,
     },
-    /// A person trusts the tool again.
+    /// An operator restores trust in the tool.
     Pardon {
         node: usize,
     },
@@ -212,7 +212,7 @@ pub(crate) enum Happening {
     Turn(TurnHappening),
 }
 
-/// What a store is asked to do.
+/// A request to the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
     Claim(Claim, Known),
@@ -225,7 +225,7 @@ pub(crate) enum Command {
     Delivered(Receipt, Timestamp),
 }
 
-/// What becomes of the answer to a command.
+/// The handling of the reply to a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Then {
     Answer,
@@ -234,7 +234,7 @@ pub(crate) enum Then {
 }
 
 impl World {
-    /// Wishes, crashes and all the rest that the day will bring.
+    /// Schedules goals, crashes and all other initial events.
     pub(crate) fn open_the_day(&mut self) {
         let storm = self.weather.storm;
         let mut sends = Vec::new();
@@ -246,7 +246,7 @@ impl World {
                     _ => Kind::Keyless,
                 };
                 let arguments = match kind {
-                    // A key stands for its arguments; now and then somebody uses it wrongly.
+                    // A key identifies its arguments. Sometimes a client misuses it.
                     Kind::Explicit(key) if self.rng.chance(90) => key % self.weather.arguments,
                     Kind::Explicit(_) | Kind::CallId | Kind::Keyless | Kind::Turn(_) => {
                         self.rng.between(0, self.weather.arguments - 1)
@@ -261,7 +261,7 @@ impl World {
                 let at = self.rng.between(0, storm);
                 self.later(at, Happening::Send { wish });
                 sends.push(at);
-                // Where the second one comes after the answer to the first it is meant as a second one.
+                // A second call that arrives after the answer to the first is meant as a second one.
                 if self.rng.chance(self.weather.double) && !self.is_obedient(wish) {
                     let twice = self.rng.between(1, 30);
                     self.later(at + twice, Happening::Send { wish });
@@ -292,7 +292,7 @@ impl World {
             }
         }
         self.plan_blocks(&sends);
-        // A tool that failed often enough is blocked until a person trusts it again. Somebody does, after the storm.
+        // A tool that failed often enough is blocked until an operator restores trust. That happens after the faults.
         for node in 0..self.nodes.len() {
             for after in [300_000, 1_800_000, 3_600_000] {
                 self.later(storm + after, Happening::Pardon { node });
@@ -304,14 +304,14 @@ impl World {
             }
         }
         for _ in 0..self.weather.emptyings {
-            // Most often while something is under way; an idle store has little to lose.
+            // Most often while calls are in flight, because an idle store has little to lose.
             let at = if self.side.chance(75) {
                 *self.side.pick(&sends) + self.side.between(1, 5_000)
             } else {
                 self.side.between(0, storm)
             };
             self.later(at.min(storm), Happening::Emptied);
-            // What takes the store down may take a process along; it comes back without knowing the old marker.
+            // The cause of the loss may also kill a process. It restarts without knowing the old marker.
             if self.side.chance(40) {
                 let node = usize::try_from(self.side.next() % self.nodes.len() as u64).unwrap_or(0);
                 let crash = at + self.side.between(0, 5_000);
@@ -470,7 +470,7 @@ impl World {
                 let home = &mut self.nodes[node];
                 let change =
                     if force { home.breaker.force_open(until, now) } else { home.breaker.reset(now) };
-                // A reset starts an epoch of its own, whether or not the state changes.
+                // A reset starts a new epoch, whether or not the state changes.
                 let spoke = change.is_some() || !force;
                 home.epoch += u64::from(spoke);
                 if spoke {
@@ -530,7 +530,7 @@ impl World {
 }
 
 impl Happening {
-    /// The process that this happens in, and which life of it.
+    /// Returns the process of this event, with its generation.
     fn at_process(&self) -> Option<(usize, u64)> {
         match self {
             Self::Reply { node, life, .. }
@@ -576,7 +576,7 @@ impl Happening {
     }
 }
 
-/// A command that has not reached the store after so long never does.
+/// Time after which a command that has not reached the store never does.
 pub(crate) const COMMAND_LIVES: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub(crate) fn tool() -> ToolRef {

@@ -1,4 +1,4 @@
-//! Runs of unknown outcome: what clients were told about them, and the promises that depend on it.
+//! Runs with an unknown outcome: the responses about them, and the promises that depend on these.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) enum ResponseKind {
     FinalUnknown,
     /// The outcome is unknown, and the run is settled after at most this time.
     PendingUnknown(Duration),
-    /// The run goes on.
+    /// The run is still in flight.
     StillRunning,
     /// A refusal, or a question that comes before the run.
     Refusal,
@@ -38,7 +38,7 @@ impl ResponseKind {
             (Err(_), Some(told)) if told.ended => Self::FinalUnknown,
             (Err(failure), Some(_)) => match failure.retry_after {
                 Some(patience) => Self::PendingUnknown(patience),
-                // The time of its caller is up, and it goes on.
+                // The caller's time is up, and the run goes on.
                 None => Self::StillRunning,
             },
             (Err(Failure { code: Code::InFlight, .. }), None) => Self::StillRunning,
@@ -48,7 +48,7 @@ impl ResponseKind {
     }
 }
 
-/// What was said about a run of unknown outcome, and what followed from it.
+/// The responses about a run with an unknown outcome, and their consequences.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnknownRun {
     /// The first final response, whether or not it arrived.
@@ -57,30 +57,31 @@ pub(crate) struct UnknownRun {
     final_heard: Option<(Timestamp, usize)>,
     /// The first success of a verification read that began after that.
     verified: Option<Timestamp>,
-    /// Somebody has acted on it: an equal call was claimed, or it was resolved as not run.
+    /// Time at which a client or operator first acted on it: an equal call was claimed, or the run was resolved as not
+    /// run.
     relied_on: Option<Timestamp>,
 }
 
 impl Model {
-    /// A final unknown-outcome response has reached its client.
+    /// Records that a final unknown-outcome response has reached its client.
     pub(crate) fn final_heard(&mut self, owner: &Owner, client: usize, now: Timestamp) {
         self.unknown_runs.entry(owner.clone()).or_default().final_heard.get_or_insert((now, client));
     }
 
-    /// The runs of unknown outcome that this client knows to be settled.
+    /// Returns the runs with an unknown outcome that this client knows to be settled.
     pub(crate) fn told_as_settled(&self, client: usize) -> Vec<Owner> {
         let heard = |run: &UnknownRun| run.final_heard.is_some_and(|(_, whose)| whose == client);
         self.unknown_runs.iter().filter(|(_, run)| heard(run)).map(|(owner, _)| owner.clone()).collect()
     }
 
-    /// A verification read of these runs has succeeded.
+    /// Records that a verification read of these runs has succeeded.
     pub(crate) fn verified(&mut self, owners: &[Owner], now: Timestamp) {
         for owner in owners {
             self.unknown_runs.entry(owner.clone()).or_default().verified.get_or_insert(now);
         }
     }
 
-    /// Whether an equal call may run although the outcome of this run is unknown.
+    /// Returns true if an equal call may run although the outcome of this run is unknown.
     pub(crate) fn may_run_again(&self, owner: &Owner, after_telling: Duration, now: Timestamp) -> bool {
         let Some(run) = self.unknown_runs.get(owner) else { return false };
         let verified = run.verified.is_some_and(|at| at <= now);
@@ -125,8 +126,8 @@ impl World {
         None
     }
 
-    /// Checked when an answer is handed over: an unknown outcome is recorded before anybody is told, and the announced time
-    /// is long enough.
+    /// Checked when an answer is handed over: an unknown outcome is recorded before any caller receives it, and the
+    /// announced time is long enough.
     pub(crate) fn check_unknown_response(
         &mut self,
         node: usize,
@@ -170,7 +171,7 @@ impl World {
         Ok(())
     }
 
-    /// Checked when the time has passed after which a run was announced to be settled.
+    /// Checked when the time has passed by which a run was announced to be settled.
     pub(crate) fn check_settled(
         &self,
         owner: &Owner,
@@ -223,11 +224,11 @@ impl World {
         Ok(())
     }
 
-    /// An operator finds out what became of a run, and resolves it. Too early, the operator tries again later.
+    /// Resolves a run after an operator has checked it. If it is too early, the operator tries again later.
     pub(crate) fn resolve(&mut self, key: Key, tries: u32) {
         let now = self.now;
         let Some(record) = self.store.records.get(&key).filter(|record| record.is_open()) else {
-            // It has been settled meanwhile, and the operator is told so.
+            // The run has been settled meanwhile, and the operator learns that.
             let resolution = if self.third.chance(50) { Resolution::Ran } else { Resolution::DidNotRun };
             let (rules, nodes, leases) =
                 (Rules::from(&*self.weather.policy), &self.nodes, self.weather.leases);
@@ -262,7 +263,7 @@ impl World {
         }
     }
 
-    /// The receipt of the record as it is now. Only defects ask for it.
+    /// Returns the receipt of the current record. Only defects ask for it.
     pub(crate) fn current_receipt(&self, about: Option<&(Key, Owner)>) -> Option<Receipt> {
         let (key, owner) = about?;
         self.store.records.get(key).filter(|record| record.owner == *owner).map(Record::receipt)

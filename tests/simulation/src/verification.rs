@@ -1,7 +1,8 @@
-//! Verification reads: clients find out whether a call of unknown outcome had its effect.
+//! Verification reads, with which clients check whether a call with an unknown outcome had its effect.
 //!
-//! When a read begins, the process remembers which runs its session knows to be settled: their final unknown-outcome response
-//! was delivered. When the read succeeds, the session has verified those runs. A read that began earlier proves nothing.
+//! When a read begins, the process remembers which runs its session knows to be settled: their final unknown-outcome
+//! response was delivered. When the read succeeds, the session has verified those runs. A read that began earlier
+//! proves nothing.
 
 use steadfast_core::dedupe::Owner;
 use steadfast_core::key::Key;
@@ -17,15 +18,15 @@ use crate::transition::Happening;
 pub(crate) struct Read {
     client: usize,
     connection: usize,
-    /// The wish whose client waits for the result; nothing if nobody does.
+    /// The goal whose client waits for the result, if any.
     wish: Option<usize>,
     /// The record of the run, if the same call is not run again before an operator has resolved it.
     held: Option<Key>,
-    /// The runs that the process knew to be told as settled when the read began.
+    /// The runs that the process knew to be reported as settled when the read began.
     verifies: Vec<Owner>,
-    /// The runs that were, whatever the process knew.
+    /// The runs that were reported as settled, whatever the process knew.
     truly_verifies: Vec<Owner>,
-    /// How many such effects there are, once that was read.
+    /// Number of such effects, once the read has counted them.
     found: Option<usize>,
     is_open: bool,
 }
@@ -83,7 +84,7 @@ impl World {
         self.summary.reads += 1;
         self.reads[read].verifies = self.told_as_settled(node, client);
         self.reads[read].truly_verifies = self.model.told_as_settled(client);
-        // It shows the state at some moment while it runs.
+        // It shows the state at some time while it runs.
         self.reads[read].found = self.rng.chance(50).then(|| self.count_effects(read));
         self.tell(format!("process {node}: client {client} verifies, read {read}"));
         let takes = self.rng.between(1, 3_000);
@@ -91,7 +92,7 @@ impl World {
         Ok(())
     }
 
-    /// The runs of unknown outcome of which this process knows that the client was told that they are settled.
+    /// Returns the runs whose final unknown-outcome response has reached the client, as far as this process knows.
     fn told_as_settled(&self, node: usize, client: usize) -> Vec<Owner> {
         let told = self.nodes[node].told.iter().filter(|(_, whose)| **whose == client);
         told.map(|(owner, _)| owner.clone()).collect()
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// A connection broke: its reads are sent again.
+    /// Handles a broken connection: its reads are sent again.
     pub(crate) fn verifications_lost(&mut self, connection: usize) {
         for read in 0..self.reads.len() {
             if self.reads[read].is_open && self.reads[read].connection == connection {

@@ -1,4 +1,4 @@
-//! What a seed has in store: the size of the world, its policy, and how often what goes wrong.
+//! The scenario that a seed draws: the size of the world, its policy, and the rates of its faults.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use steadfast_core::policy::{
 
 use crate::rng::Rng;
 
-/// How owners are known to be gone.
+/// Evidence that an owner is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leases {
-    /// One machine: with their process.
+    /// One machine: the owner's process has ended.
     Process,
-    /// Several: by time.
+    /// Several machines: the lease has ended.
     Time,
 }
 
-/// What a client does with an answer.
+/// The way a client treats responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agent {
-    /// It repeats a call as it likes.
+    /// Repeats a call at will.
     Naive,
-    /// It does what the answer says.
+    /// Follows the response.
     Obedient,
-    /// It does too, and looks before it repeats anything, whatever it was told.
+    /// Follows the response and verifies before it repeats anything, whatever the response says.
     Careful,
 }
 
@@ -40,17 +40,17 @@ pub(crate) struct Weather {
     pub(crate) wishes: u64,
     pub(crate) arguments: u64,
     pub(crate) leases: Leases,
-    /// Whether tools are children of ours, or far away.
+    /// `Seen` if tools are child processes, whose end can be observed; `Unseen` if they are remote.
     pub(crate) end: AttemptEnd,
-    /// Of which kind each client is.
+    /// Behavior of each client.
     pub(crate) agents: Vec<Agent>,
     pub(crate) policy: Arc<Policy>,
-    /// Until when things go wrong, in milliseconds.
+    /// End of the faults, in milliseconds.
     pub(crate) storm: u64,
     pub(crate) pauses: [u64; 2],
     // Percentages.
     pub(crate) crash: u64,
-    /// How often a process ends as it should.
+    /// Rate of orderly shutdowns of a process.
     pub(crate) stops: u64,
     pub(crate) freeze: u64,
     pub(crate) store_lost: u64,
@@ -63,76 +63,76 @@ pub(crate) struct Weather {
     pub(crate) tool_fails: u64,
     pub(crate) tool_hangs: u64,
     pub(crate) tool_lost: u64,
-    /// How often a tool answers with an error that proves nothing.
+    /// Rate of tool answers with an error that proves nothing.
     pub(crate) tool_doubts: u64,
-    /// How often a tool that was told to stop answers with an error, where it does not succeed.
+    /// Rate of error answers to a cancellation, where the tool does not succeed.
     pub(crate) cut_errors: u64,
-    /// How often it succeeds all the same.
+    /// Rate of successes despite a cancellation.
     pub(crate) cut_successes: u64,
-    /// How often an effect of which the answer says nothing never comes.
+    /// Rate of effects that never come although the answer leaves them open.
     pub(crate) effects_missing: u64,
-    /// How often one comes after the answer, where it comes.
+    /// Rate of effects that come after the answer, where they come.
     pub(crate) effects_after: u64,
-    /// How often an operator resolves an unknown outcome while its client waits.
+    /// Rate at which an operator resolves an unknown outcome while its client waits.
     pub(crate) resolved: u64,
-    /// How often a person who is asked approves one call.
+    /// Rate at which an operator approves one call.
     pub(crate) approvals: u64,
-    /// How often nobody is there to be asked, where nobody approved.
+    /// Rate at which no operator is available, where none approved.
     pub(crate) absences: u64,
-    /// How often a caller has a deadline.
+    /// Rate of callers with a deadline.
     pub(crate) deadlines: u64,
-    /// How often a tool asks for input before it does anything.
+    /// Rate at which a tool asks for input before it does anything.
     pub(crate) tool_asks: u64,
     pub(crate) operator: u64,
     pub(crate) jump: u64,
-    /// How often the store loses everything.
+    /// Rate at which the store loses everything.
     pub(crate) emptyings: u64,
-    /// Whether the processes share what their breakers know.
+    /// True if the processes share the state of their breakers.
     pub(crate) shared_breakers: bool,
-    /// How often a store that fails takes seconds to say so.
+    /// Rate at which a failing store takes seconds to report its failure.
     pub(crate) slow_failures: u64,
-    /// How often a tool reports progress while it works or hangs.
+    /// Rate at which a tool reports progress while it works or hangs.
     pub(crate) progress: u64,
-    /// How often a caller would rather be refused than wait for an equal call.
+    /// Rate of callers that prefer a refusal to waiting for an equal call.
     pub(crate) best_effort: u64,
-    /// How often a caller limits the attempts or their time.
+    /// Rate of callers that limit the attempts or their time.
     pub(crate) caller_limits: u64,
-    /// How often the tool is blocked by hand, at any moment.
+    /// Rate at which an operator blocks the tool, at any time.
     pub(crate) blocks: u64,
-    /// How often a person answers otherwise than with a grant for one call.
+    /// Rate of approvals that are not a grant for one call.
     pub(crate) other_answers: u64,
-    /// Whether frozen processes thaw while what they wait for is still to come.
+    /// True if frozen processes thaw while what they wait for is still to come.
     pub(crate) naps: bool,
-    /// How often a caller leaves at once.
+    /// Rate of callers that leave at once.
     pub(crate) hasty: u64,
-    /// How often a command takes a while on its way to the store.
+    /// Rate of commands that are slow to reach the store.
     pub(crate) slow_store: u64,
-    /// How often a tool takes far longer than usual.
+    /// Rate at which a tool takes far longer than usual.
     pub(crate) slow_tools: u64,
-    /// How often a tool says when to come again.
+    /// Rate at which a tool returns a retry-after delay.
     pub(crate) retry_afters: u64,
-    /// Whether all tools depend on the same thing, which has a breaker of its own.
+    /// True if all tools share a dependency that has its own breaker.
     pub(crate) dependency: bool,
-    /// How many calls of clients that do as they like are critical to safety.
+    /// Percentage of naive clients' calls that are safety-critical.
     pub(crate) critical: u64,
-    /// Whether all use one key, for one thing or another.
+    /// True if all clients use one key, for different calls.
     pub(crate) one_key: bool,
-    /// Whether calls with the first arguments are refused by the tool as malformed, until the storm is over.
+    /// True if the tool refuses calls with the first arguments as malformed until the faults end.
     pub(crate) mistaken: bool,
-    /// Whether the first two are engines of one process.
+    /// True if the first two are engines of one process.
     pub(crate) twins: bool,
-    /// How often a client uses its second connection to a process.
+    /// Rate at which a client uses its second connection to a process.
     pub(crate) second_lines: u64,
-    /// How many turns each client wants.
+    /// Number of turns that each client wants.
     pub(crate) turns: u64,
-    /// How often a turn comes again with another plan.
+    /// Rate of resubmissions of a turn with another plan.
     pub(crate) replans: u64,
 }
 
 impl Weather {
-    /// `side` decides what must not disturb the rest.
+    /// Draws a scenario. `side` decides everything that must not disturb the rest.
     pub(crate) fn of(rng: &mut Rng, side: &mut Rng) -> Self {
-        // Half of the dangers are absent in a given world: what always goes wrong hides what rarely does.
+        // Half of the faults are absent in a given world, because frequent faults hide rare ones.
         let mut danger = |most: u64| if rng.chance(50) { 0 } else { rng.between(1, most) };
         let crash = danger(60);
         let freeze = danger(50);
@@ -214,7 +214,8 @@ impl Weather {
         }
     }
 
-    /// A world in which calls reach the store long after they came, and find answers that were given meanwhile.
+    /// Draws a world in which calls reach the store long after they arrived, and find answers that were given
+    /// meanwhile.
     fn has_late_claims(&mut self) {
         self.agents.fill(Agent::Naive);
         (self.arguments, self.emptyings) = (1, 0);
@@ -228,7 +229,7 @@ impl Weather {
         policy.dedupe.double_dispatch = true;
     }
 
-    /// A world in which the tool loses trust while calls are on their way, and callers leave at that moment.
+    /// Draws a world in which the tool loses trust while calls are in flight and their callers leave.
     fn has_trust_lost_in_passing(&mut self) {
         (self.blocks, self.slow_store, self.hasty) = (30, 95, 60);
         self.store_unanswered = self.store_unanswered.max(20);
@@ -247,7 +248,7 @@ impl Weather {
         policy.trust.successes_to_recover = NonZeroU32::MIN;
     }
 
-    /// A world in which processes sleep while they wait for the next attempt, and others look for them.
+    /// Draws a world in which processes sleep while they wait for the next attempt, and others look for them.
     fn has_sleepers(&mut self) {
         self.leases = Leases::Time;
         self.arguments = 1;
@@ -264,7 +265,7 @@ impl Weather {
         policy.dedupe.keep.lease = Duration::from_secs(8);
     }
 
-    /// What was added later, each in a part of the worlds.
+    /// Draws the faults that were added later, each in a part of the worlds.
     pub(crate) fn draw_more(&mut self, rng: &mut Rng) {
         let mut danger = |share: u64, most: u64| if rng.chance(share) { rng.between(1, most) } else { 0 };
         self.slow_failures = danger(30, 80);
@@ -301,7 +302,8 @@ impl Weather {
         }
     }
 
-    /// A world in which many calls come at once under one key, with other arguments at times, and most of them fail.
+    /// Draws a world in which many calls arrive at once with one key, sometimes with other arguments, and most of them
+    /// fail.
     fn has_one_key(&mut self) {
         (self.one_key, self.arguments, self.clients, self.wishes) = (true, 2, 3, 8);
         self.agents = vec![Agent::Naive; 3];
@@ -313,7 +315,7 @@ impl Weather {
         (policy.modes.guard, policy.modes.breaker) = (Mode::Off, Mode::Off);
     }
 
-    /// A world in which a call is sent to two processes, and the claim of one of them gets lost and is repeated late.
+    /// Draws a world in which a call is sent to two processes, and one claim is lost and repeated late.
     fn has_late_second_claims(&mut self) {
         (self.processes, self.arguments, self.double, self.slow_store) = (2, 1, 95, 50);
         self.agents.fill(Agent::Naive);
@@ -324,7 +326,7 @@ impl Weather {
         Arc::make_mut(&mut self.policy).dedupe.double_dispatch = true;
     }
 
-    /// A world in which models repeat what is wrong, between calls that work.
+    /// Draws a world in which models repeat failing calls between calls that work.
     fn has_models_that_loop(&mut self) {
         (self.mistaken, self.arguments, self.clients, self.wishes) = (true, 2, 2, 14);
         self.agents = vec![Agent::Naive; 2];
@@ -336,7 +338,7 @@ impl Weather {
         policy.approval.when = AskWhen::Escalated;
     }
 
-    /// What was added last. A dependency is looked at where nothing else is shared, too.
+    /// Draws the faults that were added last. A dependency is also tested where nothing else is shared.
     pub(crate) fn draw_last(&mut self, rng: &mut Rng) {
         self.dependency = rng.chance(30);
         if self.dependency && rng.chance(30) {
@@ -389,7 +391,7 @@ impl Weather {
         self.second_lines = if rng.chance(20) { rng.between(10, 50) } else { 0 };
     }
 
-    /// Limits and budgets that a single attempt too much breaks.
+    /// Draws limits and budgets that a single excess attempt breaks.
     pub(crate) fn draw_limits(&mut self, rng: &mut Rng) {
         let policy = Arc::make_mut(&mut self.policy);
         if rng.chance(10) {
@@ -407,7 +409,7 @@ impl Weather {
         }
     }
 
-    /// The kinds of clients, and how often what comes up in every world.
+    /// Draws the behavior of the clients and the rates of faults that occur in every world.
     pub(crate) fn draw_rates(&mut self, rng: &mut Rng) {
         let careful = if rng.chance(50) { rng.between(1, 100) } else { 0 };
         for agent in self.agents.iter_mut().filter(|agent| **agent == Agent::Obedient) {
@@ -433,7 +435,7 @@ impl Weather {
         }
     }
 
-    /// A world in which processes end as they should while children are being ended, and the store is often away.
+    /// Draws a world in which processes shut down while children are being ended, and the store is often down.
     fn has_stops_in_doubt(&mut self) {
         self.end = AttemptEnd::Seen;
         (self.stops, self.tool_hangs, self.store_lost, self.crash) = (95, 90, 40, 0);
@@ -448,7 +450,7 @@ impl Weather {
         policy.settling.effects = Effects::Remote;
     }
 
-    /// A world in which nobody is asked although the tool has lost trust, so that it goes on failing.
+    /// Draws a world in which no approval is requested although the tool has lost trust, so that it continues to fail.
     fn has_failures_after_trust_was_lost(&mut self) {
         (self.blocks, self.tool_fails, self.wishes, self.arguments) = (0, 60, 8, 3);
         self.storm = self.storm.min(200_000);
@@ -460,8 +462,8 @@ impl Weather {
         policy.trust.successes_to_recover = NonZeroU32::MIN;
     }
 
-    /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing
-    /// after the other are never in their own way.
+    /// Draws a world in which equal calls arrive close together, some of them again after they have failed. Clients
+    /// that make their calls one after the other never interfere with themselves.
     pub(crate) fn has_dispatches_in_each_others_way(&mut self) {
         self.agents.fill(Agent::Naive);
         self.arguments = 1;
@@ -470,7 +472,7 @@ impl Weather {
         self.tool_fails = self.tool_fails.max(40);
     }
 
-    /// A world in which many outcomes are unknown, and what follows from that is not hidden by other things.
+    /// Draws a world in which many outcomes are unknown and other faults do not hide their consequences.
     pub(crate) fn has_unknown_outcomes(&mut self) {
         self.tool_hangs = self.tool_hangs.max(30);
         self.tool_doubts = self.tool_doubts.max(10);

@@ -1,15 +1,16 @@
-//! Links between files of the repository: the file has to be there, and the heading that is named.
+//! Checks links between files of the repository: the file must exist, and so must the heading that is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::markdown::Page;
 
-/// The book: every page of this folder is in its table of contents.
+/// Folder of the book. All its pages must be in its table of contents.
 const BOOK: &str = "docs/";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Checks all links of all pages. `exists` says whether there is a file or folder at a path from the top of the repository.
+/// Checks all links of all pages. `exists` returns true if there is a file or folder at a path from the root of the
+/// repository.
 pub(super) fn check(pages: &[Page], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let anchors: BTreeMap<&str, &[String]> =
         pages.iter().map(|page| (page.path.as_str(), page.anchors.as_slice())).collect();
@@ -51,7 +52,7 @@ pub(super) fn check(pages: &[Page], exists: impl Fn(&str) -> bool) -> Vec<Findin
 
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
-    /// An address that is not checked.
+    /// An external address, which is not checked.
     Elsewhere,
     Here {
         path: String,

@@ -6,26 +6,28 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::Finding;
+use super::code::{CodeRules, RustFile, documentation_of};
 use super::markdown::Page;
 use crate::{Failure, workspace};
 
-/// The list, from the top of the repository.
+/// Path of the list from the root of the repository.
 const FILE: &str = "xtask/src/documents/words.toml";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rules {
-    /// The files, and folders (with `/` at the end), whose language is checked.
+    /// Files, and folders (with `/` at the end), whose language is checked.
     checked: Vec<String>,
-    /// Those among them that are not rewritten yet.
+    /// Exceptions that are not rewritten yet.
     not_yet: Vec<String>,
     phrases: Vec<Phrase>,
+    code: CodeRules,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Phrase {
-    /// The spellings to look for, in any case.
+    /// Spellings to look for, in any case.
     find: Vec<String>,
     /// The suggestion.
     write: String,
@@ -76,6 +78,13 @@ impl Rules {
         findings
     }
 
+    /// Reports the same phrases in the documentation of the code, and the rules for code alone.
+    pub(super) fn check_code(&self, files: &[RustFile]) -> Vec<Finding> {
+        let documented = files.iter().map(|file| Page::new(&file.path, &documentation_of(file)));
+        let phrases = documented.flat_map(|page| self.findings(&page));
+        phrases.chain(self.code.check(files)).collect()
+    }
+
     fn findings(&self, page: &Page) -> Vec<Finding> {
         let text = Normalized::new(&page.prose);
         let found = |phrase: &Phrase| -> Vec<Finding> {
@@ -94,7 +103,7 @@ impl Rules {
     }
 }
 
-/// Finds out if a path is one of these files or below one of these folders.
+/// Returns true if a path is one of these files or below one of these folders.
 fn covers(list: &[String], path: &str) -> bool {
     list.iter().any(|entry| path == entry || (entry.ends_with('/') && path.starts_with(entry.as_str())))
 }
@@ -102,7 +111,7 @@ fn covers(list: &[String], path: &str) -> bool {
 /// A text in lower case, with one space for every run of white space and the plain apostrophe.
 struct Normalized {
     text: String,
-    /// The offset in the original, for each byte.
+    /// Offset in the original, for each byte.
     offsets: Vec<usize>,
 }
 
@@ -130,7 +139,7 @@ impl Normalized {
         self.offsets.extend(iter::repeat_n(at, character.len_utf8()));
     }
 
-    /// The offsets in the original at which a phrase stands as whole words.
+    /// Returns the offsets in the original at which a phrase occurs as whole words.
     fn positions(&self, phrase: &str) -> impl Iterator<Item = usize> {
         let phrase = Self::new(phrase).text;
         let found: Vec<usize> = self
@@ -159,6 +168,11 @@ mod tests {
             [[phrases]]
             find = ["nobody knows", "somebody"]
             write = "the outcome is unknown"
+            [code]
+            openings = []
+            not_names = []
+            nouns = []
+            may_repeat = []
             "#,
         )
         .unwrap()

@@ -8,18 +8,18 @@ use super::mutant::Mutant;
 use crate::invocation::Invocation;
 use crate::{Failure, workspace};
 
-/// A folder with the files of the repository as they are now, whether they are committed or not.
+/// A folder with the current files of the repository, including uncommitted ones.
 pub(super) struct Copy {
     folder: PathBuf,
 }
 
 impl Copy {
-    /// Brings the copy up to date. A file that is the same is left alone, so that nothing is built again because of it.
+    /// Updates the copy. Unchanged files are not written, so that they are not built again.
     pub(super) fn of_the_repository(folder: &Path) -> Result<Self, Failure> {
         let listed = Invocation::of("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .output()?;
         let files = listed.split('\0').filter(|file| !file.is_empty()).map(PathBuf::from);
-        // A file that was removed and not committed is still listed.
+        // A removed file that is not committed yet is still listed.
         let files: BTreeSet<PathBuf> = files.filter(|file| workspace::root().join(file).is_file()).collect();
         Self::with(workspace::root(), &files, folder)
     }
@@ -39,7 +39,7 @@ impl Copy {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// Does something with a mutant in place, and takes it back.
+    /// Runs an action with a mutant applied, and reverts it.
     pub(super) fn while_changed<T>(
         &self,
         mutant: &Mutant,
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_becomes_what_the_source_is_and_is_itself_again_after_a_change() {
+    fn a_copy_matches_its_source_and_is_restored_after_a_change() {
         let place = std::env::temp_dir().join(format!("steadfast-mutants-copy-{}", std::process::id()));
         let (source, folder) = (place.join("source"), place.join("copy"));
         let file = PathBuf::from("crates/core/src/key.rs");

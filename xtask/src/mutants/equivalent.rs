@@ -1,4 +1,4 @@
-//! Mutants that make no difference. No test can fail because of them.
+//! Equivalent mutants: they make no difference, so no test can fail because of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::mutant::Mutant;
 use crate::{Failure, workspace};
 
-/// The list, from the top of the repository.
+/// Path of the list from the root of the repository.
 pub(super) const FILE: &str = "tests/mutants.toml";
 
 #[derive(Deserialize)]
@@ -17,20 +17,21 @@ struct Listed {
     equivalent: Vec<Entry>,
 }
 
-/// One or more mutants of one line. Lines are found by their text, because numbers move.
+/// One or more mutants of one line. Lines are found by their text, because line numbers change.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     file: PathBuf,
-    /// The part of the line that they begin in.
+    /// Part of the line in which they begin.
     line: String,
-    /// The changes that make no difference there, as cargo-mutants names them.
+    /// Changes that make no difference there, as named by cargo-mutants.
     changes: Vec<String>,
-    /// Why they make none.
+    /// Reason why they make none.
     reason: String,
 }
 
-/// The names of the mutants that are listed. An entry that fits none of them is an error: what it was about has changed.
+/// Returns the names of the listed mutants. An entry without a matching mutant is an error, because its source has
+/// changed.
 pub(super) fn load(all: &[Mutant]) -> Result<BTreeSet<String>, Failure> {
     let listed: Listed = toml::from_str(&workspace::read(&workspace::root().join(FILE))?)
         .map_err(|error| format!("cannot read {FILE}: {error}"))?;

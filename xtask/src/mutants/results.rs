@@ -1,4 +1,4 @@
-//! What became of each mutant, over all runs, and the score.
+//! Results of all mutants over all runs, and the score.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::mutant::Mutant;
 use crate::{Failure, workspace};
 
-/// What became of a mutant.
+/// Result of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
@@ -19,13 +19,13 @@ pub(super) enum Outcome {
     CaughtByTests,
     /// The tests passed, and the simulation failed.
     CaughtBySimulation,
-    /// The tests, or the simulation, came to no end.
+    /// The tests or the simulation timed out.
     TimedOut,
-    /// All tests passed, and the simulation if it was asked.
+    /// All tests passed, and the simulation too if it was used.
     Survived,
 }
 
-/// Outcomes by the names of mutants.
+/// Results by the names of mutants.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Results(BTreeMap<String, Outcome>);
@@ -44,7 +44,7 @@ impl Results {
         workspace::write(path, &text)
     }
 
-    /// Adds what cargo-mutants has written down, also if it was interrupted. Returns the number of mutants in its lists.
+    /// Adds the lists of cargo-mutants, even from an interrupted run. Returns the number of mutants in its lists.
     pub(super) fn add_lists(&mut self, folder: &Path) -> Result<usize, Failure> {
         let mut count = 0;
         for (file, outcome) in [
@@ -59,7 +59,7 @@ impl Results {
             }
             for name in workspace::read(&path)?.lines() {
                 count += 1;
-                // The simulation knows more of what the tests did not notice.
+                // A result of the simulation is better than one of the tests that passed.
                 if !(outcome == Outcome::Survived && self.is_settled(name)) {
                     self.set(name, outcome);
                 }
@@ -76,13 +76,13 @@ impl Results {
         self.0.get(name).copied()
     }
 
-    /// Whether it need not be tested again. What survived is: there may be a new test.
+    /// Returns true if it need not be tested again. A survivor is tested again, because there may be a new test.
     pub(super) fn is_settled(&self, name: &str) -> bool {
         self.get(name).is_some_and(|outcome| outcome != Outcome::Survived)
     }
 }
 
-/// The outcomes per module. Printed, it is a table and the list of those that survived.
+/// Results per module. Printed, it is a table and a list of the survivors.
 pub(super) struct Score {
     modules: BTreeMap<String, Counts>,
     survivors: Vec<String>,
@@ -127,7 +127,7 @@ impl Score {
 }
 
 impl Counts {
-    /// Those that compile and make a difference, as far as they were tested.
+    /// Returns the number of tested mutants that compile and make a difference.
     fn viable(self) -> usize {
         self.caught() + self.survived
     }
@@ -136,7 +136,7 @@ impl Counts {
         self.by_tests + self.by_simulation + self.timed_out
     }
 
-    /// In tenths of a percent, rounded down: nothing is complete that is not.
+    /// Returns tenths of a percent, rounded down, so that 100% means complete.
     fn share(self) -> Option<usize> {
         (1000 * self.caught()).checked_div(self.viable())
     }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_an_interrupted_run_are_added_to_what_is_known() {
+    fn lists_of_an_interrupted_run_are_added_to_the_results() {
         let folder = std::env::temp_dir().join(format!("steadfast-mutants-lists-{}", std::process::id()));
         workspace::write(&folder.join("caught.txt"), "a\nb\n").unwrap();
         workspace::write(&folder.join("missed.txt"), "c\nd\n").unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_counts_what_compiles_and_makes_a_difference() {
+    fn the_score_counts_viable_mutants() {
         let mutants =
             ["dedupe/a", "dedupe/b", "dedupe/c", "dedupe/d", "dedupe/e", "call/a"].map(Mutant::in_file);
         let mut results = Results::default();

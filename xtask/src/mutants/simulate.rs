@@ -1,4 +1,4 @@
-//! The second try: mutants that pass the tests run in the simulation.
+//! Runs the mutants that pass the tests in the simulation.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::results::{Outcome, Results};
 use super::{PROFILE, Place};
 use crate::{Failure, workspace};
 
-/// Tries each that survived so far, and writes down what became of it.
+/// Tries each survivor, and records the result.
 pub(super) fn run(
     place: &Place,
     copy: &Copy,
@@ -61,7 +61,7 @@ fn simulate(program: &Path, seeds: u32, limit: Duration) -> Result<Outcome, Fail
     let mut stdout = child.stdout.take().ok_or("the simulation has no output")?;
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
-        // The program has ended when its output has.
+        // The end of its output is the end of the program.
         io::copy(&mut stdout, &mut io::sink()).ok();
         sender.send(()).ok();
     });

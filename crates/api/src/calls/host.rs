@@ -1,4 +1,4 @@
-//! Calls whose tool the host runs itself: it asks whether it may, runs it, and reports what came of it.
+//! Calls whose tool the host runs itself: the host asks for permission, runs the tool, and reports the outcome.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -30,33 +30,33 @@ use crate::problem::Problem;
 use crate::reports::is_for_a_host_to_say;
 use crate::{Answered, Inner, State};
 
-/// The most bytes of a report: more than any answer that is kept.
+/// The maximum size of a report, in bytes: more than any result that is stored.
 const LONGEST_REPORT: usize = 16 << 20;
 
-/// What a host does next.
+/// The next step for the host.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "next", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Next {
-    /// It runs its tool, once, and reports what came of it.
+    /// Run the tool once and report the outcome.
     Run {
-        /// The call, by which it is reported. Nobody else can.
+        /// The id of the call, for reports. It is valid for this caller only.
         id: String,
-        /// Which attempt, from 1.
+        /// The number of the attempt, from 1.
         attempt: u32,
-        /// When it counts as lost, unless it shows signs of life.
+        /// Time at which the attempt counts as lost, unless the host sends heartbeats.
         #[serde(skip_serializing_if = "Option::is_none")]
         deadline_at_ms: Option<Timestamp>,
-        /// Names the run, for upstreams that recognise duplicates: the same for every attempt.
+        /// An id of the run for upstreams that recognise duplicates. It is the same for every attempt.
         run: String,
     },
-    /// Nothing: this is the answer.
+    /// Nothing: this is the result.
     Answer {
-        /// What the call came to.
+        /// The result of the call.
         result: Box<ResultEnvelope>,
     },
 }
 
-/// What came of an attempt: one of `output`, `failure` and `inputRequired`.
+/// The outcome of an attempt: exactly one of `output`, `failure` and `inputRequired`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("oneOf" = [
@@ -65,110 +65,110 @@ pub enum Next {
     only("inputRequired", "output", "failure"),
 ]))]
 pub struct HostReport {
-    /// The attempt that was ordered.
+    /// The number of the attempt.
     #[serde(deserialize_with = "whole")]
     attempt: u32,
-    /// What the tool gave back.
+    /// The output of the tool.
     output: Option<Output>,
-    /// How it failed.
+    /// The failure of the tool.
     failure: Option<Failed>,
-    /// What it wants to know before it does anything; the call is over and comes again with it.
+    /// The input that the tool requires before it has any effect. The call ends and is made again with the input.
     input_required: Option<Output>,
 }
 
-/// The schema of an object that has one field, and not two others.
+/// Returns the schema of an object with one field and without two others.
 fn only(one: &str, other: &str, another: &str) -> Value {
     let nothing = json!({ "type": "null" });
     json!({ "required": [one], "properties": { one: { "type": "object" }, other: nothing, another: nothing } })
 }
 
-/// How a tool failed.
+/// A failure of a tool.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Failed {
-    /// What was said.
+    /// The error message.
     message: String,
-    /// Where it comes from; if nobody says it, the tool itself.
+    /// The source of the failure. The default is the tool itself.
     source: Option<How>,
-    /// When the other side asked to be called again.
+    /// Delay after which the other side asked to be called again, in milliseconds.
     #[serde(default, deserialize_with = "whole_or_none")]
     retry_after_ms: Option<u64>,
-    /// What the tool itself said, word for word.
+    /// The output of the failed tool, unchanged.
     output: Option<Output>,
 }
 
-/// Where a failure comes from.
+/// The source of a failure.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum How {
-    /// The tool returned or threw it.
+    /// The tool returned or threw an error.
     Tool {},
-    /// An HTTP answer that is no success.
+    /// An HTTP response with an error status.
     Http {
-        /// Its status.
+        /// The status code.
         #[serde(deserialize_with = "whole")]
         status: u16,
     },
     /// A JSON-RPC error.
     JsonRpc {
-        /// Its code.
+        /// The error code.
         #[serde(deserialize_with = "whole")]
         code: i64,
     },
-    /// A result that says of itself that it is an error.
+    /// A result that is marked as an error.
     IsError {},
-    /// The connection.
+    /// A connection failure.
     Transport {
-        /// What broke.
+        /// The kind of failure.
         error: Transport,
-        /// Whether any of the request may have reached the other side.
+        /// True if the other side may have received any of the request.
         written: bool,
     },
     /// A WebSocket that was closed.
     WebSocket {
-        /// Its close code.
+        /// The close code.
         #[serde(deserialize_with = "whole")]
         code: u16,
     },
-    /// A process that ended instead of answering.
+    /// A process that exited without an answer.
     Exit {
-        /// Its exit code.
+        /// The exit code.
         #[serde(default, deserialize_with = "whole_or_none")]
         code: Option<i32>,
         /// The signal that ended it.
         #[serde(default, deserialize_with = "whole_or_none")]
         signal: Option<i32>,
     },
-    /// The host's own clock.
+    /// A timeout of the host.
     Timeout {
-        /// After so long.
+        /// The timeout, in milliseconds.
         #[serde(deserialize_with = "whole")]
         after_ms: u64,
     },
-    /// An answer that cannot be one.
+    /// An invalid answer.
     BadAnswer {},
 }
 
-/// A sign of life of this attempt.
+/// A heartbeat of an attempt.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Beat {
-    /// Which attempt.
+    /// The number of the attempt.
     #[serde(deserialize_with = "whole")]
     attempt: u32,
 }
 
-/// What a host learns from a sign of life.
+/// The response to a heartbeat.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Beating {
-    /// Whether the answer is still wanted; otherwise stop if that is safe, and report what came of it.
+    /// True if the result is still wanted. If not, stop the tool if that is safe, and report the outcome.
     pub wanted: bool,
 }
 
-/// That a call is withdrawn.
+/// The response to a cancellation.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Withdrawn {
-    /// Always true. It may have come too late; the next heartbeat or report tells.
+    /// Always true. The cancellation may have come too late; the next heartbeat or report shows it.
     pub cancelled: bool,
 }
 
@@ -184,8 +184,8 @@ pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request)
     next(&inner, begun, wanted)
 }
 
-/// Keeps a client's report from counting for a host that one of our own tools or servers uses, even when only the call's arguments
-/// name that host. The report then counts for the namespace that the client gives.
+/// Counts a call of a client for the namespace that the client gives, if its arguments name a host that our own tools
+/// or servers use. The client's reports then do not count for that host.
 fn leaves_our_hosts_alone(inner: &Inner, caller: &Caller, envelope: &mut CallEnvelope) {
     if matches!(caller, Caller::Admin) || envelope.target.domain.is_some() {
         return;
@@ -248,13 +248,14 @@ pub(crate) async fn cancel(
     Ok(answer(StatusCode::OK, &Withdrawn { cancelled: true }))
 }
 
-/// The call of this name. That of another caller is as good as none.
+/// Returns the call of this id. The call of another caller counts as unknown.
 fn found(inner: &Inner, id: &str, caller: &Caller) -> Result<Ticket, Problem> {
     let call = inner.seal.as_ref().and_then(|seal| seal.call(id, caller));
     call.ok_or_else(|| refused(&HostError::NoSuchCall, id))
 }
 
-/// What the host does next. An order that its host does not hear of any more was never carried out: it is given back.
+/// Waits for the next step. A permission to run that the host no longer receives is returned, because no attempt was
+/// made.
 async fn waited_for<E: Send + 'static>(
     engine: &Engine,
     asking: impl Future<Output = Result<Begun, E>> + Send + 'static,
@@ -263,11 +264,13 @@ async fn waited_for<E: Send + 'static>(
     let engine = engine.clone();
     tokio::spawn(async move {
         if let Err(Ok(Begun::Run(order))) = tell.send(asking.await) {
-            // Nobody is left who would hear of it if this came too late.
+            // No caller is left that could receive an error.
             let _ = engine.give_back(&order).await;
         }
     });
-    let lost = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the call was lost");
+    let lost = |_| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "an internal error interrupted the call")
+    };
     told.await.map_err(lost)
 }
 
@@ -301,7 +304,7 @@ fn ordered(seal: &Seal, order: &Order, caller: &Caller, key: Option<HeaderValue>
 }
 
 fn no_names() -> Problem {
-    let why = "this machine has no randomness to give, and without it calls cannot be named";
+    let why = "the operating system provides no randomness, which ids of calls require";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
 }
 
@@ -311,7 +314,9 @@ impl HostReport {
             (Some(output), None, None) => Ok(Ok(output)),
             (None, Some(failed), None) => Ok(Err(NotDone::Failed(failed.into()))),
             (None, None, Some(question)) => Ok(Err(NotDone::InputRequired(question))),
-            _ => Err(Problem::bad_request("say one of output, failure and inputRequired")),
+            _ => Err(Problem::bad_request(
+                "the report must have exactly one of output, failure and inputRequired",
+            )),
         }
     }
 }
@@ -340,10 +345,11 @@ impl From<How> for Source {
     }
 }
 
-/// Why the host's word about the call of this id is not taken.
+/// Converts an error of the engine about the call of this id.
 fn refused(error: &HostError, id: &str) -> Problem {
     if error.is_no_such_call() {
-        Problem::no_such("call", id).because(&"it was never begun here, or it has ended. Begin it again")
+        Problem::no_such("call", id)
+            .because(&"it never began in this process, or it has ended; begin it again")
     } else {
         Problem::new(StatusCode::CONFLICT, "conflict", error.to_string())
     }

@@ -1,12 +1,12 @@
-//! Calls over plain HTTP: an envelope comes in, we run the tool, and what it came to goes out.
+//! Calls over plain HTTP: the gateway runs the tool of a call envelope and returns its result.
 //!
-//! | file | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `read` | from a request to an envelope that its caller may send |
-//! | `said` | from what a call came to, to status, headers and body |
-//! | `stream` | the same as events while the call is under way |
+//! | `call_request` | reads and authorizes the envelope in a request |
+//! | `call_response` | builds the response for the result of a call |
+//! | `stream` | sends a call as events while it runs |
 //! | `host` | calls whose tool the host runs: `begin`, `report`, `heartbeat`, `cancel` |
-//! | `seal` | names for those calls that nobody guesses |
+//! | `call_ids` | unguessable ids for those calls |
 
 mod host;
 mod read;
@@ -38,29 +38,22 @@ use crate::{Answered, State};
 
 use self::stream::Results;
 
-/// What agents ask for to have tools run.
+/// The endpoints for calls.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(
-            Method::POST,
-            "/v1/calls",
-            "call",
-            "Runs a tool as often as it should be run",
-            Who::Caller,
-            call,
-        )
-        .asks::<CallAsked>()
-        .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
-        .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and at the end `result`")
-        .takes::<CallEnvelope>()
-        .or_contradiction(CONTRADICTION)
-        .gives_what_came_of_a_call::<ResultEnvelope>()
-        .gives_text("the call as events", EVENTS),
+        Endpoint::new(Method::POST, "/v1/calls", "call", "Calls a tool", Who::Caller, call)
+            .asks::<CallAsked>()
+            .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
+            .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and a final `result`")
+            .takes::<CallEnvelope>()
+            .or_contradiction(CONTRADICTION)
+            .gives_what_came_of_a_call::<ResultEnvelope>()
+            .gives_text("the events of the call", EVENTS),
         Endpoint::new(
             Method::POST,
             "/v1/calls/begin",
             "beginCall",
-            "Asks whether a tool of the host's may run",
+            "Begins a call of a tool that the host runs",
             Who::Caller,
             begin,
         )
@@ -74,7 +67,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::POST,
             "/v1/calls/{id}/report",
             "reportCall",
-            "Tells what came of an attempt",
+            "Reports the outcome of an attempt",
             Who::Caller,
             report,
         )
@@ -86,30 +79,30 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::POST,
             "/v1/calls/{id}/heartbeat",
             "heartbeat",
-            "Shows that an attempt is still at work",
+            "Sends a heartbeat of an attempt",
             Who::Caller,
             heartbeat,
         )
         .takes::<Beat>()
-        .gives::<Beating>("it counts")
+        .gives::<Beating>("the heartbeat is recorded")
         .or_conflict(),
         Endpoint::new(
             Method::POST,
             "/v1/calls/{id}/cancel",
             "cancelCall",
-            "Withdraws a call",
+            "Cancels a call",
             Who::Caller,
             cancel,
         )
-        .gives::<Withdrawn>("it is withdrawn"),
+        .gives::<Withdrawn>("the cancellation is accepted"),
     ]
 }
 
 const CONTRADICTION: &str =
-    "header and envelope give different keys, or a strict request has fields that are not known";
-const KEY: &str = "the same as `payload.idempotencyKey`: same key, same call";
+    "the header and the envelope have different idempotency keys, or a strict request has unknown fields";
+const KEY: &str = "the idempotency key, as an alternative to `payload.idempotencyKey`";
 
-/// `POST /v1/calls`. Whoever goes away before the answer leaves the call to the engine, which decides what that means.
+/// `POST /v1/calls`. If the client disconnects before the answer, the engine decides about the call.
 pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
     let engine = inner.steadfast.engine();
     let (wanted, mut envelope) = read::call(engine, request).await?;
@@ -131,13 +124,13 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     Ok(said::answer(engine, called, wanted))
 }
 
-/// Without a key, equal calls of one conversation are recognised by the same rules as over MCP. Every envelope names its
-/// conversation, so they are never those of strangers.
+/// Options for calls without an idempotency key. Equal calls of one session are deduplicated as over MCP. Every
+/// envelope has a session key, so such calls never come from unrelated clients.
 fn keyless_as_over_mcp() -> CallOptions {
     CallOptions { equal_calls: EqualCalls::Joined, ..CallOptions::default() }
 }
 
-/// A call whose client hears of it meanwhile.
+/// Options for a call whose client gets events while it runs.
 fn patient() -> CallOptions {
     CallOptions { waits: Waits::AsLongAsItTakes, ..keyless_as_over_mcp() }
 }

@@ -1,4 +1,4 @@
-//! From a request to an envelope that its caller may send.
+//! Reads and authorizes the envelope in a request.
 
 use std::borrow::Cow;
 
@@ -17,10 +17,10 @@ use crate::access::{Caller, Sender};
 use crate::asked::{Asked, body};
 use crate::problem::Problem;
 
-/// The header that carries the caller's key, both ways.
+/// The header with the idempotency key, in requests and responses.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// A key as a header can carry it.
+/// An idempotency key in a header.
 pub(super) struct HeaderKey;
 
 impl JsonSchema for HeaderKey {
@@ -33,16 +33,16 @@ impl JsonSchema for HeaderKey {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // White space around the value of a header does not belong to it.
+        // White space around the value of a header is not part of it.
         json_schema!({ "type": "string", "pattern": "^[!-~]([ -~]{0,254}[!-~])?$" })
     }
 }
 
-/// How an envelope is read.
+/// Query parameters for reading an envelope.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallAsked {
-    /// Whether fields that we do not know are mistakes, answered with 422; otherwise they are passed over.
+    /// If true, unknown fields are refused with 422. By default they are ignored.
     strict: Option<bool>,
 }
 
@@ -55,17 +55,17 @@ impl CallAsked {
     }
 }
 
-/// What is known of a request beside its envelope.
+/// The parts of a request besides its envelope.
 pub(super) struct Wanted {
     pub(super) caller: Caller,
     pub(super) headers: HeaderMap,
-    /// The connection, where we know it.
+    /// The connection, if it is known.
     pub(super) link: Option<Link>,
-    /// The key that is used, as it goes back.
+    /// The idempotency key for the response header.
     pub(super) key: Option<HeaderValue>,
 }
 
-/// The call that a request asks for.
+/// Reads the call of a request.
 pub(super) async fn call(engine: &Engine, request: Request) -> Result<(Wanted, CallEnvelope), Problem> {
     let (mut parts, content) = request.into_parts();
     let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
@@ -78,25 +78,25 @@ pub(super) async fn call(engine: &Engine, request: Request) -> Result<(Wanted, C
     make_own(&caller, &mut envelope.target)?;
     take_key(&parts.headers, &mut envelope)?;
     let key = envelope.payload.idempotency_key.as_ref();
-    // A key that no header can carry came in the envelope, and its caller has it there.
+    // A key that is not valid in a header came in the envelope, where its caller has it.
     let key = key.and_then(|key| HeaderValue::from_str(key.as_str()).ok());
     let link = parts.extensions.remove::<Link>();
     Ok((Wanted { caller, headers: parts.headers, link, key }, envelope))
 }
 
-/// The key may stand in the header, in the envelope, or in both if it is the same.
+/// Takes the idempotency key from the header, the envelope, or both if they are equal.
 fn take_key(headers: &HeaderMap, envelope: &mut CallEnvelope) -> Result<(), Problem> {
     let mut given = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(header) = given.next() else { return Ok(()) };
     let wrong = |why: &str| Problem::bad_request(format!("Idempotency-Key: {why}"));
     if given.next().is_some() {
-        return Err(wrong("it is given more than once"));
+        return Err(wrong("the header occurs more than once"));
     }
-    let text = header.to_str().map_err(|_| wrong("it must be of ASCII letters and signs"))?;
+    let text = header.to_str().map_err(|_| wrong("it must consist of printable ASCII characters"))?;
     let key = IdempotencyKey::new(text).map_err(|why| wrong(&why.to_string()))?;
     match &envelope.payload.idempotency_key {
         Some(other) if *other != key => {
-            let why = "Idempotency-Key: payload.idempotencyKey is another one; give one of the two, or the same twice";
+            let why = "Idempotency-Key: payload.idempotencyKey is different; send only one of them, or the same key in both";
             Err(Problem::contradiction("bad_request", why))
         }
         Some(_) | None => {
@@ -106,30 +106,30 @@ fn take_key(headers: &HeaderMap, envelope: &mut CallEnvelope) -> Result<(), Prob
     }
 }
 
-/// Where callers are known by their token, that says who they are: an envelope that names another is refused.
+/// Sets the identity of a caller with a token. Refuses an envelope with a different one.
 pub(crate) fn make_own(caller: &Caller, target: &mut Target) -> Result<(), Problem> {
     target.tenant_id = bound_tenant(caller, target.tenant_id.take())?;
     match caller {
         Caller::Client(Principal { actor, .. }) if target.actor_id != *actor => {
             Err(Problem::forbidden(format!(
-                "target.actorId: the token is that of `{actor}`, and the envelope names another; leave it out"
+                "target.actorId: the token belongs to `{actor}`, but the envelope names another actor; omit it"
             )))
         }
         Caller::Client(_) | Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => Ok(()),
     }
 }
 
-/// Whose data a caller speaks of: a client of that which its token is bound to.
+/// Returns the tenant of a request: for a client, the tenant of its token.
 pub(crate) fn bound_tenant(caller: &Caller, wanted: Option<TenantId>) -> Result<Option<TenantId>, Problem> {
     let Caller::Client(Principal { tenant: own, .. }) = caller else { return Ok(wanted) };
     match (own, wanted) {
         (_, None) => Ok(own.clone()),
         (Some(own), Some(wanted)) if *own == wanted => Ok(Some(wanted)),
         (Some(own), Some(_)) => Err(Problem::forbidden(format!(
-            "the token is that of the tenant `{own}`, and another one is named; leave it out"
+            "the token belongs to the tenant `{own}`, but the request names another one; omit it"
         ))),
         (None, Some(_)) => {
-            Err(Problem::forbidden("the token is that of no tenant, and a tenant is named; leave it out"))
+            Err(Problem::forbidden("the token belongs to no tenant, but the request names one; omit it"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From what a call came to, to status, headers and body; and whether that has arrived.
+//! The response for the result of a call: status, headers and body, and its delivery.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,13 +18,13 @@ use steadfast_mcp::delivery::{Arrived, GRACE, Link, Tracker};
 use super::read::{IDEMPOTENCY_KEY, Wanted};
 use crate::answer::json;
 
-/// The answer to a call.
+/// Builds the response to a call.
 pub(super) fn answer(engine: &Engine, called: Called, wanted: Wanted) -> Response {
     let Called { result, arrival, .. } = called;
     answered_with(&result, &result, Letter::new(engine, wanted.link, arrival), wanted.key)
 }
 
-/// An answer that says in this body what a call came to.
+/// Builds a response with this body for the result of a call.
 pub(super) fn answered_with(
     result: &ResultEnvelope,
     content: &impl Serialize,
@@ -42,8 +42,8 @@ pub(super) fn answered_with(
     response
 }
 
-/// The status that goes with what a call came to. A deadline that passed before anything was run is no failure of ours or of
-/// what is behind us: the caller gave too little time.
+/// Returns the HTTP status of a result. A deadline that passed before any attempt is a conflict and no server error,
+/// because the caller gave too little time.
 fn status(result: &ResultEnvelope) -> StatusCode {
     let status = result.error.as_ref().map(|error| {
         let is_too_late = error.code == Code::DeadlineExceeded && result.attempts == 0;
@@ -54,13 +54,13 @@ fn status(result: &ResultEnvelope) -> StatusCode {
     })
 }
 
-/// In how many whole seconds it is worth trying again.
+/// Returns the value of `Retry-After`, in seconds.
 fn retry_after(result: &ResultEnvelope) -> Option<u64> {
     let error = result.error.as_ref()?;
     match (error.retry_after_ms, error.code) {
         (Some(ms), _) => Some(ms.div_ceil(1000)),
         (None, Code::Overloaded | Code::StoreUnavailable) => Some(SOON),
-        // Somebody holds it open, and nobody knows for how long.
+        // The breaker was forced open, for an unknown time.
         (None, Code::CircuitOpen) => Some(LATER),
         (None, _) => None,
     }
@@ -69,7 +69,8 @@ fn retry_after(result: &ResultEnvelope) -> Option<u64> {
 const SOON: u64 = 1;
 const LATER: u64 = 30;
 
-/// An answer on its way. Nobody has it before it was written; then its connection tells whether it arrived.
+/// Tracks the delivery of a response. It counts as delivered after the body was written and the connection confirmed
+/// it.
 pub(super) struct Letter {
     engine: Engine,
     link: Option<Link>,
@@ -81,12 +82,12 @@ impl Letter {
         Self { engine: engine.clone(), link, arrival }
     }
 
-    /// What it tells of once it has arrived.
+    /// Sets the record that is marked as delivered.
     pub(super) fn carry(&mut self, arrival: Option<Arrival>) {
         self.arrival = arrival;
     }
 
-    /// All of it goes into the buffers of the connection now. Where nobody knows the connection, that has to do.
+    /// Records that the whole body was handed to the connection. For an unknown connection that counts as delivery.
     pub(super) fn handed_over(&mut self) {
         let Some(arrival) = self.arrival.take() else { return };
         let engine = self.engine.clone();
@@ -102,7 +103,7 @@ impl Letter {
     }
 }
 
-/// A body that knows when it was handed over.
+/// A body that detects when it was handed over.
 struct Sent {
     body: Body,
     letter: Letter,
@@ -148,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_may_come_back_soon_is_told_when() {
+    fn temporary_errors_have_a_retry_delay() {
         for code in Code::ALL.iter().copied() {
             let result = failed(code, None);
-            // Nothing was run for it: the caller's deadline had passed, and nobody failed.
+            // No attempt was made: the caller's deadline had passed, and no component failed.
             let expected = if code == Code::DeadlineExceeded { 409 } else { code.http_status() };
             assert_eq!(status(&result).as_u16(), expected, "{code}");
             let is_soon = matches!(code.http_status(), 429 | 503);

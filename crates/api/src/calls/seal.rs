@@ -1,5 +1,5 @@
-//! Names for calls that hosts run. The engine counts them; whoever is told a name must not be able to make up that of
-//! another caller's call, so it carries a proof that we gave it to them.
+//! Ids for calls that hosts run. The engine numbers the calls. An id contains a proof, so that a caller cannot guess
+//! the id of another caller's call.
 
 use steadfast::Ticket;
 use steadfast_core::id::Digest;
@@ -8,35 +8,35 @@ use subtle::ConstantTimeEq as _;
 
 use crate::access::Caller;
 
-/// What the names of this process are sealed with.
+/// The secret for the ids of this process.
 #[derive(Clone)]
 pub(crate) struct Seal([u8; 32]);
 
 impl Seal {
-    /// One that nobody has; nothing where the machine has no randomness to give.
+    /// Creates a random secret. Returns `None` if the system has no randomness.
     pub(crate) fn new() -> Option<Self> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).ok()?;
         Some(Self(secret))
     }
 
-    /// The name of this call for this caller.
+    /// Returns the id of a call for this caller.
     pub(super) fn name(&self, call: Ticket, caller: &Caller) -> String {
         let who = match caller {
             Caller::Admin => "admin",
             Caller::Local => "local",
             Caller::Stranger => "stranger",
-            // In quotes, so that no two of them read the same.
+            // Quoted, so that different identities never have equal texts.
             Caller::Client(Principal { actor, tenant }) => &format!("client {tenant:?} {actor:?}"),
             Caller::Viewer(name) => &format!("viewer {name:?}"),
         };
-        // The secret on both sides, so that nothing can be added to what was sealed.
+        // The secret is on both sides, so that nothing can be appended to the sealed text.
         let sealed = [&self.0[..], &call.0.to_be_bytes(), who.as_bytes(), &self.0].concat();
         let proof = Digest::of(&sealed).to_hex();
         format!("{:x}-{}", call.0, proof.get(..PROOF).unwrap_or(&proof))
     }
 
-    /// The call of this name, if this caller was given it.
+    /// Returns the call of this id if this caller got the id.
     pub(super) fn call(&self, name: &str, caller: &Caller) -> Option<Ticket> {
         let (number, _) = name.split_once('-')?;
         let call = Ticket(u64::from_str_radix(number, 16).ok()?);
@@ -45,7 +45,7 @@ impl Seal {
     }
 }
 
-/// 128 bits of proof, in hexadecimal digits.
+/// The length of the proof: 128 bits in hexadecimal digits.
 const PROOF: usize = 32;
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sf_7_a_name_is_good_for_whoever_got_it_and_cannot_be_made_up() {
+    fn sf_7_an_id_is_valid_for_its_caller_only_and_cannot_be_forged() {
         let seal = Seal::new().unwrap();
         let named = |name: &str| Principal::new(ActorId::new(name).unwrap());
         let of = |tenant: &str| Some(TenantId::new(tenant).unwrap());

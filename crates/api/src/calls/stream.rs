@@ -1,4 +1,4 @@
-//! A call as events while it is under way: its attempts, their signs of life, and at the end what it came to.
+//! A call as events while it runs: its attempts, their heartbeats, and its result.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,40 +23,40 @@ use super::read::{IDEMPOTENCY_KEY, Wanted};
 use super::said::Letter;
 use crate::answer::{EVENTS, SILENT, event, whole};
 
-/// Events that a slow client may be behind; it misses further ones, but never the result.
+/// The maximum number of unsent events. A slower client misses further ones, but never the result.
 const BEHIND: usize = 256;
 
-/// What is told of an attempt: `event: attempt`.
+/// The state of an attempt: `event: attempt`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Told {
-    /// Which one, from 1.
+    /// The number of the attempt, from 1.
     attempt: u32,
     state: Stage,
-    /// How long it took, when it is over.
+    /// The duration, once it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     took_ms: Option<u64>,
 }
 
-/// How far an attempt is.
+/// The stage of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Stage {
     Begun,
     Answered,
     Failed,
-    /// It was ended: its time was over, or nobody wanted it any more.
+    /// It was ended by a timeout or a cancellation.
     Ended,
 }
 
-/// A sign of life: `event: progress`.
+/// A heartbeat: `event: progress`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Progress {
     elapsed_ms: u64,
 }
 
-/// The answer to a call as a stream of events. The status is said before anything is known, so it is always 200.
+/// Builds the event stream of a call. The status is sent before the outcome is known, so it is always 200.
 pub(super) fn answer(
     engine: &Engine,
     envelope: CallEnvelope,
@@ -69,7 +69,7 @@ pub(super) fn answer(
     let calling = engine.call_with(envelope, Watched { tool: run, tell }, options);
     let signs = calling.signs_of_life();
     let following = Following {
-        // In a task of its own: a client that reads slowly must not hold up its call.
+        // In its own task: a client that reads slowly must not delay the call.
         call: Some(Task(tokio::spawn(calling))),
         told,
         signs,
@@ -89,7 +89,7 @@ pub(super) fn answer(
     response
 }
 
-/// A tool whose attempts are told of.
+/// A tool whose attempts are sent as events.
 struct Watched {
     tool: Run,
     tell: mpsc::Sender<Told>,
@@ -115,9 +115,9 @@ impl Tool for Watched {
     }
 }
 
-/// A call that is followed to its end.
+/// The event stream of one call.
 struct Following {
-    /// Nothing once the result was told.
+    /// `None` after the result was sent.
     call: Option<Task>,
     told: mpsc::Receiver<Told>,
     signs: SignsOfLife,
@@ -127,13 +127,13 @@ struct Following {
     began: Instant,
 }
 
-/// Where the rest of a large result is kept, and for whom.
+/// The store of large results, and their reader.
 pub(super) struct Results {
     pub(super) large: Arc<LargeResults>,
     pub(super) reader: Reader,
 }
 
-/// The call. Whoever goes away drops it, and the engine decides what that means.
+/// The task of a call. If the client disconnects it is aborted, and the engine decides about the call.
 struct Task(JoinHandle<Called>);
 
 impl Drop for Task {
@@ -150,7 +150,7 @@ impl Following {
             Some(told) = self.told.recv() => Some(event("attempt", &told)),
             called = call => {
                 self.call = None;
-                // A call that panicked has no answer, and its stream just ends.
+                // A call that panicked has no result, and its stream just ends.
                 let mut called = called.ok()?;
                 let Results { large, reader } = &self.results;
                 large.shorten(&mut called, reader, ReadBy::Http, self.engine.now()).await;
@@ -167,7 +167,7 @@ impl Following {
     }
 }
 
-/// Tells of one attempt, however it ends.
+/// Sends the events of one attempt, including its end on drop.
 struct Watch {
     attempt: u32,
     began: Instant,

@@ -1,4 +1,4 @@
-//! What is behind and before a gateway: its servers and its clients.
+//! The servers and the clients of a gateway.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,23 +8,23 @@ use super::paging::{asks, fits};
 use crate::Around;
 
 asks! {
-    /// Which servers are asked for.
+    /// Filters for servers.
     ServersAsked by String {
-        /// Those whose name begins so.
+        /// Only servers whose name begins with this.
         prefix: String,
     }
 }
 
-/// A page of the servers of the configuration.
+/// A page of the configured servers.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Servers {
-    /// In the order of their names.
+    /// The servers in the order of their names.
     pub servers: Vec<ServerView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// The servers, and each process of them.
+/// Returns the servers with their processes.
 pub fn servers(around: &Around, asked: &ServersAsked) -> Result<Servers, String> {
     let page = asked.page()?;
     let all = around.servers.iter().map(|server| server.look());
@@ -34,32 +34,32 @@ pub fn servers(around: &Around, asked: &ServersAsked) -> Result<Servers, String>
 }
 
 asks! {
-    /// Which clients are asked for.
+    /// Filters for clients.
     SessionsAsked by String {
-        /// Those that reach this server.
+        /// Only clients that reach this server.
         server: String,
-        /// Those of this actor.
+        /// Only clients of this actor.
         actor: String,
     }
 }
 
-/// A page of the clients that are connected.
+/// A page of the connected clients.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Sessions {
-    /// In the order of their doors and names.
+    /// The clients in the order of endpoints and sessions.
     pub sessions: Vec<SessionView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// The clients that are connected.
+/// Returns the connected clients.
 pub fn sessions(around: &Around, asked: &SessionsAsked) -> Result<Sessions, String> {
     let page = asked.page()?;
     let all = around.listeners.iter().flat_map(|listener| listener.look()).filter(|session| {
         asked.server.as_ref().is_none_or(|server| session.servers.contains(server))
             && fits(asked.actor.as_ref(), Some(&session.actor))
     });
-    // Whoever has no session has one place at a door, under its own name.
+    // A client without a session has one entry per endpoint, by its actor.
     let listed = page.of(all, |one| match &one.session {
         Some(session) => format!("{} session {session}", one.door),
         None => format!("{} actor {}", one.door, one.actor),

@@ -1,4 +1,4 @@
-//! What people changed by hand.
+//! The audit log.
 
 use std::cmp::Reverse;
 
@@ -13,21 +13,21 @@ use steadfast_store::Position;
 use super::paging::asks;
 
 asks! {
-    /// Which changes are asked for.
+    /// Filters for the audit log.
     AuditAsked by Reverse<Position> {
-        /// Those to what belongs to this tenant.
+        /// Only changes to data of this tenant.
         tenant: TenantId,
-        /// Those that this person made.
+        /// Only changes by this operator.
         by: String,
-        /// Those of this kind.
+        /// Only changes of this kind.
         deed: Deed,
-        /// Not older than this, in milliseconds since 1970.
+        /// Only changes since this time, in milliseconds since 1970.
         since: u64,
     }
 }
 
 impl AuditAsked {
-    /// What is meant, or what is wrong with it.
+    /// Returns the query, or a description of the error.
     pub fn read(self) -> Result<AuditPage, String> {
         let page = self.page()?;
         Ok(AuditPage {
@@ -41,16 +41,16 @@ impl AuditAsked {
     }
 }
 
-/// A page of what people changed by hand.
+/// A page of the audit log.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Audit {
-    /// The newest first.
+    /// The changes, newest first.
     pub audit: Vec<AuditEntry>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// What people changed by hand.
+/// Returns a page of the audit log.
 pub async fn audit(engine: &Engine, wanted: &AuditPage) -> Result<Audit, StoreError> {
     let part = engine.audit(wanted).await?;
     Ok(Audit { audit: part.found, next: part.next.map(|place| place.to_string()) })

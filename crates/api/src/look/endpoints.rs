@@ -1,4 +1,4 @@
-//! What can be asked for of what there is to see.
+//! The endpoints for queries.
 
 use axum::extract::State as Shared;
 use axum::response::Response;
@@ -13,36 +13,43 @@ use crate::endpoint::Endpoint;
 use crate::problem::Problem;
 use crate::{Answered, State, look};
 
-/// What a person can see.
+/// The endpoints for queries.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::GET,
             "/v1/status",
             "status",
-            "Whether anything is wrong, in one look",
+            "Returns a summary of the state, with all problems",
             Who::Looker,
             status,
         )
-        .gives::<look::Status>("how things stand"),
-        Endpoint::new(Method::GET, "/v1/breakers", "breakers", "How breakers stand", Who::Looker, breakers)
-            .asks::<look::BreakersAsked>()
-            .gives::<look::Breakers>("a page of those that anything is known of"),
+        .gives::<look::Status>("the summary"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/breakers",
+            "breakers",
+            "Lists circuit breakers",
+            Who::Looker,
+            breakers,
+        )
+        .asks::<look::BreakersAsked>()
+        .gives::<look::Breakers>("a page of circuit breakers"),
         Endpoint::new(
             Method::GET,
             "/v1/trust",
             "trust",
-            "Tools that have lost trust, and why",
+            "Lists tools that have lost trust, with the reason",
             Who::Looker,
             trust,
         )
         .asks::<look::TrustAsked>()
-        .gives::<look::Trust>("a page of those that are not simply trusted"),
+        .gives::<look::Trust>("a page of entries without full trust"),
         Endpoint::new(
             Method::GET,
             "/v1/domains",
             "domains",
-            "How calls to each host and server went",
+            "Lists hosts and servers with the results of their calls",
             Who::Looker,
             domains,
         )
@@ -52,7 +59,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/v1/models",
             "models",
-            "How well models do with tools",
+            "Lists scores of models with tools",
             Who::Looker,
             models,
         )
@@ -62,20 +69,27 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/v1/approvals",
             "approvals",
-            "What waits for a person's answer",
+            "Lists pending approvals",
             Who::Looker,
             approvals,
         )
         .asks::<look::ApprovalsAsked>()
-        .gives::<look::Approvals>("a page of the requests that wait"),
-        Endpoint::new(Method::GET, "/v1/guard", "guard", "Whom the guard stops, and why", Who::Looker, guard)
-            .asks::<look::GuardAsked>()
-            .gives::<look::Guard>("who is stopped, and what the guard last did"),
+        .gives::<look::Approvals>("a page of pending approvals"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/guard",
+            "guard",
+            "Lists stopped sessions and trips of the loop guard",
+            Who::Looker,
+            guard,
+        )
+        .asks::<look::GuardAsked>()
+        .gives::<look::Guard>("a page of stopped sessions and recent trips"),
         Endpoint::new(
             Method::GET,
             "/v1/tools",
             "tools",
-            "The tools that can be called or were, and how they do",
+            "Lists tools with their state and score",
             Who::Looker,
             tools,
         )
@@ -85,18 +99,18 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/v1/failures",
             "failures",
-            "How calls of tools failed, the newest first",
+            "Lists failures of tools, newest first",
             Who::Looker,
             failures,
         )
         .asks::<look::FailuresAsked>()
-        .gives::<look::Failures>("a page of those that fit")
+        .gives::<look::Failures>("a page of matching entries")
         .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/tools/{name}/failures",
             "toolFailures",
-            "How calls of one tool failed, the newest first",
+            "Lists failures of one tool, newest first",
             Who::Looker,
             tool_failures,
         )
@@ -107,21 +121,21 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/v1/tools/{name}/annotations",
             "toolAnnotations",
-            "The annotations of a tool that its server sent last",
+            "Returns the annotations of a tool that its server sent last",
             Who::Looker,
             tool_annotations,
         )
-        .gives::<look::ToolAnnotations>("the annotations, and when they were seen")
+        .gives::<look::ToolAnnotations>("the annotations, with the time at which they were received")
         .reads_the_store(),
-        Endpoint::new(Method::GET, "/v1/audit", "audit", "What people changed by hand", Who::Admin, audit)
+        Endpoint::new(Method::GET, "/v1/audit", "audit", "Lists changes by operators", Who::Admin, audit)
             .asks::<look::AuditAsked>()
-            .gives::<look::Audit>("a page of it, the newest first")
+            .gives::<look::Audit>("a page of the audit log, newest first")
             .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/records",
             "records",
-            "What is remembered of calls",
+            "Lists stored records of calls",
             Who::Looker,
             records,
         )
@@ -132,28 +146,28 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/v1/history",
             "history",
-            "What became of calls, the newest first",
+            "Lists finished calls, newest first",
             Who::Looker,
             history,
         )
         .asks::<look::HistoryAsked>()
-        .gives::<look::History>("a page of those that fit")
+        .gives::<look::History>("a page of matching entries")
         .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/servers",
             "servers",
-            "The servers, their restarts and what they last wrote to stderr",
+            "Lists servers with their restarts and last stderr lines",
             Who::Looker,
             servers,
         )
         .asks::<look::ServersAsked>()
-        .gives::<look::Servers>("a page of those of the configuration"),
+        .gives::<look::Servers>("a page of the configured servers"),
         Endpoint::new(
             Method::GET,
             "/v1/sessions",
             "sessions",
-            "The clients that are connected",
+            "Lists connected clients",
             Who::Looker,
             sessions,
         )
@@ -163,52 +177,45 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/v1/history/{id}",
             "story",
-            "What happened to the calls under one request, step by step",
+            "Returns the calls of one request, step by step",
             Who::Looker,
             story,
         )
-        .gives::<look::Story>("what became of them, and how")
+        .gives::<look::Story>("the calls with their steps")
         .reads_the_store(),
-        Endpoint::new(Method::GET, "/v1/running", "running", "Calls that run now", Who::Looker, running)
+        Endpoint::new(Method::GET, "/v1/running", "running", "Lists calls in flight", Who::Looker, running)
             .asks::<look::RunningAsked>()
-            .gives::<look::Running>("a page of them, the newest first, as far as they have come"),
+            .gives::<look::Running>("a page of calls, newest first, with their steps so far"),
         Endpoint::new(
             Method::GET,
             "/v1/series",
             "series",
-            "What became of calls, minute by minute",
+            "Returns statistics of calls by minute",
             Who::Looker,
             series,
         )
-        .gives::<Series>("the last hour, and all since the start"),
-        Endpoint::new(
-            Method::GET,
-            "/v1/traces",
-            "turns",
-            "Turns, those first that began last",
-            Who::Looker,
-            traces,
-        )
-        .asks::<look::TracesAsked>()
-        .gives::<look::Traces>("a page of those that fit")
-        .reads_the_store(),
+        .gives::<Series>("the last hour, and the totals since the start"),
+        Endpoint::new(Method::GET, "/v1/traces", "turns", "Lists turns, newest first", Who::Looker, traces)
+            .asks::<look::TracesAsked>()
+            .gives::<look::Traces>("a page of matching entries")
+            .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/traces/{id}",
             "trace",
-            "What happened in a turn, by its trace or its name",
+            "Returns the trace of a turn, by its trace id or its name",
             Who::Looker,
             trace,
         )
-        .heeds("Accept", "`application/jsonl` for one line of JSON for each span and event")
-        .gives::<look::TraceView>("the turn, its calls as stretches of time, and what happened, in order")
-        .gives_text("the same line by line", JSON_LINES)
+        .heeds("Accept", "`application/jsonl` for a line of JSON per span and event")
+        .gives::<look::TraceView>("the turn with its spans and events")
+        .gives_text("the spans and events as lines of JSON", JSON_LINES)
         .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/config",
             "config",
-            "The settings, and where each comes from",
+            "Lists settings with their sources",
             Who::Looker,
             config,
         )
@@ -218,7 +225,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/metrics",
             "metrics",
-            "Metrics as Prometheus reads them",
+            "Returns metrics in the OpenMetrics format",
             Who::Looker,
             metrics,
         )
@@ -227,20 +234,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::GET,
             "/healthz",
             "healthz",
-            "Whether this process answers at all",
+            "Checks that the process answers",
             Who::Anyone,
             healthz,
         )
-        .gives::<look::Health>("it does"),
+        .gives::<look::Health>("the process answers"),
         Endpoint::new(
             Method::GET,
             "/readyz",
             "readyz",
-            "Whether calls can be taken: the store answers, and has lost no records",
+            "Checks that calls can be handled: the store answers and has lost no records",
             Who::Anyone,
             readyz,
         )
-        .gives::<look::Health>("they can")
+        .gives::<look::Health>("calls can be handled")
         .reads_the_store(),
     ]
 }
@@ -283,7 +290,7 @@ async fn tools(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::To
     listed(look::tools(inner.steadfast.engine(), &*inner.around.tools, &asked).await)
 }
 
-/// A page, or what was wrong with the question.
+/// Builds the response with a page, or the error for an invalid query.
 fn listed(page: Result<impl Serialize, String>) -> Answered {
     Ok(shown(StatusCode::OK, &page.map_err(Problem::misread)?))
 }

@@ -1,4 +1,4 @@
-//! How calls of tools failed.
+//! Failed calls of tools.
 
 use std::cmp::Reverse;
 
@@ -13,30 +13,30 @@ use steadfast_store::Position;
 use super::paging::{After, NamedTool, asks};
 
 asks! {
-    /// Which failures are asked for.
+    /// Filters for failures.
     FailuresAsked by Reverse<Position> {
-        /// Of this tenant.
+        /// Only failures of this tenant.
         tenant: TenantId,
-        /// Of this tool: `namespace/tool`.
+        /// Only failures of this tool: `namespace/tool`.
         tool: NamedTool,
     }
 }
 
-/// Which failures of one tool are asked for.
+/// Filters for failures of one tool.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolFailuresAsked {
-    /// Of this tenant.
+    /// Only failures of this tenant.
     tenant: Option<TenantId>,
-    /// Those behind this place: `next` of the page before.
+    /// Only entries after this cursor: `next` of the previous page.
     after: Option<After<Reverse<Position>>>,
-    /// So many at the most, up to 1000; otherwise 100.
+    /// Maximum number of entries, up to 1000. The default is 100.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
 }
 
 impl FailuresAsked {
-    /// What is meant, or what is wrong with it.
+    /// Returns the query, or a description of the error.
     pub fn read(self) -> Result<FailuresPage, String> {
         let page = self.page()?;
         Ok(FailuresPage {
@@ -49,7 +49,7 @@ impl FailuresAsked {
 }
 
 impl ToolFailuresAsked {
-    /// The same of this tool.
+    /// Adds the tool.
     pub fn of(self, tool: ToolRef) -> FailuresAsked {
         let Self { tenant, after, limit } = self;
         FailuresAsked { tenant, tool: Some(NamedTool(tool)), after, limit }
@@ -59,13 +59,13 @@ impl ToolFailuresAsked {
 /// A page of failed calls.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Failures {
-    /// The newest first.
+    /// The failures, newest first.
     pub failures: Vec<FailureRecord>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// The newest failures that fit.
+/// Returns the newest failures that match.
 pub async fn failures(engine: &Engine, wanted: &FailuresPage) -> Result<Failures, StoreError> {
     let part = engine.failures(wanted).await?;
     Ok(Failures { failures: part.found, next: part.next.map(|place| place.to_string()) })

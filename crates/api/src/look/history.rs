@@ -1,4 +1,4 @@
-//! What became of calls.
+//! The history of calls.
 
 use std::cmp::Reverse;
 
@@ -12,28 +12,28 @@ use steadfast_store::{Entry, Journal, Position, Query, look_through};
 
 use super::paging::{NamedTool, asks, fits};
 
-/// How many are looked through at once for those that fit. Where that is not enough, the next page goes on.
+/// The number of entries that are searched for one page. If they are not enough, the next page continues.
 const LOOKED_THROUGH: usize = 20_000;
 
 asks! {
-    /// Which calls are asked for.
+    /// Filters for finished calls.
     HistoryAsked by Reverse<Position> {
-        /// Of this tenant.
+        /// Only calls of this tenant.
         tenant: TenantId,
-        /// Under this request id.
+        /// Only calls with this request id.
         request: String,
-        /// Of this tool: `namespace/tool`.
+        /// Only calls of this tool: `namespace/tool`.
         tool: NamedTool,
-        /// Of this conversation.
+        /// Only calls of this session.
         session: SessionKey,
-        /// That ended so.
+        /// Only calls with this status.
         status: Status,
-        /// Not older than this, in milliseconds since 1970.
+        /// Only calls since this time, in milliseconds since 1970.
         since: u64,
     }
 }
 
-/// The same, understood.
+/// A parsed query of the history.
 #[derive(Clone, Debug)]
 pub struct HistoryWanted {
     query: Query,
@@ -41,7 +41,7 @@ pub struct HistoryWanted {
 }
 
 impl HistoryAsked {
-    /// What is meant, or what is wrong with it.
+    /// Returns the query, or a description of the error.
     pub fn read(self) -> Result<HistoryWanted, String> {
         let page = self.page()?;
         let query = Query {
@@ -54,17 +54,17 @@ impl HistoryAsked {
     }
 }
 
-/// A page of calls that are over.
+/// A page of finished calls.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct History {
-    /// Those first that were over last.
+    /// The calls, the last finished first.
     pub calls: Vec<CallFacts>,
-    /// What to ask for `after` next; nothing at the end. Where few of many fit there may be more behind a short page, or an
-    /// empty one.
+    /// Cursor of the next page, for `after`. `null` on the last page. If few entries match the filters, a page may be
+    /// short or empty although more pages follow.
     pub next: Option<String>,
 }
 
-/// The newest calls that fit.
+/// Returns the newest calls that match.
 pub async fn history(store: &dyn Store, wanted: &HistoryWanted) -> Result<History, StoreError> {
     let asked = &wanted.asked;
     let is_wanted = |facts: &CallFacts| {
@@ -73,7 +73,7 @@ pub async fn history(store: &dyn Store, wanted: &HistoryWanted) -> Result<Histor
             && fits(asked.session.as_ref(), facts.session.as_ref())
             && fits(asked.status.as_ref(), Some(&facts.status))
     };
-    // One that a newer version wrote is not ours to read.
+    // Entries of a newer version are skipped.
     let read = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(is_wanted);
     let part = look_through(store, &wanted.query, LOOKED_THROUGH, read).await?;
     Ok(History { calls: part.found, next: part.next.map(|place| place.to_string()) })

@@ -1,4 +1,4 @@
-//! What there is to see. The HTTP API, the page and the command line all show these, so they cannot disagree.
+//! Queries for operators. The HTTP API, the dashboard and the command line share them, so that they always agree.
 
 mod around;
 mod audit;
@@ -43,9 +43,9 @@ pub(crate) use view::view;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// That all is well.
+/// The response of a health check.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Health {
-    /// Always true: otherwise there is another answer.
+    /// Always true. A failed check returns an error instead.
     pub ok: bool,
 }

@@ -1,7 +1,7 @@
-//! Lists in pages: how much of one is asked for, and how it goes on.
+//! Pagination of lists.
 //!
-//! Every list has an order that does not change while it is read: that of its rows' keys. A page begins behind the key that
-//! the one before ended with, so that each row is seen once, whatever comes and goes meanwhile.
+//! Each list is ordered by the keys of its rows, which do not change. A page begins after the last key of the previous
+//! page, so that each row is returned once, even if rows are added and removed in the meantime.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -15,12 +15,12 @@ use steadfast_core::key::Key;
 use steadfast_executor::BreakerKey;
 use steadfast_store::Position;
 
-/// The most rows that are given at once. It stands in the words of [`asks`] too.
+/// The maximum number of rows of a page. The text of [`asks`] repeats it.
 const MOST: usize = 1000;
-/// So many are given where nobody says how many.
+/// The default number of rows of a page.
 const USUAL: usize = 100;
 
-/// What may be asked of a list: its own filters, and how much of it.
+/// Defines the query parameters of a list: its filters, `after` and `limit`.
 macro_rules! asks {
     ($(#[$about:meta])* $name:ident by $cursor:ty { $($(#[$what:meta])* $field:ident: $kind:ty,)* }) => {
         $(#[$about])*
@@ -28,15 +28,15 @@ macro_rules! asks {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($(#[$what])* $field: Option<$kind>,)*
-            /// Those behind this place: `next` of the page before.
+            /// Only entries after this cursor: `next` of the previous page.
             after: Option<$crate::look::paging::After<$cursor>>,
-            /// So many at the most, up to 1000; otherwise 100.
+            /// Maximum number of entries, up to 1000. The default is 100.
             #[schemars(range(min = 1, max = 1000))]
             limit: Option<usize>,
         }
 
         impl $name {
-            /// How much of the list is meant, or what is wrong with that.
+            /// Returns the requested page, or a description of the error.
             fn page(&self) -> Result<$crate::look::paging::Page<$cursor>, String> {
                 let after = self.after.as_ref().map($crate::look::paging::After::as_str);
                 $crate::look::paging::Page::read(after, self.limit)
@@ -46,7 +46,7 @@ macro_rules! asks {
 }
 pub(super) use asks;
 
-/// A place in a list whose rows have such keys, as it was handed out. What is wrong with it is said when it is read.
+/// A cursor of a list, as text. It is validated when the query is read.
 #[derive(Deserialize)]
 #[serde(transparent, bound = "")]
 pub(crate) struct After<K> {
@@ -90,38 +90,38 @@ impl<K: Cursor> JsonSchema for After<K> {
     }
 }
 
-/// How much of a list is asked for.
+/// The requested page of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page<K> {
-    /// Only what stands behind this key.
+    /// Only rows after this key.
     pub(super) after: Option<K>,
-    /// The most rows.
+    /// The maximum number of rows.
     pub(super) limit: usize,
 }
 
-/// A part of a list.
+/// The rows of one page.
 #[derive(Clone, Debug)]
 pub(super) struct Listed<T> {
-    /// In the order of their keys.
+    /// The rows in the order of their keys.
     pub(super) rows: Vec<T>,
-    /// What to ask for `after` next.
+    /// The cursor of the next page.
     pub(super) next: Option<String>,
 }
 
 impl<K: Cursor> Page<K> {
-    /// What was asked for, or what is wrong with it.
+    /// Parses the query parameters of a page.
     pub(super) fn read(after: Option<&str>, limit: Option<usize>) -> Result<Self, String> {
         let nowhere = |text| {
-            format!("after={text} is no place in this list: send `next` of the page before, as it came")
+            format!("after={text} is not a cursor of this list: send `next` of the previous page unchanged")
         };
         let after = after.map(|text| K::read(text).ok_or_else(|| nowhere(text))).transpose()?;
         match limit.unwrap_or(USUAL) {
             limit if (1..=MOST).contains(&limit) => Ok(Self { after, limit }),
-            limit => Err(format!("limit={limit}: from 1 to {MOST} can be had at once")),
+            limit => Err(format!("limit={limit}: must be from 1 to {MOST}")),
         }
     }
 
-    /// The rows of this page. No two rows may have one key.
+    /// Returns the rows of this page. Keys must be unique.
     pub(super) fn of<T>(&self, rows: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Listed<T> {
         let keyed = rows.into_iter().map(|row| (key(&row), row));
         let mut behind: Vec<_> =
@@ -134,21 +134,21 @@ impl<K: Cursor> Page<K> {
     }
 }
 
-/// What the rows of a list are ordered by, and found again by.
+/// The key by which the rows of a list are ordered and found again.
 pub(crate) trait Cursor: Ord {
-    /// What every place looks like, for the schema; nothing where any text is one.
+    /// The pattern of its text, for the schema. `None` if any text is valid.
     const PATTERN: Option<&str>;
 
-    /// As it is handed out.
+    /// Returns the key as text.
     fn text(&self) -> String;
 
-    /// The same again, if it is one.
+    /// Parses the text of a key.
     fn read(text: &str) -> Option<Self>
     where
         Self: Sized;
 }
 
-/// A name: whatever text it is, something may stand behind it.
+/// A name. Any text is valid, because rows may follow after it.
 impl Cursor for String {
     const PATTERN: Option<&str> = None;
 
@@ -185,7 +185,7 @@ impl Cursor for u64 {
     }
 }
 
-/// The newest has the highest number, and comes first.
+/// The highest number is the newest, and comes first.
 impl Cursor for Reverse<u64> {
     const PATTERN: Option<&str> = u64::PATTERN;
 
@@ -212,7 +212,7 @@ impl Cursor for Reverse<Position> {
     }
 }
 
-/// A number of at most twenty digits. One that is too large for any row stands behind all of them.
+/// Parses a number of at most twenty digits. A number above the range comes after all rows.
 fn number(text: &str) -> Option<u64> {
     let is_number = (1..=20).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
@@ -230,7 +230,7 @@ impl Cursor for Key {
     }
 }
 
-/// A tool as it is written in a query: `namespace/tool`.
+/// A tool in a query: `namespace/tool`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NamedTool(pub ToolRef);
@@ -257,9 +257,9 @@ impl JsonSchema for NamedTool {
     }
 }
 
-/// A tool as it is written: `namespace/tool`.
+/// Parses a tool: `namespace/tool`.
 pub(crate) fn tool(text: &str) -> Result<ToolRef, String> {
-    let wrong = || format!("`{text}` names no tool: write it as namespace/tool");
+    let wrong = || format!("`{text}` is not a tool name: write it as namespace/tool");
     let (namespace, tool) = text.split_once('/').ok_or_else(wrong)?;
     Ok(ToolRef {
         namespace: Namespace::new(namespace).map_err(|_| wrong())?,
@@ -267,7 +267,7 @@ pub(crate) fn tool(text: &str) -> Result<ToolRef, String> {
     })
 }
 
-/// Whether a row fits what was asked for; where nothing was, every row does.
+/// Returns true if a row matches a filter, or if there is no filter.
 pub(super) fn fits<T: PartialEq>(asked: Option<&T>, found: Option<&T>) -> bool {
     asked.is_none() || asked == found
 }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_goes_on_behind_the_last_one_whatever_comes_and_goes() {
+    fn a_page_continues_after_the_last_one_when_rows_change() {
         let more = |rows: &str, next: &str| (rows.to_owned(), Some(next.to_owned()));
         assert_eq!(page(&["d", "a", "c", "b"], None, 2), more("ab", "b"));
         assert_eq!(page(&["d", "a", "c"], Some("b"), 1), more("c", "c"), "the last one is gone");
@@ -293,18 +293,18 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_places_that_are_none_are_refused() {
+    fn invalid_limits_and_cursors_are_refused() {
         for limit in [0, MOST + 1] {
             let why = Page::<u64>::read(None, Some(limit)).unwrap_err();
-            assert_eq!(why, format!("limit={limit}: from 1 to 1000 can be had at once"));
+            assert_eq!(why, format!("limit={limit}: must be from 1 to 1000"));
         }
         assert_eq!(Page::<u64>::read(None, None).unwrap().limit, USUAL);
         let why = Page::<u64>::read(Some("x"), None).unwrap_err();
-        assert!(why.starts_with("after=x is no place in this list"), "{why}");
+        assert!(why.starts_with("after=x is not a cursor of this list"), "{why}");
     }
 
     #[test]
-    fn every_place_comes_back_as_it_was() {
+    fn every_cursor_is_parsed_to_its_key() {
         fn back<K: Cursor + fmt::Debug>(key: &K) {
             assert_eq!(K::read(&key.text()).as_ref(), Some(key));
         }

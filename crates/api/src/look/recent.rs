@@ -1,4 +1,4 @@
-//! The last calls of this process step by step, and its last hour in numbers.
+//! Recent calls of this process, step by step, and the statistics of its last hour.
 
 use std::cmp::Reverse;
 
@@ -11,19 +11,19 @@ use steadfast_store::{Journal, Query};
 
 use super::paging::{NamedTool, asks, fits};
 
-/// The most calls under one request that are shown.
+/// The maximum number of calls of one request that are shown.
 const MOST: usize = 50;
 
-/// All that is known of the calls under one request.
+/// All known facts about the calls of one request.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Story {
-    /// What became of them, the newest first; those of other processes that share the store are among them.
+    /// The results of the calls, newest first, including calls of other processes that share the store.
     pub calls: Vec<CallFacts>,
-    /// What happened at each step, where this process saw it and still knows.
+    /// The steps of the calls that ran in this process and are still in memory.
     pub traces: Vec<CallTrace>,
 }
 
-/// All that is known of the calls under this request; nothing if nobody has heard of it.
+/// Returns all known facts about the calls of a request, or `None` if the request is unknown.
 pub async fn story(steadfast: &Steadfast, request: &str) -> Result<Option<Story>, StoreError> {
     let query = Query { subject: Some(request.into()), ..Query::newest(Journal::History, MOST) };
     let entries = steadfast.store().entries(&query).await?;
@@ -35,27 +35,27 @@ pub async fn story(steadfast: &Steadfast, request: &str) -> Result<Option<Story>
 }
 
 asks! {
-    /// Which calls are asked for.
+    /// Filters for running calls.
     RunningAsked by Reverse<u64> {
-        /// Of this tenant.
+        /// Only calls of this tenant.
         tenant: TenantId,
-        /// Of this tool: `namespace/tool`.
+        /// Only calls of this tool: `namespace/tool`.
         tool: NamedTool,
-        /// Of this conversation.
+        /// Only calls of this session.
         session: SessionKey,
     }
 }
 
-/// A page of the calls that run in this process.
+/// A page of the calls in flight in this process.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Running {
-    /// The newest first, each as far as it has come.
+    /// The calls with their steps so far, newest first.
     pub calls: Vec<CallTrace>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// The calls that run.
+/// Returns the calls in flight.
 pub fn running(steadfast: &Steadfast, asked: &RunningAsked) -> Result<Running, String> {
     let page = asked.page()?;
     let all = steadfast.recent().running().into_iter().filter(|call| {
@@ -67,7 +67,7 @@ pub fn running(steadfast: &Steadfast, asked: &RunningAsked) -> Result<Running, S
     Ok(Running { calls: listed.rows, next: listed.next })
 }
 
-/// How calls went of late.
+/// Returns the recent statistics of calls.
 pub fn series(steadfast: &Steadfast) -> Series {
     steadfast.recent().series(steadfast.engine().now())
 }

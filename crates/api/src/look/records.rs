@@ -1,4 +1,4 @@
-//! What is remembered of calls, without what they were given and what they gave.
+//! Stored call records, without arguments and results.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,20 +12,20 @@ use steadfast_core::{Timestamp, millis};
 use super::paging::{Cursor as _, NamedTool, asks};
 
 asks! {
-    /// Which records are asked for.
+    /// Filters for records.
     RecordsAsked by Key {
-        /// Of this tenant.
+        /// Only records of this tenant.
         tenant: TenantId,
-        /// Of this tool: `namespace/tool`.
+        /// Only records of this tool: `namespace/tool`.
         tool: NamedTool,
-        /// Of this conversation.
+        /// Only records of this session.
         session: SessionKey,
-        /// Only those that run, or whose outcome is unknown.
+        /// If true, only records of calls in flight or with an unknown outcome.
         open: bool,
     }
 }
 
-/// The same, understood.
+/// A parsed query of records.
 #[derive(Clone, Debug)]
 pub struct RecordsWanted {
     selection: Selection,
@@ -33,7 +33,7 @@ pub struct RecordsWanted {
 }
 
 impl RecordsAsked {
-    /// What is meant, or what is wrong with it.
+    /// Returns the query, or a description of the error.
     pub fn read(self) -> Result<RecordsWanted, String> {
         let page = self.page()?;
         let selection = Selection {
@@ -49,73 +49,73 @@ impl RecordsAsked {
 /// A page of records.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Records {
-    /// In the order of their keys, which means nothing.
+    /// The records, ordered by key. The order has no meaning.
     pub records: Vec<RecordView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// What is remembered of one call.
+/// The stored record of one call.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RecordView {
-    /// Its key, by which it can be resolved or forgotten.
+    /// The key of the record, for resolving or deleting it.
     pub key: String,
-    /// The hash by which log lines name its key. The idempotency key itself is kept nowhere.
+    /// The hash of the idempotency key, as in log lines. The idempotency key itself is not stored.
     pub idempotency_key_hash: String,
-    /// How it is found.
+    /// The origin of the key.
     pub origin: Origin,
     /// The tool.
     pub tool: ToolRef,
-    /// What became of it.
+    /// The state of the call.
     pub state: RecordState,
-    /// The code of its failure.
+    /// The error code of a failed call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// For an unknown outcome: true once the call can no longer take effect. Before that, a check proves nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settled: Option<bool>,
-    /// For an unknown outcome that is not settled: when it is at the latest, where that is known.
+    /// For an unknown outcome that is not settled: time at which it settles at the latest, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settles_by_ms: Option<Timestamp>,
-    /// For an unknown outcome: what was observed of it.
+    /// For an unknown outcome: the observations about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<Observed>,
-    /// Whether an attempt may have been sent.
+    /// True if an attempt may have been sent.
     pub started: bool,
-    /// Whether it may run again if nobody knows.
+    /// True if the call is safe to repeat after an unknown outcome.
     pub retry_safe: bool,
-    /// The digest of its arguments.
+    /// The digest of the arguments.
     pub digest: Digest,
-    /// Who asked.
+    /// The request id.
     pub request_id: RequestId,
-    /// The conversation.
+    /// The session key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
-    /// Who acts.
+    /// The actor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<ActorId>,
-    /// Whose data it is.
+    /// The tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// When the first call for it came.
+    /// Time of the first call with this key.
     pub arrived_at_ms: Timestamp,
-    /// When it was last written.
+    /// Time of the last change.
     pub updated_at_ms: Timestamp,
-    /// When it is forgotten; nothing means not before an operator resolves it.
+    /// Time at which the record expires. Absent if it does not expire before an operator resolves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Timestamp>,
-    /// How long after its last write it is forgotten, in milliseconds.
+    /// Time from the last change to expiry, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// When its answer reached a client.
+    /// Time at which a client received the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivered_at_ms: Option<Timestamp>,
-    /// How many attempts were made.
+    /// The number of attempts.
     pub attempt_count: u32,
-    /// The last of them, at most sixteen.
+    /// The last attempts, at most sixteen.
     pub attempts: Vec<AttemptView>,
-    /// The caller's own words about it.
+    /// Context that the caller sent with the call.
     #[serde(flatten)]
     pub context: CallContext,
 }
@@ -124,14 +124,14 @@ pub struct RecordView {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptView {
-    /// Whether it succeeded.
+    /// The outcome of the attempt.
     pub status: AttemptStatus,
-    /// When, and what is known of its failure.
+    /// The times of the attempt, and the facts about its failure.
     #[serde(flatten)]
     pub fact: AttemptFact,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptStatus {
@@ -139,27 +139,27 @@ pub enum AttemptStatus {
     Success,
     /// It failed.
     Failed,
-    /// Its outcome is unknown: it may have run.
+    /// The outcome is unknown: it may have run.
     Unknown,
 }
 
-/// What became of a call.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordState {
-    /// It runs, or is about to.
+    /// In flight, or about to start.
     Inflight,
     /// It succeeded.
     Done,
     /// It failed.
     Failed,
-    /// Its outcome is unknown: it may have run.
+    /// The outcome is unknown: it may have run.
     Unknown,
     /// It was cancelled.
     Cancelled,
 }
 
-/// A page of what is remembered.
+/// Returns a page of records.
 pub async fn records(engine: &Engine, wanted: &RecordsWanted) -> Result<Records, StoreError> {
     let found = engine.records(&wanted.selection, wanted.page).await?;
     let full = found.len() >= wanted.page.limit;

@@ -1,4 +1,4 @@
-//! The configuration as it is now.
+//! The current configuration.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -7,40 +7,40 @@ use steadfast::{Config, Switches};
 use super::paging::asks;
 
 asks! {
-    /// Which settings are asked for.
+    /// Filters for settings.
     SettingsAsked by String {
-        /// Those whose name begins so.
+        /// Only settings whose name begins with this.
         prefix: String,
     }
 }
 
-/// The settings that are not of a tool, and where each comes from.
+/// A page of the settings that do not belong to a tool, with their sources.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Settings {
-    /// Each with its value, in the order of their names.
+    /// The settings in the order of their names.
     pub settings: Vec<Setting>,
-    /// What to ask for `after` next, for more settings; nothing at the end. All else is in every page.
+    /// Cursor of the next page, for `after`. `null` on the last page. The other fields are the same in every page.
     pub next: Option<String>,
-    /// The servers, by name.
+    /// The names of the servers.
     pub servers: Vec<String>,
-    /// The switches that stand over everything.
+    /// The switches, which override all settings.
     pub switches: Switches,
-    /// What was noticed when it was read.
+    /// Remarks from reading the configuration.
     pub notes: Vec<String>,
 }
 
 /// One setting.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Setting {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its value as it would be written; no secrets.
+    /// The value as in a configuration file, without secrets.
     pub value: String,
-    /// Where that is written.
+    /// The source of the value.
     pub from: String,
 }
 
-/// The settings that are not of a tool.
+/// Returns the settings that do not belong to a tool.
 pub fn settings(config: &Config, asked: &SettingsAsked) -> Result<Settings, String> {
     let page = asked.page()?;
     let shown = config.shown().into_iter();

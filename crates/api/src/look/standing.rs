@@ -1,4 +1,4 @@
-//! How tools stand: breakers, trust, the guard, and what waits for a person.
+//! The state of tools: circuit breakers, trust, the loop guard, and pending approvals.
 
 use std::sync::Arc;
 
@@ -18,29 +18,29 @@ use super::paging::{NamedTool, asks, fits};
 use super::view::view;
 
 asks! {
-    /// Which breakers are asked for.
+    /// Filters for circuit breakers.
     BreakersAsked by BreakerKey {
-        /// Those of this tenant; otherwise those that belong to none.
+        /// Only breakers of this tenant. By default, those of no tenant.
         tenant: TenantId,
-        /// That of this tool: `namespace/tool`.
+        /// Only the breaker of this tool: `namespace/tool`.
         tool: NamedTool,
-        /// Those of the tools of this group or server.
+        /// Only breakers of tools in this namespace.
         namespace: Namespace,
-        /// Those that stand so.
+        /// Only breakers in this state.
         state: State,
     }
 }
 
-/// A page of breakers.
+/// A page of circuit breakers.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Breakers {
-    /// Those of tools first, in the order of their keys.
+    /// The breakers of tools first, in the order of their keys.
     pub breakers: Vec<BreakerView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// The breakers that anything is known of.
+/// Returns the known circuit breakers.
 pub async fn breakers(engine: &Engine, asked: &BreakersAsked) -> Result<Breakers, String> {
     let page = asked.page()?;
     let all = engine.breakers(asked.tenant.as_ref()).await.into_iter().filter(|breaker| {
@@ -57,29 +57,29 @@ pub async fn breakers(engine: &Engine, asked: &BreakersAsked) -> Result<Breakers
 }
 
 asks! {
-    /// Whose trust is asked for.
+    /// Filters for trust.
     TrustAsked by String {
-        /// That of this tenant; otherwise what belongs to none.
+        /// Only entries of this tenant. By default, those of no tenant.
         tenant: TenantId,
-        /// Of this tool: `namespace/tool`.
+        /// Only entries of this tool: `namespace/tool`.
         tool: NamedTool,
-        /// Of the tools of this group or server.
+        /// Only entries of tools in this namespace.
         namespace: Namespace,
-        /// Those that stand so.
+        /// Only entries in this state.
         state: TrustState,
     }
 }
 
-/// A page of tools, signatures and domains that are not simply trusted.
+/// A page of tools, signatures and domains that are not fully trusted.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Trust {
-    /// Each as it stands.
+    /// The entries.
     pub trust: Vec<TrustView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// Whoever is not simply trusted.
+/// Returns the tools, signatures and domains that are not fully trusted.
 pub fn trust(engine: &Engine, asked: &TrustAsked) -> Result<Trust, String> {
     let page = asked.page()?;
     let all =
@@ -97,14 +97,14 @@ pub fn trust(engine: &Engine, asked: &TrustAsked) -> Result<Trust, String> {
     Ok(Trust { trust: listed.rows.into_iter().map(TrustView::from).collect(), next: listed.next })
 }
 
-/// One tool, signature or domain that is not simply trusted, as it stands under the rule that judges it.
+/// A tool, signature or domain that is not fully trusted, with the limits of its trust policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrustView {
-    /// Its state and counters.
+    /// The state and the counters.
     #[serde(flatten)]
     pub standing: TrustCounters,
-    /// When it recovers by itself, if it does.
+    /// Time at which recovery begins without an approval, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovers_at: Option<Timestamp>,
     /// `true` if it stays escalated until an operator approves its recovery.
@@ -125,11 +125,11 @@ impl From<TrustStatus> for TrustView {
 view! {
     /// The state of one tool, signature or domain. In the trust file the same fields are in snake_case.
     TrustCounters of ToolReliabilityState {
-        /// What the entry is about: a tool, a signature or a domain.
+        /// The kind of entry: a tool, a signature or a domain.
         scope: Scope,
         /// The trust state.
         state: TrustState,
-        /// Failures counted since the trouble began.
+        /// Counted failures since trust began to drop.
         failures_in_window: u32,
         /// Failures since the last success, counted or not.
         consecutive_failures: u32,
@@ -137,44 +137,44 @@ view! {
         successes_since_recovery: u32,
         /// Successes that restore trust.
         successes_needed: u32,
-        /// Failures that bring a block nearer.
+        /// Failures while escalated, which lead to a block.
         failures_while_escalated: u32,
-        /// `true` if it can recover without a person.
+        /// `true` if it can recover without an approval.
         recoverable: bool,
     } {
         /// The tool.
         tool_name: ToolName,
-        /// The plugin or server that it belongs to; `*`, or nothing, for the tool of this name wherever it belongs.
+        /// The plugin or server of the tool. `*`, or absent, for the tool of this name in any of them.
         plugin_name: Namespace,
         /// The signature.
         signature: Signature,
         /// The host or server.
         domain: Domain,
-        /// The last failure, counted or not.
+        /// Time of the last failure, counted or not.
         last_failure: Timestamp,
-        /// The last success.
+        /// Time of the last success.
         last_success: Timestamp,
-        /// When trust was lost.
+        /// Time at which trust was lost.
         escalated_at: Timestamp,
-        /// Why.
+        /// The reason for the loss of trust.
         escalation_reason: String,
-        /// The end of the escalation, before the cool-down is looked at.
+        /// The end of the escalation, before the cooldown is applied.
         escalation_expires: Timestamp,
-        /// When recovery began.
+        /// Time at which recovery began.
         recovery_started: Timestamp,
-        /// The last failure that counted; the cool-down runs from there.
+        /// Time of the last counted failure, at which the cooldown starts.
         last_counted_failure: Timestamp,
     }
 }
 
 asks! {
-    /// Which domains are asked for.
+    /// Filters for hosts and servers.
     DomainsAsked by String {
-        /// As this tenant uses them; otherwise as those do who belong to none.
+        /// Only calls of this tenant. By default, those of no tenant.
         tenant: TenantId,
-        /// This host or server.
+        /// Only this host or server.
         domain: Domain,
-        /// Those that have failed, or those that have not.
+        /// If true, only those with failures; if false, only those without.
         failed: bool,
     }
 }
@@ -182,13 +182,13 @@ asks! {
 /// A page of hosts and servers.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Domains {
-    /// In the order of their names.
+    /// The hosts and servers in the order of their names.
     pub domains: Vec<DomainView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// Lists how calls to hosts and servers went.
+/// Returns the results of calls by host and server.
 pub fn domains(engine: &Engine, asked: &DomainsAsked) -> Result<Domains, String> {
     let page = asked.page()?;
     let all = engine.domains(asked.tenant.as_ref()).into_iter().filter(|view| {
@@ -200,13 +200,13 @@ pub fn domains(engine: &Engine, asked: &DomainsAsked) -> Result<Domains, String>
 }
 
 asks! {
-    /// Which models are asked for.
+    /// Filters for models.
     ModelsAsked by String {
-        /// As this tenant uses them; otherwise as those do who belong to none.
+        /// Only calls of this tenant. By default, those of no tenant.
         tenant: TenantId,
-        /// This model.
+        /// Only this model.
         model: ModelId,
-        /// How they do with this tool: `namespace/tool`.
+        /// Only scores with this tool: `namespace/tool`.
         tool: NamedTool,
     }
 }
@@ -214,13 +214,13 @@ asks! {
 /// A page of scores of models.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Models {
-    /// One for each model and tool, in the order of their names.
+    /// One score for each model and tool, in the order of their names.
     pub models: Vec<ModelScore>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// Lists how well models do with tools.
+/// Returns the scores of models with tools.
 pub fn models(engine: &Engine, asked: &ModelsAsked) -> Result<Models, String> {
     let page = asked.page()?;
     let all = engine.model_scores(asked.tenant.as_ref()).into_iter().filter(|one| {
@@ -232,30 +232,30 @@ pub fn models(engine: &Engine, asked: &ModelsAsked) -> Result<Models, String> {
 }
 
 asks! {
-    /// Which requests are asked for.
+    /// Filters for pending approvals.
     ApprovalsAsked by u64 {
-        /// Those of this tenant; otherwise those that belong to none.
+        /// Only requests of this tenant. By default, those of no tenant.
         tenant: TenantId,
-        /// For this tool: `namespace/tool`.
+        /// Only requests for this tool: `namespace/tool`.
         tool: NamedTool,
-        /// Of this conversation.
+        /// Only requests of this session.
         session: SessionKey,
     }
 }
 
-/// A page of requests that wait for a person.
+/// A page of pending approvals.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Approvals {
-    /// The oldest first.
+    /// The requests, oldest first.
     pub approvals: Vec<ApprovalView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// A request that waits for an answer.
+/// A pending approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ApprovalView {
-    /// Its number, by which it is answered.
+    /// The id, for answering the request.
     pub id: u64,
     /// The request.
     #[serde(flatten)]
@@ -263,7 +263,7 @@ pub struct ApprovalView {
 }
 
 view! {
-    /// The request of a call that needs approval.
+    /// The approval request of a call.
     ApprovalRequest of Parked {
         /// The tool.
         tool: ToolRef,
@@ -277,16 +277,16 @@ view! {
         prompt: ApprovalPrompt,
         /// The number of calls that made this request.
         askers: u32,
-        /// When the first of them was made.
+        /// Time of the first of them.
         asked_at: Timestamp,
-        /// When the last of them was made.
+        /// Time of the last of them.
         last_asked: Timestamp,
-        /// When it is dropped unanswered.
+        /// Time at which the request expires.
         expires: Timestamp,
     } {
-        /// The conversation.
+        /// The session key.
         session: SessionKey,
-        /// The arguments as far as they may be shown.
+        /// The arguments, as far as they may be shown.
         shown: Arc<str>,
     }
 }
@@ -294,33 +294,33 @@ view! {
 view! {
     /// The text of a prompt for approval.
     ApprovalPrompt of Escalation {
-        /// The state that asks.
+        /// The trust state that requires approval.
         state: TrustState,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Failures counted since the trouble began.
+        /// Counted failures since trust began to drop.
         failures: u32,
-        /// In what window, in words.
+        /// The window in which failures are counted, in words.
         window: String,
-        /// How trust can be restored, in words.
+        /// The way in which trust can be restored, in words.
         recovery_hint: String,
         /// `true` if recovery starts only after an operator approves it.
         waits_for_recovery: bool,
         /// One line for the head of the prompt.
         summary: String,
-        /// Lines of warning.
+        /// Warnings, one per line.
         warnings: Vec<String>,
         /// The severity of the prompt.
         level: Level,
-        /// How the lines are to be shown; hosts that can show diffs and code need to know that this is neither.
+        /// The format of the lines, for hosts that can also show diffs and code.
         format_hint: String,
     } {
-        /// The host or server that has lost trust, where it is not the tool itself.
+        /// The host or server that has lost trust, if it is not the tool itself.
         domain: Domain,
     }
 }
 
-/// What waits for a person.
+/// Returns the pending approvals.
 pub fn approvals(engine: &Engine, asked: &ApprovalsAsked) -> Result<Approvals, String> {
     let page = asked.page()?;
     let all = engine.approvals(asked.tenant.as_ref()).into_iter().filter(|(_, request)| {
@@ -333,25 +333,25 @@ pub fn approvals(engine: &Engine, asked: &ApprovalsAsked) -> Result<Approvals, S
 }
 
 asks! {
-    /// What is asked of the guard.
+    /// Filters for the loop guard.
     GuardAsked by String {
-        /// Conversations of this tenant; otherwise those that belong to none.
+        /// Only sessions of this tenant. By default, those of no tenant.
         tenant: TenantId,
-        /// What is about this tool: `namespace/tool`.
+        /// Only entries about this tool: `namespace/tool`.
         tool: NamedTool,
-        /// What is in this conversation.
+        /// Only entries of this session.
         session: SessionKey,
     }
 }
 
-/// A page of what the guard does. Whoever is stopped comes first, then when it acted; a page may have some of both.
+/// A page of the state of the loop guard. Stopped sessions come first, then trips; a page may contain both.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Guard {
-    /// Who is stopped now, in the order of their conversations.
+    /// The stopped sessions, in the order of their keys.
     pub stopped: Vec<StoppedSession>,
-    /// When a guard of this process last acted, those last that began last.
+    /// The recent trips of the loop guard in this process, newest first.
     pub trips: Vec<Trip>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
@@ -361,7 +361,7 @@ enum Guarded {
     Trip(Trip),
 }
 
-/// Whom the guard stops, and when it acted.
+/// Returns the stopped sessions and the recent trips of the loop guard.
 pub fn guard(engine: &Engine, asked: &GuardAsked) -> Result<Guard, String> {
     let page = asked.page()?;
     let GuardView { stopped, trips } = engine.guard(asked.tenant.as_ref());
@@ -373,12 +373,12 @@ pub fn guard(engine: &Engine, asked: &GuardAsked) -> Result<Guard, String> {
     let trips =
         trips.into_iter().filter(|trip| fits(tool, Some(&trip.tool)) && fits(session, trip.session.as_ref()));
     let listed = page.of(stopped.map(Guarded::Stopped).chain(trips.map(Guarded::Trip)), |row| match row {
-        // Since when it is stopped may change while it is.
+        // The time since which it is stopped may change, so it is not part of the key.
         Guarded::Stopped(StoppedSession { session, stopped }) => {
             let what = (session, &stopped.tool, &stopped.arguments, &stopped.turn, stopped.layer);
             format!("stopped {}", named(&what))
         }
-        // When it first happened does not, and has one length.
+        // The time of the first trip does not change, and has a fixed length.
         Guarded::Trip(trip) => {
             format!(
                 "trip {:020} {}",
@@ -397,7 +397,7 @@ pub fn guard(engine: &Engine, asked: &GuardAsked) -> Result<Guard, String> {
     Ok(guard)
 }
 
-/// Several names as one, which is that of no other several.
+/// Joins several names into a unique key.
 fn named(names: &impl Serialize) -> String {
     serde_json::to_string(names).unwrap_or_default()
 }

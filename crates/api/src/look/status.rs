@@ -1,4 +1,4 @@
-//! Whether anything is wrong, in one look.
+//! A summary of all problems.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,116 +19,116 @@ use steadfast_store::{Page, Selection};
 
 use crate::Around;
 
-/// How everything stands.
+/// The status of the whole process.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// Our version.
+    /// The version of Steadfast.
     pub version: String,
-    /// When this was seen.
+    /// Time of this status.
     pub at_ms: Timestamp,
-    /// All of it in one word.
+    /// The summary in one word.
     pub verdict: Verdict,
-    /// What is wrong or waits, the worst first.
+    /// Problems and pending decisions, the worst first.
     pub findings: Vec<Finding>,
-    /// What the switches leave of the configured modes.
+    /// The switches, which limit the configured modes.
     pub switches: Switches,
     /// The store.
     pub store: StoreSeen,
-    /// Numbers.
+    /// Counts.
     pub counts: Counts,
-    /// The hosts and servers to which calls failed, those with the most failures first, at most twenty.
+    /// The hosts and servers with failed calls, those with the most failures first, at most twenty.
     pub domains: Vec<FailedDomain>,
-    /// The tenants of which anything is known here, in the order of their names.
+    /// The tenants with any data here, in the order of their names.
     pub tenants: Vec<TenantId>,
 }
 
-/// A host or server to which calls failed.
+/// A host or server with failed calls.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailedDomain {
     /// The tenant whose calls are counted, if they belong to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// How they went.
+    /// The results of the calls.
     #[serde(flatten)]
     pub view: DomainView,
 }
 
-/// How it is, in one word.
+/// The status in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Nothing is to be done.
+    /// No action is needed.
     Fine,
-    /// A person should look.
+    /// An operator should look at the findings.
     Attention,
-    /// Calls fail because of it.
+    /// Calls fail because of a finding.
     Trouble,
 }
 
-/// Something that is wrong, or waits for a person.
+/// A problem or a pending decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
-    /// What it is.
+    /// The description.
     pub what: String,
-    /// What to do about it.
+    /// The action to take.
     pub todo: String,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Calls fail because of it.
     Trouble,
-    /// A person should look.
+    /// An operator should look at it.
     Attention,
 }
 
-/// The store as it is now.
+/// The state of the store.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreSeen {
-    /// memory, sqlite or redis.
+    /// `memory`, `sqlite` or `redis`.
     pub kind: String,
-    /// Why it does not answer.
+    /// The error, if the store does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Committed records that are lost, until somebody accepts that.
+    /// Committed records that are lost, until an operator accepts the loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records_lost: Option<RecordLoss>,
 }
 
-/// How many there are.
+/// Counts of open issues.
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Calls that run in this process.
+    /// Calls in flight in this process.
     pub open_calls: usize,
-    /// Requests that wait for a person.
+    /// Pending approvals.
     pub approvals: usize,
-    /// Tools, signatures or domains whose calls a person must approve.
+    /// Tools, signatures or domains whose calls need approval.
     pub escalated: usize,
-    /// Those that earn trust back.
+    /// Tools, signatures or domains that recover trust.
     pub recovering: usize,
-    /// Those that only a reset helps.
+    /// Tools, signatures or domains that stay blocked until a reset.
     pub blocked: usize,
-    /// Breakers that refuse calls.
+    /// Open circuit breakers.
     pub open_breakers: usize,
-    /// Those of them that a person or the configuration forced open.
+    /// Circuit breakers that an operator or the configuration forced open.
     pub forced_breakers: usize,
-    /// Conversations in which the guard refuses something.
+    /// Sessions in which the loop guard refuses calls.
     pub stopped_sessions: usize,
-    /// Calls whose outcome is unknown; no more than a thousand are counted.
+    /// Calls with an unknown outcome, counted up to a thousand.
     pub unknown_outcomes: usize,
     /// Servers that are down or cannot start.
     pub servers_down: usize,
 }
 
-/// How everything stands, for all tenants together.
+/// Returns the status for all tenants together.
 pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     let engine = steadfast.engine();
     let store = &**steadfast.store();
@@ -155,7 +155,7 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     counts.servers_down = down.len();
     findings.extend(down);
     findings.extend(same_names(store).await);
-    // The check may be a second old, and the store unreadable since.
+    // The result of the check may be a second old, and the store unreadable since then.
     let (checked, lost) = (steadfast.check_store().await, steadfast.record_loss().await);
     let (records_lost, unread) = match lost {
         Ok(lost) => (lost, None),
@@ -188,7 +188,7 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
 }
 
 impl Counts {
-    /// Those of one tenant.
+    /// Counts the issues of one tenant.
     async fn of(engine: &Engine, tenant: Option<&TenantId>) -> Self {
         let (trust, breakers) = (engine.trust(tenant), engine.breakers(tenant).await);
         let count = |state| trust.iter().filter(|one| one.standing.state == state).count();
@@ -199,7 +199,7 @@ impl Counts {
             escalated: count(TrustState::Escalated),
             recovering: count(TrustState::Recovering),
             blocked: count(TrustState::Blocked),
-            // One that is half open lets the next call through.
+            // A half-open breaker lets the next call through.
             open_breakers: breakers
                 .iter()
                 .filter(|breaker| matches!(breaker.view.state, State::Open | State::ForcedOpen))
@@ -224,7 +224,7 @@ impl Counts {
         self.servers_down += other.servers_down;
     }
 
-    /// What is wrong by these numbers.
+    /// Returns the findings for these counts.
     fn findings(&self, tenant: Option<&TenantId>) -> Vec<Finding> {
         let whose = tenant.map_or_else(String::new, |tenant| format!("tenant {tenant}: "));
         let flag = tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
@@ -234,9 +234,11 @@ impl Counts {
             (
                 failing,
                 Level::Trouble,
-                "tool keeps failing and is left alone",
-                "tools keep failing and are left alone",
-                format!("`steadfast breaker{flag}` shows which; a probe finds out when they are back"),
+                "tool keeps failing and its circuit breaker is open",
+                "tools keep failing and their circuit breakers are open",
+                format!(
+                    "`steadfast breaker{flag}` lists them; a probe closes a breaker when its tool works again"
+                ),
             ),
             (
                 self.blocked,
@@ -264,7 +266,7 @@ impl Counts {
                 Level::Attention,
                 "tool has lost trust",
                 "tools have lost trust",
-                format!("its calls ask first; steadfast reset TOOL{flag} forgives"),
+                format!("its calls need approval; `steadfast reset TOOL{flag}` restores trust"),
             ),
             (
                 self.forced_breakers,
@@ -276,9 +278,9 @@ impl Counts {
             (
                 self.stopped_sessions,
                 Level::Attention,
-                "conversation loops and is stopped",
-                "conversations loop and are stopped",
-                "look at what the model sent: /v1/guard".to_owned(),
+                "session is in a loop and is stopped",
+                "sessions are in a loop and are stopped",
+                "`GET /v1/guard` shows the arguments that the model sent".to_owned(),
             ),
         ] {
             match count {
@@ -291,7 +293,8 @@ impl Counts {
     }
 }
 
-/// Counts the calls with an unknown outcome, by tenant. Empty if the store does not answer: the status reports that separately.
+/// Counts the calls with an unknown outcome, by tenant. Empty if the store does not answer: the status reports that
+/// separately.
 async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> {
     let open = Selection { open: true, ..Selection::default() };
     let found = engine.records(&open, Page { after: None, limit: MOST_COUNTED }).await.unwrap_or_default();
@@ -302,24 +305,24 @@ async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> 
     unknown
 }
 
-/// What to do about records that are lost.
+/// The action to take for lost records.
 pub const RECORDS_LOST_TODO: &str = "calls with a key for tools that are not safe to repeat may have run, and are refused until \
                                      that would have been forgotten anyway: check what they did, then `steadfast state accept`";
 
-/// So many domains are shown.
+/// The maximum number of domains that are shown.
 const MOST_DOMAINS: usize = 20;
 
-/// So many open records are looked at.
+/// The maximum number of open records that are searched.
 const MOST_COUNTED: usize = 1000;
 
-/// Servers that are called the same and are not the same. None if the store does not answer.
+/// Returns findings about different servers with the same name. Empty if the store does not answer.
 async fn same_names(store: &dyn Store) -> Vec<Finding> {
     let found = servers_of_one_name(store).await.unwrap_or_default();
     let finding = |(name, servers): (String, Vec<ServerClaim>)| {
         let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
         Finding {
             level: Level::Attention,
-            what: format!("{} servers are called {name}: {}", servers.len(), servers.join(", ")),
+            what: format!("{} servers have the name {name}: {}", servers.len(), servers.join(", ")),
             todo: "give one of them another name; until then each has its own trust, breakers and history"
                 .to_owned(),
         }
@@ -327,25 +330,25 @@ async fn same_names(store: &dyn Store) -> Vec<Finding> {
     found.into_iter().map(finding).collect()
 }
 
-/// A server that does not work, with what it said last.
+/// Returns the finding about a failed server, with its last error.
 fn down(server: &ServerView) -> Option<Finding> {
     let why = &server.last_failure.as_ref()?.why;
     let (what, todo) = match server.instances.as_slice() {
         [] => (format!("server {} failed when it was last used: {why}", server.name), RUN_BY_HAND),
         some if some.iter().any(|one| one.state == InstanceState::Elsewhere) => (
             format!("server {} cannot be reached: {why}", server.name),
-            "see whether it runs and its URL is right; the next call tries again",
+            "check that it runs and that its URL is right; the next call tries again",
         ),
         _ => (
             format!("server {} is down: {why}", server.name),
-            "run its command by hand; `/v1/servers` has all that it wrote",
+            "run its command by hand; `GET /v1/servers` shows its stderr",
         ),
     };
     Some(Finding { level: Level::Trouble, what, todo: todo.to_owned() })
 }
 
-/// Servers that failed in other processes or before, and of which these here know nothing better. None if the store does not
-/// answer.
+/// Returns findings about servers that failed in other or earlier processes, unless this process has newer information.
+/// Empty if the store does not answer.
 async fn failed_before(store: &dyn Store, here: &[ServerView]) -> Vec<Finding> {
     let is_known_here = |name: &Namespace| {
         let server = here.iter().find(|server| server.name == name.as_str());
@@ -363,7 +366,7 @@ async fn failed_before(store: &dyn Store, here: &[ServerView]) -> Vec<Finding> {
     failed.filter(|(name, _)| !is_known_here(name)).map(finding).collect()
 }
 
-const RUN_BY_HAND: &str = "run its command by hand, or see whether its URL can be reached; this stands here until it works again, for a day at most";
+const RUN_BY_HAND: &str = "run its command by hand, or check that its URL can be reached; this finding remains until it works again, for a day at most";
 
 fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -391,7 +394,7 @@ fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
     .filter(|(_, mode)| *mode != Mode::Enforce)
     .map(|(what, mode)| match mode {
         Mode::Off => format!("{what} off"),
-        Mode::Shadow => format!("{what} only watched"),
+        Mode::Shadow => format!("{what} in shadow mode"),
         Mode::Enforce => what.to_owned(),
     })
     .collect();
@@ -399,7 +402,7 @@ fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
         find(
             Level::Attention,
             format!("switched: {}", lowered.join(", ")),
-            "switch it on again when you are done",
+            "turn it on again when you are done",
         );
     }
     found
@@ -410,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_to_be_done_names_the_tenant_as_a_shell_takes_it() {
+    fn the_action_of_a_finding_quotes_the_tenant_for_a_shell() {
         for (tenant, flag) in [
             ("acme", "--tenant acme"),
             ("of acme", "--tenant='of acme'"),
@@ -424,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_does_not_answer_is_trouble_and_what_was_switched_is_not_forgotten() {
+    fn an_unavailable_store_and_lowered_switches_are_findings() {
         let seen = |trouble: Option<&str>, switches| {
             let trouble = trouble.map(str::to_owned);
             let store = StoreSeen { kind: "redis".to_owned(), trouble, records_lost: None };
@@ -437,7 +440,7 @@ mod tests {
         let silent = (Level::Trouble, "the redis store does not answer: gone".to_owned());
         assert_eq!(seen(Some("gone"), Switches::default()), [silent]);
         let turned = Switches { all: Mode::Shadow, breaker: Mode::Off, ..Switches::default() };
-        let switched = "switched: everything only watched, breakers off".to_owned();
+        let switched = "switched: everything in shadow mode, breakers off".to_owned();
         assert_eq!(seen(None, turned), [(Level::Attention, switched)]);
     }
 }

@@ -1,4 +1,4 @@
-//! The tools there are.
+//! The known tools.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,15 +9,15 @@ use steadfast_executor::{BreakerKey, Shelf, ToolView};
 use super::paging::{asks, fits};
 
 asks! {
-    /// Which tools are asked for.
+    /// Filters for tools.
     ToolsAsked by BreakerKey {
-        /// As this tenant uses them; otherwise as those do who belong to none.
+        /// The state of tools for this tenant. By default, for calls of no tenant.
         tenant: TenantId,
-        /// Those of this group or server.
+        /// Only tools in this namespace.
         namespace: Namespace,
-        /// Those whose `namespace/tool` begins so.
+        /// Only tools whose `namespace/tool` begins with this.
         prefix: String,
-        /// Those that were called, or those that were not.
+        /// If true, only tools that were called; if false, only those that were not.
         called: bool,
     }
 }
@@ -25,9 +25,9 @@ asks! {
 /// A page of tools.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Tools {
-    /// In the order of their names.
+    /// The tools in the order of their names.
     pub tools: Vec<ToolView>,
-    /// What to ask for `after` next; nothing at the end.
+    /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,
 }
 
@@ -37,23 +37,23 @@ pub struct Tools {
 pub struct ToolAnnotations {
     /// The tool.
     pub tool: ToolRef,
-    /// Whether it only reads; nothing if the server did not say.
+    /// True if the tool only reads. Absent if the server did not send it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only_hint: Option<bool>,
-    /// Whether it may destroy something; nothing if the server did not say.
+    /// True if the tool may destroy something. Absent if the server did not send it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destructive_hint: Option<bool>,
-    /// Whether calling it again changes nothing more; nothing if the server did not say.
+    /// True if a repeated call has no further effect. Absent if the server did not send it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent_hint: Option<bool>,
-    /// Whether the server's own word that a tool is safe to repeat is believed (`trust_annotations`).
+    /// True if annotations of this server may make a tool safe to repeat (`trust_annotations`).
     pub trusted: bool,
-    /// When they were seen.
+    /// Time at which they were received.
     #[serde(rename = "seenAtMs")]
     pub seen_at: Timestamp,
 }
 
-/// The annotations of a tool that were seen last; nothing if it was never seen.
+/// Returns the last annotations of a tool, or `None` if there are none.
 pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<ToolAnnotations>, StoreError> {
     let seen = engine.last_annotations(&tool).await?;
     Ok(seen.map(|seen| ToolAnnotations {
@@ -66,7 +66,7 @@ pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<ToolAn
     }))
 }
 
-/// The tools that can be called here, as far as they are known, and those that were.
+/// Returns the tools that can be called here, as far as they are known, and the tools that were called.
 pub async fn tools(engine: &Engine, shelf: &dyn Shelf, asked: &ToolsAsked) -> Result<Tools, String> {
     let page = asked.page()?;
     let all = engine.tools(asked.tenant.as_ref(), shelf.list()).await.into_iter().filter(|view| {
@@ -74,12 +74,12 @@ pub async fn tools(engine: &Engine, shelf: &dyn Shelf, asked: &ToolsAsked) -> Re
             && asked.prefix.as_ref().is_none_or(|prefix| view.tool.to_string().starts_with(prefix))
             && fits(asked.called.as_ref(), Some(&view.called))
     });
-    // As its breaker is called, which is the name of no other tool, whatever letters are in it.
+    // The key of its breaker is unique, whatever characters the name contains.
     let listed = page.of(all, |view| BreakerKey::Tool(view.tool.clone()));
     Ok(Tools { tools: listed.rows, next: listed.next })
 }
 
-/// Whether anything is known of a tool: it can be called here, or it was called or reported on by any tenant.
+/// Returns true if a tool is known: it can be called here, or was called or reported on for any tenant.
 pub(crate) async fn is_known(engine: &Engine, shelf: &dyn Shelf, tool: &ToolRef) -> bool {
     for tenant in engine.tenants() {
         let known = engine.tools(tenant.as_ref(), shelf.list()).await;

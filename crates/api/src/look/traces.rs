@@ -1,4 +1,4 @@
-//! Turns, and how they went.
+//! Turns and their traces.
 
 use std::cmp::Reverse;
 
@@ -19,19 +19,19 @@ use super::paging::asks;
 use super::view::view;
 
 asks! {
-    /// Which turns are asked for.
+    /// Filters for turns.
     TracesAsked by Reverse<Position> {
-        /// Of this tenant.
+        /// Only turns of this tenant.
         tenant: TenantId,
-        /// Of this conversation.
+        /// Only turns of this session.
         session: SessionKey,
-        /// Under this name.
+        /// Only turns with this name.
         turn: TurnId,
     }
 }
 
 impl TracesAsked {
-    /// What is meant, or what is wrong with it.
+    /// Returns the query, or a description of the error.
     pub fn read(self) -> Result<TurnsWanted, String> {
         let page = self.page()?;
         Ok(TurnsWanted {
@@ -47,14 +47,14 @@ impl TracesAsked {
 /// A page of turns.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Traces {
-    /// Those first that began last.
+    /// The turns, the last started first.
     pub turns: Vec<TurnView>,
-    /// What to ask for `after` next; nothing at the end. Where few of many fit there may be more behind a short page, or an
-    /// empty one.
+    /// Cursor of the next page, for `after`. `null` on the last page. If few entries match the filters, a page may be
+    /// short or empty although more pages follow.
     pub next: Option<String>,
 }
 
-/// The turns that are asked for.
+/// Returns the turns that match.
 pub async fn traces(engine: &Engine, wanted: &TurnsWanted) -> Result<Traces, StoreError> {
     let part = engine.turns(wanted).await?;
     let turns = part.found.into_iter().map(TurnView::from).collect();
@@ -62,46 +62,46 @@ pub async fn traces(engine: &Engine, wanted: &TurnsWanted) -> Result<Traces, Sto
 }
 
 view! {
-    /// A turn in short.
+    /// A summary of a turn.
     TurnView of TurnHead {
-        /// Its trace.
+        /// The trace id.
         trace_id: TraceId,
-        /// Its own span, that of no other submission.
+        /// The span id of this submission of the turn.
         span_id: SpanId,
-        /// The conversation.
+        /// The session key.
         session: SessionKey,
         /// The actor on whose behalf it runs.
         actor: ActorId,
-        /// Calls in its plan.
+        /// The number of calls in its plan.
         calls: usize,
-        /// When it began.
+        /// Time at which it started.
         started_at_ms: Timestamp,
-        /// Whether a person should look at something.
+        /// True if an operator should look at it.
         #[serde(default)]
         escalated: bool,
     } {
-        /// The name that its plan gave it.
+        /// The name in its plan.
         turn_id: TurnId,
         /// The tenant that it belongs to.
         tenant: TenantId,
-        /// When it ended; nothing while it runs, or if its process is gone.
+        /// Time at which it ended. Absent while it runs, or if its process has died.
         ended_at_ms: Timestamp,
-        /// How much of it succeeded.
+        /// The status: all, some or none of it succeeded.
         status: TurnStatus,
         /// One sentence for the user.
         summary: String,
     }
 }
 
-/// A turn as it happened.
+/// A turn with its spans and events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceView {
-    /// In short.
+    /// The summary.
     pub turn: TurnView,
-    /// The turn and its calls as stretches of time, those first that began first.
+    /// The spans of the turn and of its calls, the first started first.
     pub spans: Vec<SpanView>,
-    /// What happened, in order.
+    /// The events in order.
     pub events: Vec<EventView>,
 }
 
@@ -116,27 +116,27 @@ impl From<TurnStory> for TraceView {
 }
 
 view! {
-    /// A stretch of time that events belong to: one call of the turn, or the turn itself.
+    /// A span of time: the turn, or one of its calls.
     SpanView of Span {
-        /// Its id.
+        /// The id.
         span_id: SpanId,
-        /// What it is about.
+        /// The name of the turn or the call.
         name: String,
         /// The calls that it waited for.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         depends_on: Vec<ToolCallId>,
-        /// When it began, in ISO 8601 with milliseconds.
+        /// Start time, in ISO 8601 with milliseconds.
         #[serde(with = "iso")]
         #[schemars(with = "String")]
         started_at: Timestamp,
     } {
-        /// The span that it is part of.
+        /// The parent span.
         parent_span_id: SpanId,
-        /// The call of the plan.
+        /// The id of the call in the plan.
         call_id: ToolCallId,
-        /// The request under which the call is in the history.
+        /// The request id of the call in the history.
         request_id: RequestId,
-        /// When it ended; open if absent.
+        /// End time. Absent while it is open.
         #[serde(with = "iso::option")]
         #[schemars(with = "Option<String>")]
         ended_at: Timestamp,
@@ -150,60 +150,60 @@ view! {
         event_type: EventType,
         /// The group it belongs to.
         kind: Kind,
-        /// When, in ISO 8601 with milliseconds.
+        /// Time of the event, in ISO 8601 with milliseconds.
         #[serde(with = "iso")]
         #[schemars(with = "String")]
         timestamp: Timestamp,
-        /// The trace.
+        /// The trace id.
         trace_id: TraceId,
-        /// Its place among the events of the trace.
+        /// The position among the events of the trace.
         sequence: u64,
         /// The event as a sentence.
         sentence: String,
     } {
         /// The span, if it belongs to one.
         span_id: SpanId,
-        /// The call of the plan.
+        /// The id of the call in the plan.
         call_id: ToolCallId,
         /// The tool.
         tool_id: ToolName,
         /// The namespace of the tool.
         tool_namespace: Namespace,
-        /// The timeout that passed.
+        /// The timeout that passed, in milliseconds.
         timeout_ms: u64,
-        /// The wait before a retry.
+        /// The delay before a retry, in milliseconds.
         delay_ms: u64,
-        /// The error of what failed.
+        /// The error.
         error: String,
         /// The rule that classified the error.
         rule: String,
-        /// The code of what failed.
+        /// The error code.
         code: Code,
-        /// Whether trying again can help.
+        /// The class of the error: retryable or not.
         classification: Nature,
-        /// The state of the tool's breaker.
+        /// The state of the tool's circuit breaker.
         circuit_breaker_state: State,
-        /// Retries made so far: attempts without the first.
+        /// The number of retries so far: attempts without the first.
         retry_count: u32,
         /// The decision of the error handler.
         decision: Strategy,
-        /// Why it decided so.
+        /// The reason for the decision.
         reason: String,
-        /// How a call ended.
+        /// The outcome of the call.
         outcome: Outcome,
-        /// The call that something was missing from.
+        /// The call whose output was missing.
         dependency_id: ToolCallId,
-        /// Whether a person should know.
+        /// True if an operator should know.
         escalated: bool,
-        /// Events that were left out before this one.
+        /// The number of events that were dropped before this one.
         dropped: u64,
     }
 }
 
-/// A story as lines of JSON: the head, then spans and events, each an object with one field that says which.
+/// Formats a turn as JSON lines: the summary, then spans and events, each an object with one field that names its kind.
 pub fn lines(story: &TraceView) -> String {
     fn line(kind: &str, content: &impl Serialize, lines: &mut String) {
-        // Everything in a story can be written.
+        // All parts of a turn can be serialized.
         let text = serde_json::to_string(content).unwrap_or_default();
         lines.push_str(&format!("{{\"{kind}\":{}}}\n", redact::answer(&text)));
     }

@@ -1,9 +1,9 @@
-//! The form over HTTP of types that are stored.
+//! The HTTP form of stored types.
 //!
-//! Stored formats keep the names that they have, some of them in snake_case. Over HTTP every field is in camelCase.
+//! Stored formats keep their field names, some of them in snake_case. Over HTTP all fields are in camelCase.
 
-/// Defines the form over HTTP of a stored type: the same fields in camelCase, those in the second list left out where they are
-/// empty. It does not compile while the stored type has a field that is not listed.
+/// Defines the HTTP form of a stored type: the same fields in camelCase, those in the second list omitted if they are
+/// empty. Does not compile while the stored type has a field that is not listed.
 macro_rules! view {
     (
         $(#[$about:meta])*

@@ -1,4 +1,4 @@
-//! Calls over plain HTTP: the acceptance matrix as a client sees it, with tools that count their runs.
+//! Calls over plain HTTP: the acceptance matrix from the view of a client, with tools that count their runs.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +46,7 @@ async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it
     call["transprot"] = json!({});
     assert_eq!(world.call(&call).await.status, StatusCode::OK);
     let said = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
-    // It fits the schema: only this caller calls it a mistake.
+    // It matches the schema: only for this caller it is an error.
     assert_eq!((said.status, said.code()), (StatusCode::UNPROCESSABLE_ENTITY, "invalid_envelope"));
     assert!(said.body["error"]["message"].as_str().unwrap().contains("transprot"));
     call["requestId"] = json!("");
@@ -103,7 +103,7 @@ async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() 
     };
     let first = post(&call, "invoice 42").await;
     let second = post(&call, "invoice 42").await;
-    // In the envelope it is the same key.
+    // The same key in the envelope.
     let third = world.call(&keyed("bank/pay", json!({ "to": "bob" }), "invoice 42")).await;
     for said in [&first, &second, &third] {
         assert_eq!((said.status, said.header("idempotency-key")), (StatusCode::OK, Some("invoice 42")));
@@ -176,14 +176,14 @@ async fn tr_7_a_tool_that_keeps_failing_is_tried_as_often_as_allowed() {
     assert_eq!(world.runs("web/get"), 5, "a caller may ask for less");
 }
 
-/// A tool of which five calls failed.
+/// A tool with five failed calls.
 async fn broken(settings: &[(&str, &str)]) -> World {
     let mut all = vec![("tools.\"bank/pay\".retry.attempts", "1"), ("tools.\"bank/pay\".trust.mode", "off")];
     all.extend(settings);
     let world = World::new(&all).await;
     world.fails("bank/pay", 503);
     for amount in 0..5 {
-        // Of several conversations, so that the guard stops none.
+        // In several sessions, so that the loop guard stops none.
         let call = envelope("bank/pay", json!({ "amount": amount }));
         world.call(&in_session(call, &format!("s-{amount}"))).await;
     }
@@ -330,12 +330,12 @@ async fn tr_14_switched_off_calls_go_straight_through() {
     assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE, "the breaker is as it was");
 }
 
-/// Lines of the log, which a thread of its own writes.
+/// Lines of the log, which its own thread writes.
 #[derive(Clone, Default)]
 struct Lines(Arc<(Mutex<String>, Condvar)>);
 
 impl Lines {
-    /// Everything that was written, once there is a line with all of this. Lines are written in their order.
+    /// Returns the whole log once one line contains all of these parts. Lines are written in order.
     fn until(&self, parts: &[&str]) -> String {
         let (text, written) = &*self.0;
         let is_missing =
@@ -378,7 +378,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
     let refused = world.call(&wrong).await.body.to_string();
     world.post("/v1/failures", &[], &json!({ "toolName": "t", "error": SECRETS[0] }).to_string()).await;
     gathered_is_written().await;
-    // Behind everything that is told of the others.
+    // After all events of the other calls.
     world.works("bank/last");
     world.call(&in_session(envelope("bank/last", json!({})), "the last of them")).await;
     let mut told = vec![refused, lines.until(&["tool_call_end", "the last of them"])];
@@ -451,7 +451,7 @@ async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
     assert_eq!(world.runs("bank/pay"), 1);
 }
 
-/// Whoever reads events waits as long as it takes; whoever waits for one answer is told when it is time to ask again.
+/// A client that reads events waits as long as the call takes; a client that waits for one response gets a retry delay.
 #[tokio::test(start_paused = true)]
 async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over() {
     let settings = [("tools.\"bank/pay\".class", "mutating"), ("tools.\"bank/pay\".answer_by", "5s")];
@@ -586,11 +586,11 @@ async fn sf_7_a_token_says_who_calls() {
     assert_eq!(said.status, StatusCode::FORBIDDEN);
     assert_eq!(world.post("/v1/failures", &ann, &report).await.status, StatusCode::OK);
     assert_eq!(world.runs("bank/pay"), 2);
-    // The admin may speak for a tenant, whose records are apart, and says for whom.
+    // The admin may call for a tenant, whose records are separate, and names it.
     let person = [("authorization", "Bearer person")];
     assert_eq!(post(&person, &of_tenant).await.body["output"]["content"], "run 3");
     assert_eq!(post(&person, &unnamed).await.status, StatusCode::BAD_REQUEST);
-    // A token of a tenant makes calls for it, whether the envelope names it or not.
+    // A token of a tenant makes calls for it, with or without the tenant in the envelope.
     let eve = [("authorization", "Bearer token of eve")];
     assert_eq!(post(&eve, &unnamed).await.body["output"]["content"], "run 4");
     let mut of_eve = unnamed.clone();
@@ -645,7 +645,7 @@ fn events(text: &str) -> Vec<(String, Value)> {
     text.split("\n\n").filter_map(event).collect()
 }
 
-/// Whoever only waited for the answer of another's run, and goes, waits no longer.
+/// A client that waits for the in-flight call of another client and disconnects no longer waits.
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
     let world = World::new(&[]).await;
@@ -667,7 +667,8 @@ async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
     assert_eq!(world.runs("bank/pay"), 1);
 }
 
-/// Whoever reads a stream and goes leaves a started call to the engine: it ends, and the answer is there for the next one.
+/// If a client disconnects from a stream, the engine finishes a started call, and the result is there for the next
+/// call.
 #[tokio::test(start_paused = true)]
 async fn who_leaves_a_stream_finds_the_answer_by_calling_again() {
     let world = World::new(&[("tools.\"bank/pay\".class", "mutating")]).await;

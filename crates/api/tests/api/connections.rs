@@ -1,4 +1,4 @@
-//! Calls over real connections: what becomes of answers whose client reads on, hangs up, or never reads.
+//! Calls over real connections: delivery of results to clients that read on, disconnect, or never read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn post(call: &Value) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Reads one answer, whose body has a length.
+/// Reads one response with a content length.
 async fn read(stream: &mut TcpStream) -> (u16, Value) {
     let mut all = Vec::new();
     loop {
@@ -55,27 +55,27 @@ async fn read(stream: &mut TcpStream) -> (u16, Value) {
     }
 }
 
-/// When the answer of the only record arrived, once it is known that it did; nothing if it is known that it did not.
+/// Returns the delivery time of the only record once it is known, or `None` once it is known to be undelivered.
 async fn delivered(world: &World) -> Value {
     world.steer("get", "/v1/records", &Value::Null).await["records"][0]["deliveredAtMs"].clone()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_so().await {
         assert!(began.elapsed() < PATIENCE, "waited in vain");
-        // What is waited for comes from other tasks, and from sockets, at which the runtime looks between them.
+        // The condition depends on other tasks, and on sockets, which the runtime polls between them.
         tokio::task::yield_now().await;
     }
 }
 
-/// As long as there is one, no time passes for the runtime, whatever its sockets do and however long that takes. So what
-/// happens does not happen because of time.
+/// Keeps paused time from advancing while it exists, whatever the sockets of the runtime do. So the tested events do
+/// not depend on time.
 struct StandingStill(#[expect(dead_code, reason = "its end is what is waited for")] mpsc::Sender<()>);
 
 impl StandingStill {
-    /// Paused time goes on by itself when nothing is left to do but to wait, and not while something blocks.
+    /// Blocks the automatic advance of paused time, which happens only while the runtime is idle.
     fn begin() -> Self {
         tokio::time::pause();
         let (held, until) = mpsc::channel::<()>();
@@ -103,7 +103,7 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
     until(async || delivered(&world).await.is_u64()).await;
 }
 
-/// So it is for whoever reads events, and for a host that hears what became of its report.
+/// The same for a client that reads events, and for a host that gets the result of its report.
 async fn is_delivered_by_the_next_request(way: &str) {
     let world = world().await;
     world.works("bank/pay");
@@ -115,7 +115,7 @@ async fn is_delivered_by_the_next_request(way: &str) {
         let accept = "HTTP/1.1\r\naccept: text/event-stream\r\n";
         let request = String::from_utf8(post(&call)).unwrap().replacen("HTTP/1.1\r\n", accept, 1);
         stream.write_all(request.as_bytes()).await.unwrap();
-        // The last piece of what has no length.
+        // The last chunk of a body without content length.
         let mut all = String::new();
         while !all.ends_with("0\r\n\r\n") {
             let mut piece = Vec::new();

@@ -1,5 +1,5 @@
-//! Rules for all endpoints together: how fields are spelled, and how requests are refused that name something unknown. The
-//! endpoints are those of the OpenAPI document, which is made of the same rows as the router.
+//! Rules for all endpoints: the spelling of fields, and the refusal of requests with unknown names. The endpoints are
+//! those of the OpenAPI document, which is made from the same descriptions as the router.
 
 use http::{HeaderMap, Request, StatusCode};
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ async fn every_field_in_the_document_is_in_camel_case() {
     assert!(snake.is_empty(), "not in camelCase: {snake:?}");
 }
 
-/// The names of all properties of all schemas within.
+/// Returns the names of all properties of all nested schemas.
 fn field_names(schema: &Value, names: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => {
@@ -54,7 +54,7 @@ async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_li
         let known: Vec<_> = parameters
             .filter(|parameter| parameter["in"] == "query")
             .flat_map(|parameter| match parameter["schema"].get("properties") {
-                // Several that have to fit each other.
+                // Several parameters with rules for combining them.
                 Some(parts) => parts.as_object().unwrap().keys().map(|name| format!("`{name}`")).collect(),
                 None => vec![format!("`{}`", parameter["name"].as_str().unwrap())],
             })
@@ -111,7 +111,7 @@ async fn an_unknown_id_is_refused_with_its_kind_and_name() {
     for Operation { method, path, operation } in
         operations(&document).into_iter().filter(|one| one.path.contains('{'))
     {
-        // That a session is over can be said of any, and a breaker can be held open before its tool was ever called.
+        // Any session can be ended, and a breaker can be forced open before the first call of its tool.
         let (kind, body) = match operation["operationId"].as_str().unwrap() {
             "endSession" => continue,
             "reportCall" => ("call", json!({ "attempt": 1, "output": { "content": 1 } })),
@@ -158,7 +158,8 @@ async fn an_unknown_path_is_refused_by_name_and_without_secrets() {
     assert!(long.message.len() < 400, "{}", long.message);
 }
 
-/// A command that cannot be started, a certificate that is not accepted: the server is away, and trying again cannot help.
+/// A command that cannot be started, a certificate that is not accepted: the server is unavailable, and a retry cannot
+/// help.
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_does_not_pass_is_no_retriable_error() {
     let world = World::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
@@ -189,7 +190,7 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
             let report = json!({ "attempt": next["attempt"], "failure": failure });
             next = world.post(&path, &[], &report.to_string()).await.body;
         }
-        // That status and `retriable` agree is looked at in every answer.
+        // Every response is checked for agreement of the status and `retriable`.
         let result = &next["result"];
         let told = format!("{} {}", result["status"].as_str().unwrap(), result["error"]["retriable"]);
         seen.insert(told, source.clone());
@@ -199,13 +200,13 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
     }
 }
 
-/// What got through: requests that fitted the document and were answered with 400, or that did not and were taken. Every other
-/// request is for the generator, in the tests of the gateway.
+/// Former mismatches: requests that match the document and were answered with 400, and requests that do not match it
+/// and were accepted. The generator in the tests of the gateway covers all other requests.
 #[tokio::test(start_paused = true)]
 async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
     let world = World::new(&[]).await;
     let document = &world.document;
-    // Each is a call of its own: an equal one would wait for it.
+    // Each is a separate call: an equal one would wait for it.
     let envelope = |pointer: &str, value: Value| {
         let mut envelope = crate::support::envelope("host/tool", json!({ pointer: value }));
         envelope["payload"]["callHints"] = json!({});
@@ -252,7 +253,7 @@ async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
     }
 }
 
-/// Combinations of query parameters that exclude each other are in the document, and so are cursors and names.
+/// Mutually exclusive query parameters are in the document, and so are cursors and names.
 #[tokio::test(start_paused = true)]
 async fn a_query_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
     let (api, _steadfast) = api().await;
@@ -332,7 +333,7 @@ fn operations(document: &Value) -> Vec<Operation<'_>> {
     all
 }
 
-/// A path with something in the place of each name.
+/// Returns a path with a value for each parameter.
 fn filled(path: &str) -> String {
     let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
     parts.collect::<Vec<_>>().join("/")
@@ -344,7 +345,7 @@ struct Refused {
     message: String,
 }
 
-/// Sends this as the admin.
+/// Sends a request as the admin.
 async fn send(api: &Api, method: &str, uri: &str, body: &str) -> Refused {
     let request = Request::builder().method(method.to_uppercase().as_str()).uri(uri);
     let request = request.header("authorization", "Bearer person");

@@ -1,4 +1,4 @@
-//! What happens, as it happens.
+//! Live events.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::support::{access_of, api, get, reads_well};
 
-/// What comes when nothing else does.
+/// The keep-alive comment.
 const NOTHING: &str = ": nothing happens\n\n";
 
-/// A connection on which events come.
+/// An open event stream.
 struct Listening(Response);
 
 /// One event.
@@ -46,7 +46,7 @@ async fn listen_by(api: &Api, request: http::request::Builder) -> Listening {
 }
 
 impl Listening {
-    /// The next that comes, which may be no event.
+    /// Returns the next part of the stream, which may be no event.
     async fn piece(&mut self) -> String {
         let piece = timeout(Duration::from_secs(60), self.0.body_mut().frame()).await;
         let piece = piece.unwrap().unwrap().unwrap().into_data().unwrap();
@@ -55,7 +55,7 @@ impl Listening {
         text
     }
 
-    /// The next event. Each comes as a piece of its own.
+    /// Returns the next event. Each event arrives as its own chunk.
     async fn next(&mut self) -> Event {
         loop {
             let text = self.piece().await;
@@ -71,7 +71,7 @@ impl Listening {
         }
     }
 
-    /// The next of this name.
+    /// Returns the next event of this name.
     async fn named(&mut self, name: &str) -> Event {
         loop {
             let event = self.next().await;
@@ -125,7 +125,7 @@ async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
 async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
     let (api, steadfast) = api().await;
     let mut listening = listen(&api, "/v1/events", None).await;
-    // Nobody reads meanwhile, and there are more events than are kept.
+    // No client reads in the meantime, and there are more events than are stored.
     for number in 0..600 {
         pay(&steadfast, "pay", &format!("s-{number}")).await;
     }
@@ -133,7 +133,7 @@ async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
     assert_eq!((missed.name.as_str(), missed.id.as_str()), ("missed", ""), "{missed:?}");
     let missed = missed.data["missed"].as_u64().unwrap();
     let rest = listening.next().await;
-    // Number 1 was told before: that `bank/fails` lost its trust. A notification is kept although nobody reads.
+    // Event 1 came before: `bank/fails` lost its trust. A notification is stored even if no client reads.
     assert_eq!(rest.id.rsplit('-').next(), Some((missed + 2).to_string().as_str()), "{rest:?}");
     let mut last = listening.named("tool_call_end").await;
     while last.data["sessionKey"] != "s-599" {
@@ -150,7 +150,7 @@ async fn a_connection_on_which_nothing_is_told_shows_that_it_lives() {
     assert_eq!(began.elapsed(), Duration::ZERO, "at once");
     assert_eq!(listening.piece().await, NOTHING);
     assert_eq!(began.elapsed(), Duration::from_secs(15));
-    // What happens to others is nothing that it hears.
+    // Events of other tenants are not received.
     let others = async {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -193,7 +193,7 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
         (&"acme".into(), &"acme's".into()),
         "{first:?}"
     );
-    // What a person does to what is another's, or nobody's, is not told either.
+    // Changes by operators to data of other tenants, or of no tenant, are not received either.
     let by = By::new("ann", Surface::Library);
     let key: BreakerKey = "tool:bank:pay".parse().unwrap();
     for tenant in [None, Some("other"), Some("acme")] {
@@ -231,7 +231,7 @@ async fn sf_7_whoever_loses_its_token_while_it_listens_hears_no_more() {
     pay(&steadfast, "pay", "afterwards").await;
     assert!(of_eve.0.body_mut().frame().await.is_none(), "it ends, and says nothing more");
     assert_eq!(of_bob.next().await.data["sessionKey"], "afterwards");
-    // Also where nothing happens: by the next sign of life.
+    // The same without events: at the next keep-alive.
     let mut idle = listen_by(&api, as_viewer("bob").uri("/v1/events?event=none")).await;
     idle.piece().await;
     tokens.replace(&access_of(&[("ann", None)]).tokens);

@@ -1,4 +1,4 @@
-//! Calls whose tool the host runs: it asks, runs, reports, shows signs of life, and withdraws.
+//! Calls whose tool the host runs: begin, report, heartbeat and cancel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ async fn begin(world: &World, call: &Value) -> Said {
     world.post("/v1/calls/begin", &[], &call.to_string()).await
 }
 
-/// The name of the call that a host was told to run.
+/// Returns the id of the call that a host got permission to run.
 fn id(said: &Said) -> String {
     assert_eq!((said.status, said.body["next"].as_str()), (StatusCode::OK, Some("run")), "{}", said.body);
     said.body["id"].as_str().unwrap().to_owned()
@@ -98,7 +98,7 @@ async fn what_the_tool_itself_said_is_in_the_answer_to_a_failure() {
     assert_eq!(done.body["result"]["output"]["content"], json!({ "seats": 0 }), "{}", done.body);
 }
 
-/// A tool that only asks has not run: the same call comes again with what it wants to know.
+/// A tool that only requests input has not run: the same call is made again with the input.
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_asks_for_input_has_not_run() {
     let world = World::new(&[("tools.\"host/pay\".class", "mutating")]).await;
@@ -111,7 +111,7 @@ async fn a_tool_that_asks_for_input_has_not_run() {
     assert_ne!(id(&begin(&world, &call).await), first);
 }
 
-/// Each source of a failure is what the engine takes it for: how a call that must not run twice goes on depends on it.
+/// The engine classifies each source of a failure. The further course of a call that must not run twice depends on it.
 #[tokio::test(start_paused = true)]
 async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
     let settings = [
@@ -214,7 +214,7 @@ async fn sf_7_the_calls_of_others_are_not_there() {
     assert_eq!((said.status, &said.body["next"]), (StatusCode::OK, &json!("answer")));
 }
 
-/// Holds up every attempt for a moment.
+/// Delays every attempt.
 struct Slow;
 
 impl Hooks for Slow {
@@ -223,7 +223,7 @@ impl Hooks for Slow {
     }
 }
 
-/// An order that its host never heard of is given back: the same call runs when it comes again.
+/// A permission to run that its host never received is returned: the same call runs when it is made again.
 #[tokio::test(start_paused = true)]
 async fn who_goes_before_the_order_has_not_run_anything() {
     let opening = Steadfast::opening(Sources::default()).hooks(Arc::new(Slow));

@@ -1,5 +1,6 @@
-//! Calls without a key over plain HTTP. Equal calls of one conversation follow the same rules as over MCP: they join one that is
-//! in flight, get an answer that did not arrive, and are told of an unknown outcome before they run again.
+//! Calls without an idempotency key over plain HTTP. Equal calls of one session follow the same rules as over MCP: they
+//! wait for the in-flight call, get an undelivered result, and get a report of an unknown outcome before they run
+//! again.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use steadfast::output;
 
 use crate::support::{Said, World, envelope, gated, in_session, lost_once, settle};
 
-/// Tools that must not run twice, and nothing that stops a caller but the rules that these tests are about.
+/// Tools that must not run twice, and no mechanism except the ones under test.
 const PLAIN: &[(&str, &str)] = &[
     ("tools.\"bank/pay\".class", "mutating"),
     ("tools.\"bank/look\".class", "read_only"),
@@ -67,7 +68,7 @@ async fn equal_calls_without_a_key_join_the_one_in_flight() {
     assert_eq!((&third.body["fromCache"], world.runs("bank/pay")), (&json!(false), 2), "{}", third.body);
 }
 
-/// So it is for those who read events, whichever of the two comes first.
+/// The same for clients that read events, whichever call comes first.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_reads_events_joins_one_that_does_not() {
     let world = World::new(PLAIN).await;
@@ -144,7 +145,8 @@ async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
     }
 }
 
-/// A payment whose connection broke may still take effect. Until it cannot, and its caller knows so, it does not run again.
+/// A payment whose connection broke may still take effect. It does not run again until it cannot, and its caller knows
+/// so.
 #[tokio::test(start_paused = true)]
 async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was_told_finally() {
     let world = World::new(PLAIN).await;
@@ -170,7 +172,7 @@ async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was
     assert_eq!((&record["settled"], &record["settlesByMs"]), (&json!(true), &Value::Null), "{record}");
     let told = pay(&world).await;
     assert_eq!((told.code(), &told.body["error"]["retryAfterMs"]), ("outcome_unknown", &json!(10_000)));
-    // Told, and neither checked nor waited.
+    // The caller got the report, and neither checked nor waited.
     let told = pay(&world).await;
     assert_eq!((told.code(), world.runs("bank/pay")), ("outcome_unknown", 1), "{}", told.body);
     tokio::time::advance(Duration::from_secs(10)).await;
@@ -185,7 +187,7 @@ async fn whoever_checks_after_the_final_answer_need_not_wait() {
     world.works("bank/look");
     let look = async || world.call(&envelope("bank/look", json!({}))).await.status;
     pay(&world).await;
-    // That was too early: it could still take effect after it.
+    // That check was too early: the call could still take effect after it.
     assert_eq!(look().await, StatusCode::OK);
     tokio::time::advance(Duration::from_secs(30)).await;
     assert_eq!(pay(&world).await.code(), "outcome_unknown");
@@ -228,7 +230,7 @@ async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
     assert_eq!(the_record(&world).await["observed"], "connection_lost");
 }
 
-/// A call that may still take effect cannot count as one that did not run.
+/// A call that may still take effect cannot be resolved as not run.
 #[tokio::test(start_paused = true)]
 async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
     let world = World::new(PLAIN).await;
@@ -251,7 +253,7 @@ async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
     assert_eq!(resolve(false).await.status, StatusCode::NOT_FOUND, "the outcome is already resolved");
 }
 
-/// That it ran can be known at once.
+/// A call can be resolved as run at any time.
 #[tokio::test(start_paused = true)]
 async fn what_ran_is_resolved_at_any_time() {
     let world = World::new(PLAIN).await;
@@ -262,7 +264,7 @@ async fn what_ran_is_resolved_at_any_time() {
     assert_eq!(the_record(&world).await, Value::Null);
 }
 
-/// The answer of a stream counts as delivered when it was read.
+/// The result of a stream counts as delivered when it was read.
 #[tokio::test(start_paused = true)]
 async fn an_answer_in_events_that_was_not_read_is_given_again() {
     let world = World::new(PLAIN).await;

@@ -1,4 +1,4 @@
-//! Lists: page by page to their end, and only what was asked for.
+//! Lists: pagination to the end, and filters.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use steadfast_store::{Entry, Journal, Keep, Query};
 
 use crate::support::{Bench, ask, fits, gathered_is_written};
 
-/// A gateway in which much has happened, and more can.
+/// A gateway with data in every list, which can add more.
 struct World {
     api: Api,
     steadfast: Steadfast,
     document: Value,
 }
 
-/// A list: its path, where its rows stand in the answer, and what makes a row this one.
+/// A list: its path, the position of its rows in the response, and the key of a row.
 struct List {
     path: &'static str,
     rows: &'static [&'static str],
@@ -70,7 +70,7 @@ impl World {
             .clock(Arc::new(RuntimeClock::new()))
             .set("store.kind", "memory")
             .set("retry.attempts", "1")
-            // Nobody answers, and what runs goes on.
+            // No client answers, and the running call goes on.
             .set("approval_timeout", "1s")
             .set("timeout", "20m")
             .open()
@@ -92,7 +92,7 @@ impl World {
         world
     }
 
-    /// As the admin, and held against the document.
+    /// Sends a request as the admin, and checks the response against the document.
     async fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask(path).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
@@ -107,14 +107,14 @@ impl World {
         ask(&self.api, Request::get(path).header("authorization", "Bearer person"), "").await
     }
 
-    /// One row more in every list that can grow, in the middle of it or at an end.
+    /// Adds a row to every list that can grow, in the middle or at an end.
     async fn happens(&self, number: u32) {
         let session = format!("s-{number}");
         let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
         let (tool, key) = (format!("pay {number}"), format!("invoice {number}"));
         let pay = call("bank", &tool).key(&key).session(&session).envelope().unwrap();
         self.steadfast.call(pay, works).await;
-        // It loses its trust, and then somebody must be asked.
+        // It loses trust, and then needs approval.
         let fails =
             async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
         let tool = format!("fails {number}");
@@ -122,14 +122,14 @@ impl World {
             self.call(&tool, amount, &format!("{session} of {amount}"), None, fails).await;
         }
         self.call(&tool, 9, &session, None, works).await;
-        // A model that repeats itself.
+        // A model in a loop.
         let wrong = async |_: Attempt| -> Answer {
             Err(Fault::new(Source::JsonRpc { code: -32602 }, "`to` is missing").into())
         };
         for _ in 0..4 {
             self.call(&format!("asked {number}"), number, &session, None, wrong).await;
         }
-        // One that goes on.
+        // A call that keeps running.
         let tool = format!("runs {number}");
         let envelope = call("files", &tool).key(&tool).session(&tool).envelope().unwrap();
         let calling = self.steadfast.call(envelope, async |_: Attempt| -> Answer {
@@ -150,7 +150,7 @@ impl World {
         self.steadfast.call(envelope, run).await;
     }
 
-    /// The keys of all rows that fit.
+    /// Returns the keys of all rows that match.
     async fn keys(&self, list: &List, query: &str) -> Vec<String> {
         let answer = self.get(&format!("{}?limit=1000&{query}", list.path)).await;
         assert_eq!(answer["next"], Value::Null);
@@ -158,7 +158,7 @@ impl World {
     }
 }
 
-/// One that nobody may start for being looked at.
+/// A server that must not be started by a query.
 #[expect(clippy::panic, reason = "which is how the test says it")]
 fn server(name: &str) -> Configured {
     let start = || -> Backend { panic!("nobody asked for a tool of it") };
@@ -185,7 +185,7 @@ async fn every_list_is_read_page_by_page_each_row_once_while_rows_are_added() {
             let Some(next) = page["next"].as_str() else { break };
             assert_eq!(rows.len(), 2, "{}: a page before the last one is full", list.path);
             after = format!("&after={}", encoded(next));
-            // Between those that were there, behind them, and in front.
+            // Between the existing rows, after them, and before them.
             if seen.len() <= 6 {
                 world.happens([2, 99, 0][new % 3] + 10 * u32::try_from(new / 3).unwrap()).await;
                 new += 1;
@@ -274,7 +274,7 @@ async fn what_no_list_can_give_is_refused_and_said() {
             let (status, body) = world.ask(&format!("{}?limit={limit}", list.path)).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
             let said = body["error"]["message"].as_str().unwrap();
-            assert_eq!(said, format!("limit={limit}: from 1 to 1000 can be had at once"), "{}", list.path);
+            assert_eq!(said, format!("limit={limit}: must be from 1 to 1000"), "{}", list.path);
         }
         let (status, body) = world.ask(&format!("{}?colour=red", list.path)).await;
         let said = body["error"]["message"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! What there is to see over HTTP, and that the OpenAPI document says the truth about it.
+//! Queries over HTTP, and their agreement with the OpenAPI document.
 
 use std::time::Duration;
 
@@ -89,19 +89,18 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
         .map(|finding| finding["what"].as_str().unwrap())
         .collect();
     let expected = [
-        "1 tool keeps failing and is left alone",
+        "1 tool keeps failing and its circuit breaker is open",
         "tenant acme: 1 tool is blocked",
         "1 call waits for approval",
         "1 tool has lost trust",
         "1 breaker is forced open",
-        "1 conversation loops and is stopped",
-        "switched: retries only watched",
+        "1 session is in a loop and is stopped",
+        "switched: retries in shadow mode",
     ];
     assert_eq!(whats, expected, "{seen}");
 }
 
-/// Whoever makes calls sees nothing of what others do, whatever there is to see; and without a token nobody sees more than
-/// that we live.
+/// A client token does not allow any query about other callers, and without a token only the health checks are allowed.
 #[tokio::test(start_paused = true)]
 async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
     let (_, steadfast) = api().await;
@@ -113,7 +112,7 @@ async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
         let request = token
             .into_iter()
             .fold(request, |request, token| request.header("authorization", format!("Bearer {token}")));
-        // Only that: events go on for ever.
+        // The status only: the event stream never ends.
         let status = api.respond(request.body(String::new()).unwrap()).await.status();
         status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN
     };
@@ -202,7 +201,7 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
         trace["steps"].as_array().unwrap().iter().map(|step| step["kind"].as_str().unwrap()).collect();
     assert!(kinds.starts_with(&["started", "attempt_started", "attempt_ended"]), "{kinds:?}");
     assert!(trace["steps"][2]["rule"].is_string(), "{trace}");
-    // What a tool says may have anything in it.
+    // The message of a tool may contain anything.
     let leaks = async |_: Attempt| -> Answer {
         Err(Fault::new(Source::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c").into())
     };
@@ -253,7 +252,7 @@ async fn sf_5_what_cannot_be_understood_says_why() {
         ("/v1/records?limit=0", "from 1 to 1000"),
         ("/v1/records?limit=many", "limit"),
         ("/v1/records?limit=9999999999999999999999", "limit"),
-        ("/v1/records?after=xyz", "no place in this list"),
+        ("/v1/records?after=xyz", "not a cursor of this list"),
         ("/v1/records?tool=pay", "namespace/tool"),
         ("/v1/records?colour=red", "colour"),
         ("/v1/history?status=fine", "fine"),
@@ -269,7 +268,7 @@ async fn sf_5_what_cannot_be_understood_says_why() {
     assert_eq!(ask(&api, Request::post("/v1/status"), "").await.0, StatusCode::METHOD_NOT_ALLOWED);
 }
 
-/// Everything that is looked at is in the document, and answers as it says.
+/// Every query is in the document, and its response matches it.
 #[tokio::test(start_paused = true)]
 async fn the_document_says_what_is_answered() {
     let (api, steadfast) = api().await;
@@ -281,7 +280,7 @@ async fn the_document_says_what_is_answered() {
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() >= 10, "{:?}", paths.keys());
-    // Those that end: events go on for ever.
+    // Responses that end: the event stream never ends.
     let ends =
         |operation: &Value| operation["responses"]["200"]["content"].get("text/event-stream").is_none();
     let is_asked = |operations: &Value| operations.get("get").is_some_and(ends);
@@ -294,7 +293,7 @@ async fn the_document_says_what_is_answered() {
     }
 }
 
-/// The store is a real one, and dies.
+/// A real store that fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
     let mut redis = Server::start();
@@ -307,7 +306,7 @@ async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
         fits(&document, &document["paths"]["/readyz"]["get"], status, &body);
         (status, body)
     };
-    // The store is checked at most once a second, and on a machine with much to do a living one may not answer in time.
+    // The store is checked at most once a second, and on a busy machine a working one may not answer in time.
     let becomes = async |wanted: StatusCode| {
         let asked = async {
             loop {

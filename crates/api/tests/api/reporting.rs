@@ -1,4 +1,4 @@
-//! What hosts report, how trust changes by it, and how a person answers.
+//! Reports of hosts, their effect on trust, and approvals by operators.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
     );
 }
 
-/// Whoever could report on what others use could take the trust from it, or give it back to what they broke themselves.
+/// A client that could report on shared tools could take their trust, or restore it for tools that the client broke.
 #[tokio::test(start_paused = true)]
 async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
     let world = World::new(&[]).await;

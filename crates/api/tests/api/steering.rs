@@ -1,4 +1,4 @@
-//! What a person changes over HTTP: it happens, it is in the audit, and nobody else can.
+//! Changes by operators over HTTP: their effect, the audit log, and the required token.
 
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What the tests speak in.
+//! Helpers for the tests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,10 +22,10 @@ use steadfast_executor::{Found, Shelf};
 use steadfast_mcp::http::front::{Holder, Principal, Tokens};
 use tokio::sync::Semaphore;
 
-/// Guards against a test that hangs. Nothing here is measured by it.
+/// The time limit of a test that hangs. No test measures it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.
+/// The API of an engine with some calls: two that succeeded, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
     let steadfast = Steadfast::opening(Sources::default())
         .clock(Arc::new(RuntimeClock::new()))
@@ -51,12 +51,12 @@ pub(crate) async fn api() -> (Api, Steadfast) {
     (Api::new(steadfast.clone(), access), steadfast)
 }
 
-/// Asks for something that is to be seen.
+/// Sends a query.
 pub(crate) async fn get(api: &Api, path: &str) -> (StatusCode, Value) {
     ask(api, Request::get(path), "").await
 }
 
-/// Asks with this body, on this machine.
+/// Sends a local request with this body.
 pub(crate) async fn ask(api: &Api, request: http::request::Builder, body: &str) -> (StatusCode, Value) {
     let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body.to_owned()))).unwrap();
     let response = api.respond(request).await;
@@ -68,8 +68,7 @@ pub(crate) async fn ask(api: &Api, request: http::request::Builder, body: &str) 
     (status, value)
 }
 
-/// Every field of an answer is in camelCase, and a call that failed does not say of itself both that it may succeed later and that
-/// it may not.
+/// Checks that every field of a response is in camelCase, and that a failed call is not both retriable and final.
 pub(crate) fn reads_well(body: &Value) {
     match body {
         Value::Array(items) => items.iter().for_each(reads_well),
@@ -90,10 +89,10 @@ pub(crate) fn reads_well(body: &Value) {
     }
 }
 
-/// Fields below which names are data: what a tool or a host gave, and how many failures there were of each severity.
+/// Fields whose nested names are data: values of tools and hosts, and failures by severity.
 const FREE_FORM: &[&str] = &["output", "context", "argumentSummary", "failuresBySeverity"];
 
-/// An answer is one of those that the document has for this operation, and looks as it says.
+/// Checks that a response is one of those that the document lists for this operation, and matches its schema.
 pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body: &Value) {
     let answer = &operation["responses"][status.as_str()];
     assert!(answer["content"].is_object(), "{} answers {status}: {body}", operation["operationId"]);
@@ -115,7 +114,7 @@ pub(crate) struct World {
     pub(crate) document: Value,
 }
 
-/// The tools of a test, and how often each was run.
+/// The tools of a test, with the number of runs of each.
 #[derive(Default)]
 pub(crate) struct Bench {
     tools: Mutex<BTreeMap<String, (Made, Arc<AtomicU32>)>>,
@@ -128,7 +127,7 @@ impl World {
         Self::opened(Steadfast::opening(Sources::default()), settings, Access::default()).await
     }
 
-    /// The same, opened and guarded in another way.
+    /// Creates it with a different setup and access rules.
     pub(crate) async fn opened(opening: Opening, settings: &[(&str, &str)], access: Access) -> Self {
         let opening = opening.clock(Arc::new(RuntimeClock::new())).set("store.kind", "memory");
         let opening = settings.iter().fold(opening, |opening, (name, value)| opening.set(name, value));
@@ -140,7 +139,7 @@ impl World {
         Self { api, tools, document }
     }
 
-    /// A tool that is told which of its runs it is, from 1.
+    /// Adds a tool that gets the number of its run, from 1.
     pub(crate) fn tool<F: Future<Output = Answer> + Send + 'static>(
         &self,
         name: &str,
@@ -149,12 +148,12 @@ impl World {
         self.tools.tool(name, run);
     }
 
-    /// A tool that works.
+    /// Adds a tool that succeeds.
     pub(crate) fn works(&self, name: &str) {
         self.tools.works(name);
     }
 
-    /// A tool that answers with this status as often as it is run.
+    /// Adds a tool that always fails with this status.
     pub(crate) fn fails(&self, name: &str, status: u16) {
         self.tool(name, move |_, _| async move { Err(http_fault(status)) });
     }
@@ -163,17 +162,17 @@ impl World {
         self.tools.tools.lock().unwrap().get(name).map_or(0, |(_, runs)| runs.load(Ordering::SeqCst))
     }
 
-    /// Makes a call, and holds the answer against the document.
+    /// Makes a call, and checks the response against the document.
     pub(crate) async fn call(&self, envelope: &Value) -> Said {
         self.post("/v1/calls", &[], &envelope.to_string()).await
     }
 
-    /// Posts this, and holds the answer against the document.
+    /// Posts this body, and checks the response against the document.
     pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Said {
         self.send("post", path, headers, body).await
     }
 
-    /// The same as the admin.
+    /// Posts this body as the admin.
     pub(crate) async fn steer(&self, method: &str, path: &str, body: &Value) -> Value {
         let said = self.send(method, path, &[("authorization", "Bearer person")], &body.to_string()).await;
         assert_eq!(said.status, StatusCode::OK, "{method} {path}: {}", said.body);
@@ -197,7 +196,7 @@ impl World {
     }
 }
 
-/// The path as the document has it.
+/// Returns the path as in the document.
 fn template(path: &str) -> String {
     let parts: Vec<_> = path.split('?').next().unwrap().split('/').collect();
     match &parts[..] {
@@ -222,12 +221,12 @@ impl Bench {
     ) {
         let made: Made = Arc::new(move |number, attempt| run(number, attempt).boxed());
         let mut tools = self.tools.lock().unwrap();
-        // Another way to run it is still the same tool.
+        // The same tool, run in another way.
         let runs = tools.get(name).map(|(_, runs)| runs.clone()).unwrap_or_default();
         tools.insert(name.to_owned(), (made, runs));
     }
 
-    /// A tool that works.
+    /// Adds a tool that succeeds.
     pub(crate) fn works(&self, name: &str) {
         self.tool(name, async |number: u32, _| Ok(output(&format!("run {number}"))));
     }
@@ -237,7 +236,7 @@ impl Shelf for Bench {
     fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
         let made = self.tools.lock().unwrap().get(&envelope.tool().to_string()).cloned();
         let found = made.map(|(made, runs)| {
-            // Counted where the effect would be.
+            // Counted at the place of the effect.
             let run = move |attempt| made(runs.fetch_add(1, Ordering::SeqCst) + 1, attempt);
             Found { domain: Domain::new("bench.example").ok(), ..Found::new(run) }
         });
@@ -259,7 +258,7 @@ impl Shelf for Bench {
     }
 }
 
-/// A tool that says that it has begun, and ends when it is let.
+/// A tool that signals its start, and ends on request.
 pub(crate) fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
     let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let gates = (begun.clone(), may_end.clone());
@@ -274,7 +273,7 @@ pub(crate) fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore
     (begun, may_end)
 }
 
-/// A tool whose connection breaks at its first run, after the request was sent; later runs work.
+/// A tool whose connection breaks at its first run, after the request was sent; later runs succeed.
 pub(crate) fn lost_once(world: &World, name: &str) {
     world.tool(name, async |number: u32, _| {
         let source = Source::Transport { error: Transport::ConnectionReset, written: true };
@@ -285,7 +284,7 @@ pub(crate) fn lost_once(world: &World, name: &str) {
     });
 }
 
-/// What came back.
+/// A response.
 pub(crate) struct Said {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -302,7 +301,7 @@ impl Said {
     }
 }
 
-/// Asks on this machine, with whatever bytes.
+/// Sends a local request with these bytes.
 pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u8>) -> Said {
     let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body))).unwrap();
     let response = api.respond(request).await;
@@ -316,7 +315,7 @@ pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u
     Said { status, headers, body }
 }
 
-/// What somebody with one of these tokens is let in by: `token of ann`, of this tenant if there is one.
+/// The access rules with these tokens: `token of ann`, of this tenant if there is one.
 pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> Access {
     let tokens = Tokens::default();
     for (name, tenant) in clients {
@@ -327,7 +326,7 @@ pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> Access {
     Access { tokens, ..Access::default() }
 }
 
-/// A call of a tool, with everything that has to be there.
+/// A call of a tool, with all required fields.
 pub(crate) fn envelope(tool: &str, params: Value) -> Value {
     let (namespace, name) = tool.split_once('/').unwrap();
     json!({
@@ -337,7 +336,7 @@ pub(crate) fn envelope(tool: &str, params: Value) -> Value {
     })
 }
 
-/// The same under a key.
+/// A call with an idempotency key.
 pub(crate) fn keyed(tool: &str, params: Value, key: &str) -> Value {
     let mut envelope = envelope(tool, params);
     envelope["payload"]["idempotencyKey"] = key.into();
@@ -348,20 +347,20 @@ pub(crate) fn http_fault(status: u16) -> steadfast_executor::NotDone {
     Fault::new(Source::Http { status }, "the tool's own words").into()
 }
 
-/// Lets the engine write what it gathers before it writes it. Only under paused time, with a store in memory: then this is
-/// longer than the engine gathers, whatever the machine does meanwhile.
+/// Waits until the engine has written its deferred writes. Only under paused time, with a store in memory: the wait is
+/// then longer than the delay of the engine, however slow the machine is.
 pub(crate) async fn gathered_is_written() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Lets everything that is ready go on, until nothing is.
+/// Runs all tasks until none is ready.
 pub(crate) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// The same in another conversation.
+/// A call in another session.
 pub(crate) fn in_session(mut envelope: Value, session: &str) -> Value {
     envelope["target"]["sessionKey"] = session.into();
     envelope

@@ -1,4 +1,4 @@
-//! Turns over plain HTTP, as an agent submits them, and what a person sees of them afterwards.
+//! Turns over plain HTTP, as an agent submits them, and their traces for operators.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::{Said, World, access_of, http_fault, reads_well, settle, told};
 
-/// As error handling is measured, with as much time for retries as its tests need.
+/// The measured error handling, with enough time for the retries of its tests.
 const MEASURED: &[(&str, &str)] =
     &[("profile", "measured"), ("retry.total", "none"), ("tools.\"t/*\".class", "read_only")];
 
@@ -22,12 +22,12 @@ fn turn_of(plan: &Value) -> Value {
 }
 
 impl World {
-    /// Submits a turn, and holds the answer against the document.
+    /// Submits a turn, and checks the response against the document.
     async fn turn(&self, plan: &Value) -> Said {
         self.post("/v1/turns", &[], &turn_of(plan).to_string()).await
     }
 
-    /// The same, where it is not refused: what came of it, and its story.
+    /// Submits a turn that is accepted. Returns its result and its trace.
     async fn turned(&self, plan: &Value) -> (Value, Value) {
         let said = self.turn(plan).await;
         assert_eq!(said.status, StatusCode::OK, "{}", said.body);
@@ -36,7 +36,7 @@ impl World {
         (said.body, story)
     }
 
-    /// A tool that fails once and then works.
+    /// Adds a tool that fails once and then succeeds.
     fn recovers(&self, name: &str) {
         self.tool(
             name,
@@ -214,7 +214,7 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
     }
     tells(&story, "Circuit breaker opened for flight_search");
     assert_eq!((&turned["status"], &story["turn"]["status"]), (&json!("failed"), &json!("failed")));
-    // The turn and its one call, each with an end; the call leads to what is known of it.
+    // The turn and its one call, each with an end; the call refers to its history.
     let spans = story["spans"].as_array().unwrap();
     assert_eq!((spans.len(), &spans[1]["parentSpanId"]), (2, &spans[0]["spanId"]));
     assert!(spans.iter().all(|span| span["endedAt"].is_string()));
@@ -389,7 +389,7 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
     let written: Vec<_> = lines.iter().filter_map(|line| line.get("event")).collect();
     let heard: Vec<_> = events.iter().map(|(_, event)| event).collect();
     assert_eq!(written, heard, "what was told is what is kept");
-    // One that is refused says so with its status, events or not.
+    // A refused turn gets an error status, with or without events.
     let wrong = world
         .post("/v1/turns", &[("accept", "text/event-stream")], &turn_of(&json!({ "calls": [] })).to_string())
         .await;
@@ -461,7 +461,7 @@ async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
-    // The second is tried again, and told each time.
+    // The second is retried, with an event for each attempt.
     for (status, told) in [(400, 1), (503, 5)] {
         let world = measured(&[]).await;
         world.tool("t/x", move |_, _| async move {
@@ -500,7 +500,7 @@ async fn tg_2_the_failures_of_a_turn_are_counted_together_and_too_many_stop_it()
         ]
     );
     assert_eq!((world.runs("t/x2"), world.runs("t/x3")), (1, 0));
-    // Another turn counts from nothing.
+    // The limit starts again for another turn.
     let (turned, _) = world.turned(&plan).await;
     assert_eq!(turned["calls"][0]["code"], "tool_error");
 }

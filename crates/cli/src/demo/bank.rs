@@ -1,8 +1,8 @@
 //! The server of the demo: a small bank that speaks MCP on its standard streams, and misbehaves by a fixed schedule.
 //!
-//! It is this program started again with a hidden command. What it does stands in the [`Ledger`] before it can go wrong:
-//! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`. One entry is of the story: `released
-//! INVOICE`.
+//! It is this program started again with a hidden command. Each action is written to the [`Ledger`] before it can fail:
+//! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`. One entry is written by the demo:
+//! `released INVOICE`.
 
 #![expect(clippy::indexing_slicing, reason = "a member of a JSON value that is not there reads as null")]
 
@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 
 use super::ledger::Ledger;
 
-/// How much is on the account before anything was paid, in cents.
+/// Initial balance of the account, in cents.
 pub(super) const BEGINNING: u64 = 100_000;
-/// What the hidden command is called.
+/// Name of the hidden command.
 pub(crate) const COMMAND: &str = "demo-bank";
-/// The entry with which the story lets a payment be answered.
+/// Entry with which the demo lets a payment be answered.
 pub(super) const RELEASED: &str = "released";
-/// How the bank ends when it crashes: as a program that panicked does.
+/// Exit code of a crash: that of a program that panicked.
 const CRASHED: i32 = 101;
 
 #[derive(Args, Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     ledger: PathBuf,
 }
 
-/// `steadfast demo-bank LEDGER`: serves until nobody writes to it any more.
+/// Runs `steadfast demo-bank LEDGER`: serves until its input is closed.
 pub(crate) fn run(options: &Options) {
     serve(&options.ledger);
 }
@@ -48,7 +48,7 @@ fn serve(path: &Path) {
             received(&ledger, &message);
             continue;
         }
-        // A call that hangs is in nobody's way, but for a bank that does nothing but hang.
+        // A hanging call blocks no other call, unless the bank only has hanging calls.
         if RUNNING.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE {
             RUNNING.fetch_sub(1, Ordering::Relaxed);
             answer(&message, &failed("Too many requests: the bank is busy"));
@@ -65,7 +65,7 @@ fn serve(path: &Path) {
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 const MOST_AT_ONCE: usize = 32;
 
-/// Anything but a call.
+/// Handles any message except a call.
 fn received(ledger: &Ledger, message: &Value) {
     let result = match message["method"].as_str() {
         Some("initialize") => json!({
@@ -85,7 +85,7 @@ fn received(ledger: &Ledger, message: &Value) {
     answer(message, &result);
 }
 
-/// The client's version if it is one that we speak, else ours.
+/// Returns the client's version if it is supported, or else the server's own.
 fn version(asked: &Value) -> &str {
     let known = &steadfast_mcp::http::LEGACY;
     asked.as_str().filter(|asked| known.contains(asked)).unwrap_or("2025-11-25")
@@ -113,7 +113,7 @@ impl Tool {
         }
     }
 
-    /// The argument that says what a call is about.
+    /// Returns the name of the argument that is the subject of a call.
     fn subject(self) -> &'static str {
         match self {
             Self::Balance => "account",
@@ -147,19 +147,19 @@ impl Tool {
     }
 }
 
-/// What goes wrong.
+/// Fault of a call.
 enum Fault {
     /// The process ends before it answers.
     Crash,
     /// There is never an answer.
     Hang,
-    /// What the bank itself needs is down.
+    /// A dependency of the bank is down.
     Unavailable,
-    /// The answer is not there before the story says so.
+    /// The answer waits until the demo releases it.
     Held,
 }
 
-/// The schedule: what goes wrong with a call that was made so often before.
+/// Returns the fault of a call by the schedule, from the number of earlier calls.
 fn fault(tool: Tool, subject: &str, earlier: usize) -> Option<Fault> {
     match (tool, subject, earlier) {
         (Tool::Balance, "savings", 0) | (Tool::Pay, "INV-17", 0) => Some(Fault::Crash),
@@ -171,7 +171,7 @@ fn fault(tool: Tool, subject: &str, earlier: usize) -> Option<Fault> {
     }
 }
 
-/// The result of a call. Whatever it does is in the ledger before its fault shows.
+/// Returns the result of a call. Its effect is in the ledger before its fault shows.
 fn called(ledger: &Ledger, params: &Value) -> Value {
     let (name, arguments) = (params["name"].as_str().unwrap_or_default(), &params["arguments"]);
     let Some(tool) = Tool::ALL.into_iter().find(|tool| tool.name() == name) else {
@@ -199,7 +199,7 @@ fn called(ledger: &Ledger, params: &Value) -> Value {
     let number = ledger.count(&["paid"]);
     match fault(tool, subject, earlier) {
         Some(Fault::Crash) => process::exit(CRASHED),
-        // For ever: whoever ends the process ends this.
+        // Hangs until the process is ended.
         Some(Fault::Hang) => loop {
             thread::park();
         },
@@ -217,7 +217,7 @@ fn called(ledger: &Ledger, params: &Value) -> Value {
     json!({ "content": [{ "type": "text", "text": said }] })
 }
 
-/// An amount of euros in cents. More than a bank has is none.
+/// Converts an amount of euros to cents. An amount above the bank's limit is invalid.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -227,7 +227,7 @@ fn cents(amount: &Value) -> Option<u64> {
     amount.as_f64().filter(|euros| (0.01..1e9).contains(euros)).map(|euros| (euros * 100.0).round() as u64)
 }
 
-/// An amount as people write it.
+/// Formats an amount.
 pub(super) fn euros(cents: u64) -> String {
     format!("{}.{:02} EUR", cents / 100, cents % 100)
 }
@@ -242,11 +242,11 @@ fn answer(request: &Value, result: &Value) {
 
 fn say(message: &Value) {
     let mut out = io::stdout().lock();
-    // Whoever does not read any more is about to end us.
+    // A client that no longer reads is about to end this process.
     let _ = out.write_all(format!("{message}\n").as_bytes()).and_then(|()| out.flush());
 }
 
-/// An entry that nothing depends on.
+/// Writes an entry that nothing depends on.
 fn note(ledger: &Ledger, entry: &[&str]) {
     let _ = ledger.write(entry);
 }

@@ -1,5 +1,5 @@
-//! Two clients that speak plain MCP and know nothing of Steadfast: one on the streams of a server that it started itself,
-//! as clients do without a gateway, and one over HTTP.
+//! Two plain MCP clients without knowledge of Steadfast: one on the streams of a server that it starts itself, and one
+//! over HTTP.
 
 #![expect(clippy::indexing_slicing, reason = "a member of a JSON value that is not there reads as null")]
 
@@ -18,36 +18,36 @@ use tokio::time::timeout;
 
 use crate::failure::Failure;
 
-/// What became of a request, as its client sees it.
+/// Result of a request, as its client sees it.
 #[derive(Clone, Debug)]
 pub(super) enum Heard {
-    /// It was answered.
+    /// A response arrived.
     Answer(Answer),
-    /// The connection is gone, and the answer with it.
+    /// The connection was lost, and the response with it.
     Gone(String),
-    /// Nothing came for so long.
+    /// No response arrived in this time.
     Silence(Duration),
 }
 
-/// The answer to a call.
+/// The response to a call.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     /// All its texts.
     pub(super) text: String,
     pub(super) is_error: bool,
-    /// What the gateway calls the failure, where it has something to say.
+    /// Error code of the gateway, if there is one.
     pub(super) code: Option<String>,
-    /// It is the answer of an earlier call.
+    /// The response was replayed from an earlier call.
     pub(super) from_cache: bool,
     pub(super) took: Duration,
 }
 
-/// How long anything is waited for that does come. Only a guard: a machine with much to do may take its time, and the story
-/// is about what happens and not about how fast.
+/// Timeout for responses that are expected. It is only a safeguard: a busy machine may be slow, and the demo is not
+/// about speed.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Heard {
-    /// The text of an answer that is no error.
+    /// Returns the response if it is not an error.
     pub(super) fn good(&self) -> Option<&Answer> {
         self.answer().filter(|answer| !answer.is_error)
     }
@@ -59,12 +59,12 @@ impl Heard {
         }
     }
 
-    /// What the gateway calls the failure.
+    /// Returns the error code of the gateway.
     pub(super) fn code(&self) -> Option<&str> {
         self.answer().and_then(|answer| answer.code.as_deref())
     }
 
-    /// In words.
+    /// Describes the result in words.
     pub(super) fn told(&self) -> String {
         match self {
             Self::Answer(answer) if answer.is_error => format!("an error: {}", answer.text),
@@ -100,18 +100,18 @@ fn hello() -> Value {
 
 const VERSION: &str = "2025-11-25";
 
-/// A client that started the server itself and speaks with it on its streams.
+/// A client that started the server itself and uses its streams.
 pub(super) struct Bare {
     child: Child,
     stdin: ChildStdin,
     lines: LineReader<ChildStdout>,
     next: u64,
-    /// Answers that came while another was waited for; as many as there are requests.
+    /// Responses that arrived while another was waited for. There are at most as many as requests.
     early: BTreeMap<u64, Value>,
 }
 
 impl Bare {
-    /// Starts a server, and gets to know it.
+    /// Starts a server and initializes the session.
     pub(super) async fn start(launch: &Launch, leash: &Leash) -> Result<Self, Failure> {
         let started = launch.start(leash, &Stderr::new()).await;
         let started = started
@@ -143,7 +143,7 @@ impl Bare {
         self.answer(id, PATIENCE).await
     }
 
-    /// Sends a call; gives its id.
+    /// Sends a call and returns its id.
     pub(super) async fn send_call(&mut self, tool: &str, arguments: &Value) -> u64 {
         self.send("tools/call", &json!({ "name": tool, "arguments": arguments })).await
     }
@@ -156,12 +156,12 @@ impl Bare {
     }
 
     async fn write(&mut self, message: &Value) {
-        // That nobody reads it shows when the answer is waited for.
+        // A closed stream shows up when the response is waited for.
         let _ = self.stdin.write_all(format!("{message}\n").as_bytes()).await;
         let _ = self.stdin.flush().await;
     }
 
-    /// The answer to the request of this id, if it comes in time.
+    /// Returns the response to the request with this id, if it arrives in time.
     pub(super) async fn answer(&mut self, id: u64, patience: Duration) -> Heard {
         let began = Instant::now();
         loop {
@@ -186,7 +186,7 @@ impl Bare {
         }
     }
 
-    /// Goes away: closes what the server reads, and waits for its end.
+    /// Closes the input of the server, and waits for its end.
     pub(super) async fn leave(self) {
         let Self { child, stdin, .. } = self;
         drop(stdin);
@@ -194,7 +194,7 @@ impl Bare {
     }
 }
 
-/// How long a server may take to end. Ours needs next to nothing.
+/// Shutdown timeouts of the server. The bank needs next to nothing.
 pub(super) const SHORT: Patience = Patience {
     stdin: Duration::from_millis(500),
     term: Duration::from_millis(500),
@@ -209,7 +209,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Opens a session at this URL, and gets to know its tools, as every client does.
+    /// Opens a session at this URL and lists its tools, as every client does.
     pub(super) async fn connect(url: &str) -> Result<Self, Failure> {
         let server = Server::new(url, back::Settings::default())
             .map_err(|error| Failure::World(format!("{url}: {error}")))?;
@@ -230,7 +230,7 @@ impl Client {
         self.call_within(PATIENCE, tool, arguments).await
     }
 
-    /// The same by a client that waits for so long.
+    /// Calls a tool with this timeout.
     pub(super) async fn call_within(&self, patience: Duration, tool: &str, arguments: &Value) -> Heard {
         let params = json!({ "name": tool, "arguments": arguments });
         self.request_within(patience, "tools/call", &params).await.0
@@ -249,8 +249,8 @@ impl Client {
         self.request_within(PATIENCE, method, params).await
     }
 
-    /// Sends a request on a connection and waits for its answer; also the session that was opened by it. Dropping the
-    /// future breaks the connection.
+    /// Sends a request on a connection and waits for its response and for the session that it opened, if any. Dropping
+    /// the future breaks the connection.
     async fn request_within(
         &self,
         patience: Duration,

@@ -1,4 +1,4 @@
-//! The gateway of the demo: what `steadfast wrap --listen` makes, in this process, with the bank behind it.
+//! The gateway of the demo: the same as `steadfast wrap --listen`, in this process, in front of the bank.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,26 +14,26 @@ use crate::behind;
 use crate::failure::Failure;
 use crate::listening::{Hosts, Listened};
 
-/// A gateway that takes clients.
+/// A running gateway.
 pub(super) struct Gateway {
     steadfast: Steadfast,
     listened: Listened,
     url: String,
 }
 
-/// What the mechanisms of the gateway do.
+/// Mode of the mechanisms of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mechanisms {
     On,
     Off,
 }
 
-/// How long a statement of the bank may take. In life that is minutes; nobody watches that. The other tools have the minutes:
-/// they answer, and a machine with much to do must not make them late.
+/// Timeout for a statement of the bank. In practice it is minutes, which is too long for a demo. The other tools keep
+/// minutes: they always answer, and a busy machine must not make them time out.
 pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Gateway {
-    /// Takes clients at this address. Reads no file and no variable: the story is the same everywhere.
+    /// Listens at this address. Reads no file and no variable, so that the demo is the same everywhere.
     pub(super) async fn open(
         address: SocketAddr,
         launch: Launch,
@@ -65,23 +65,23 @@ impl Gateway {
         Ok(Self { steadfast, listened, url })
     }
 
-    /// Where clients find it.
+    /// Returns its URL.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// What its calls are under way in.
+    /// Returns the engine that runs its calls.
     pub(super) fn engine(&self) -> &Engine {
         self.steadfast.engine()
     }
 
-    /// Ends it and every server behind it.
+    /// Ends the gateway and every server behind it.
     pub(super) async fn close(self) {
         self.listened.close(DRAIN).await;
         self.steadfast.shutdown(Duration::ZERO).await;
     }
 }
 
-/// What is under way when we are asked to end is a demo.
+/// Time for calls in flight at shutdown. They are only a demo.
 const DRAIN: Duration = Duration::from_millis(200);
 const PATH: &str = "/mcp";

@@ -1,7 +1,7 @@
-//! What the bank did: a temporary file that its servers append to and the story reads its numbers from.
+//! The ledger of the bank: a temporary file that its servers append to and that the demo counts from.
 //!
-//! An entry is a line with a JSON list of words, so that no argument of a client can pass for another entry. What is in the
-//! file was done, whatever became of the server afterwards.
+//! An entry is a line with a JSON list of words, so that no argument of a client can be mistaken for another entry. An
+//! entry in the file was done, whatever happened to the server afterwards.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,19 +12,19 @@ use std::{process, thread};
 use super::clients::PATIENCE;
 use crate::failure::Failure;
 
-/// The ledger of a bank, as its servers and the story see it.
+/// The ledger of a bank, for its servers and the demo.
 #[derive(Clone, Debug)]
 pub(super) struct Ledger {
     path: PathBuf,
 }
 
-/// A ledger that is removed with this.
+/// A ledger whose file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Kept {
     ledger: Ledger,
 }
 
-/// Nobody needs more to see what a demo shows, and a gateway that was left running must not fill the disk.
+/// Maximum size. A demo needs no more, and a gateway that is left running must not fill the disk.
 const LARGEST: u64 = 1 << 20;
 
 impl Ledger {
@@ -36,7 +36,7 @@ impl Ledger {
         &self.path
     }
 
-    /// Writes an entry. The file must be there: a server that outlives the demo does not make it again.
+    /// Writes an entry. The file must exist: a server that outlives the demo does not create it again.
     pub(super) fn write(&self, entry: &[&str]) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(&self.path)?;
         if file.metadata()?.len() > LARGEST {
@@ -45,12 +45,12 @@ impl Ledger {
         file.write_all(format!("{}\n", serde_json::json!(entry)).as_bytes())
     }
 
-    /// How many entries begin with these words.
+    /// Returns the number of entries that begin with these words.
     pub(super) fn count(&self, words: &[&str]) -> usize {
         self.entries().iter().filter(|entry| begins(entry, words)).count()
     }
 
-    /// What was paid in all, in cents.
+    /// Returns the total of all payments, in cents.
     pub(super) fn paid(&self) -> u64 {
         let paid = |entry: &Vec<String>| match entry.as_slice() {
             [word, _, cents] if word == "paid" => cents.parse().unwrap_or(0),
@@ -59,7 +59,7 @@ impl Ledger {
         self.entries().iter().map(paid).fold(0, u64::saturating_add)
     }
 
-    /// Waits until an entry begins with these words; whether it came.
+    /// Waits until an entry begins with these words. Returns false on timeout.
     pub(super) async fn shows(&self, words: &[&str]) -> bool {
         let look = async {
             while self.count(words) == 0 {
@@ -69,8 +69,7 @@ impl Ledger {
         tokio::time::timeout(PATIENCE, look).await.is_ok()
     }
 
-    /// Waits until an entry begins with these words, as a thread does that has nothing else to do. One that nobody writes is
-    /// not waited for without end.
+    /// Blocks the thread until an entry begins with these words, or until a timeout.
     pub(super) fn waits_for(&self, words: &[&str]) {
         let began = Instant::now();
         while self.count(words) == 0 && began.elapsed() < PATIENCE {
@@ -91,14 +90,14 @@ fn begins(entry: &[String], words: &[&str]) -> bool {
 }
 
 impl Kept {
-    /// A new one, readable for this user only.
+    /// Creates a new ledger, readable for this user only.
     pub(super) fn new(name: &str) -> Result<Self, Failure> {
         let folder = std::env::temp_dir();
         let file = |number: u32| folder.join(format!("steadfast-demo-{}-{name}-{number}", process::id()));
         for path in (0..100).map(file) {
             match create(&path) {
                 Ok(_) => return Ok(Self { ledger: Ledger { path } }),
-                // Left behind by a process with our number that was killed.
+                // Left behind by a killed process with the same process id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let shown = path.display();

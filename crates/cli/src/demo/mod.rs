@@ -1,14 +1,14 @@
-//! `steadfast demo`: a bank that misbehaves, an agent that has no idea, and what the gateway between them makes of it.
+//! `steadfast demo`: a bank that misbehaves, and an agent that uses it without and with a gateway.
 //!
-//! | file | what it does |
+//! | file | responsibility |
 //! | --- | --- |
-//! | `bank` | the server: this program once more, with a schedule of faults |
-//! | `ledger` | what the bank did: where the numbers of the story come from |
-//! | `clients` | plain MCP clients, to the bare bank and to the gateway |
+//! | `bank` | the server: this program started again, with a schedule of faults |
+//! | `ledger` | the record of the bank: source of all numbers |
+//! | `clients` | plain MCP clients of the bank and of the gateway |
 //! | `gateway` | the gateway, in this process |
-//! | `scenes` | the story |
-//! | `stage` | what was observed, and whether it is what the story says |
-//! | `show` | how it is told |
+//! | `scenes` | the scenes |
+//! | `stage` | observations compared with the expected ones |
+//! | `display` | output |
 
 pub(crate) mod bank;
 mod clients;
@@ -43,30 +43,30 @@ use crate::{output, stop};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Where the gateway listens, on this machine. Without it: at a free port.
+    /// Address of the gateway, on this machine. Default: a free port.
     #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
     listen: Option<SocketAddr>,
-    /// Ends after the story instead of leaving the gateway running; so it does where the output is no terminal.
+    /// End after the demo instead of leaving the gateway running. This is the default if the output is not a terminal.
     #[arg(long)]
     once: bool,
-    /// Says what was observed as JSON, and ends.
+    /// Print the observations as JSON, and end.
     #[arg(long)]
     json: bool,
-    /// Switches off everything that the gateway does, to see that nothing is staged: the story then does not hold.
+    /// Switch off all mechanisms of the gateway, to show that nothing is staged: the demo then fails.
     #[arg(long)]
     off: bool,
-    /// Writes the log of the gateway to the standard error stream.
+    /// Write the log of the gateway to standard error.
     #[arg(long)]
     log: bool,
 }
 
-/// `steadfast demo`.
+/// Runs `steadfast demo`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|error| Failure::World(format!("no threads can be started: {error}")))?;
+        .map_err(|error| Failure::World(format!("the runtime cannot be started: {error}")))?;
     let done = runtime.block_on(carry(options));
     runtime.shutdown_background();
     done
@@ -76,7 +76,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let address = options.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
     if !address.ip().is_loopback() {
         return Err(Failure::Usage(format!(
-            "{address} can be reached from other machines, and the demo knows no secrets: listen on 127.0.0.1"
+            "{address} can be reached from other machines, and the demo has no tokens: listen on 127.0.0.1"
         )));
     }
     let stop = stop::asked();
@@ -119,11 +119,11 @@ async fn carry(options: &Options) -> Result<(), Failure> {
                 (true, _) => invite(show, stays.then_some(world.url.as_str())),
                 (false, Mechanisms::On) => show.paragraph(
                     Look::Surprising,
-                    "This is not what Steadfast promises: NOT SO marks what is different.",
+                    "This is not the expected result: NOT SO marks the differences.",
                 ),
                 (false, Mechanisms::Off) => show.paragraph(
                     Look::Plain,
-                    "Without its mechanisms the gateway changes nothing: NOT SO marks what they are for.",
+                    "Without its mechanisms the gateway changes nothing: NOT SO marks the results that need them.",
                 ),
             }
             if stays {
@@ -137,10 +137,10 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     ended
 }
 
-/// What a shell makes of Ctrl-C.
+/// Exit code after Ctrl-C, as shells report it.
 const INTERRUPTED: u8 = 130;
 
-/// Starts the bank with this ledger.
+/// Returns how to start the bank with this ledger.
 fn launch(ledger: &Ledger) -> Result<Launch, Failure> {
     Ok(Launch {
         program: env::current_exe().map_err(lost)?.into_os_string(),
@@ -152,7 +152,7 @@ fn launch(ledger: &Ledger) -> Result<Launch, Failure> {
 }
 
 fn lost(error: io::Error) -> Failure {
-    Failure::World(format!("this program cannot find itself: {error}"))
+    Failure::World(format!("this program cannot determine its own path: {error}"))
 }
 
 fn begin(show: Show, mechanisms: Mechanisms) {
@@ -161,23 +161,21 @@ fn begin(show: Show, mechanisms: Mechanisms) {
     show.line(Look::Plain, "");
     show.paragraph(
         Look::Plain,
-        "An agent uses a small bank, a real MCP server that misbehaves. Every scene is played twice: against the bare \
-         server, and through the gateway. Nothing is staged: what you read is counted in the answers and in the bank's \
-         own ledger.",
+        "An agent uses a small bank, a real MCP server that misbehaves. Every scene runs twice: against the bare server, and through the gateway. Nothing is staged: all numbers come from the responses and from the bank's own ledger.",
     );
     show.paragraph(
         Look::Dim,
         &format!(
-            "Here a statement may take {} s; without a setting it is 5 minutes.",
+            "Here the timeout of a statement is {} s; the default is 5 minutes.",
             STATEMENT_TIMEOUT.as_secs()
         ),
     );
     if mechanisms == Mechanisms::Off {
-        show.paragraph(Look::Surprising, "The gateway passes everything on and does nothing else (--off).");
+        show.paragraph(Look::Surprising, "The gateway only passes everything on (--off).");
     }
 }
 
-/// All scenes at a glance.
+/// Prints a summary of all scenes.
 fn table(world: &World, scenes: &[Scene]) {
     let show = world.show;
     let row = |mark: &str, title: &str, without: (Look, &str), with: (Look, &str)| {
@@ -204,10 +202,10 @@ fn table(world: &World, scenes: &[Scene]) {
     show.line(Look::Plain, "");
 }
 
-/// What to do next; with an address if the gateway stays.
+/// Prints the next steps, with an address if the gateway keeps running.
 fn invite(show: Show, url: Option<&str>) {
     if let Some(url) = url {
-        show.line(Look::Bold, &format!("The gateway still runs, with the bank behind it: {url}"));
+        show.line(Look::Bold, &format!("The gateway is still running in front of the bank: {url}"));
         show.line(Look::Plain, "");
         show.line(Look::Plain, "  Claude Code:");
         show.line(Look::Good, &format!("    claude mcp add --transport http demo {url}"));
@@ -218,8 +216,8 @@ fn invite(show: Show, url: Option<&str>) {
     }
     show.line(Look::Plain, "  Your own servers:");
     for (command, what) in [
-        ("steadfast import", "finds those of Claude Code, Cursor and others"),
-        ("steadfast wrap -- COMMAND", "stands in front of one"),
+        ("steadfast import", "imports the servers of Claude Code, Cursor and others"),
+        ("steadfast wrap -- COMMAND", "runs a gateway in front of one server"),
     ] {
         let command = show.paint(Look::Good, &format!("{command:<25}"));
         show.line(Look::Plain, &format!("    {command}  {what}"));

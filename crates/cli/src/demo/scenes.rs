@@ -1,5 +1,5 @@
-//! The seven scenes. Each is played twice: by a client that started the bank itself, and by one that reaches it through the
-//! gateway. Nothing that is said is known beforehand: it comes from the answers and from the ledgers.
+//! The seven scenes. Each runs twice: with a client that starts the bank itself, and with one that reaches it through
+//! the gateway. All output comes from the responses and the ledgers.
 
 use std::time::Duration;
 
@@ -16,31 +16,31 @@ use super::stage::Side::{With, Without};
 use super::stage::{Scene, Side, Stage};
 use crate::failure::Failure;
 
-/// The invoices that the agent means to pay once each, in euros.
+/// Amounts of the invoices that the agent intends to pay once each, in euros.
 const INVOICE_17: u64 = 120;
 const INVOICE_18: u64 = 80;
 const INVOICE_19: u64 = 60;
-/// What should be paid in the end, in cents.
+/// Total that should be paid in the end, in cents.
 pub(super) const OWED: u64 = (INVOICE_17 + INVOICE_18 + INVOICE_19) * 100;
 
-/// What the scenes are played in: two banks of the same kind, one with a gateway before it.
+/// Environment of the scenes: two equal banks, one of them behind a gateway.
 pub(super) struct World {
     pub(super) show: Show,
-    /// Starts the bank that nothing is before.
+    /// Starts the bank without a gateway.
     pub(super) launch: Launch,
     pub(super) leash: Leash,
-    /// Its ledger.
+    /// Ledger of that bank.
     pub(super) without: Kept,
-    /// Where the gateway is.
+    /// URL of the gateway.
     pub(super) url: String,
-    /// The ledger of the bank behind it.
+    /// Ledger of the bank behind the gateway.
     pub(super) with: Kept,
-    /// What the calls of the gateway are under way in.
+    /// Engine of the gateway, which runs the calls.
     pub(super) engine: Engine,
     pub(super) mechanisms: Mechanisms,
 }
 
-/// Plays all scenes, one after the other.
+/// Runs all scenes, one after the other.
 pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
     let scenes = vec![
         crash_during_a_read(world).await?,
@@ -56,7 +56,7 @@ pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
 }
 
 impl World {
-    /// Begins a scene when what came before it is read.
+    /// Starts a scene after a pause for reading.
     async fn begin(&self, number: usize, title: &'static str, agent: &str) -> Stage {
         self.breathe().await;
         Stage::new(self.show, number, title, agent)
@@ -79,11 +79,12 @@ impl World {
 
     /// Lets the bank answer the first payment of this invoice.
     fn release(&self, side: Side, invoice: &str) {
-        // Where it cannot be written the answer comes late, which shows.
+        // If it cannot be written, the answer is late, which is visible.
         let _ = self.ledger(side).write(&[RELEASED, invoice]);
     }
 
-    /// The same behind the gateway, once a second call of it is there: with the gateway, or with the bank if nobody held it up.
+    /// Does the same behind the gateway after a second call has arrived: at the gateway, or at the bank if it was not
+    /// held back.
     async fn release_when_called_twice(&self, invoice: &str) {
         let are_two = || self.engine.open_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
         let look = async {
@@ -99,12 +100,12 @@ impl World {
         self.show.during(side.label(), doing).await
     }
 
-    /// Time to read what was told.
+    /// Pauses for reading a response.
     async fn breathe(&self) {
         self.show.pause(Duration::from_millis(1800)).await;
     }
 
-    /// Time to read what happened without, before it is shown what happens with.
+    /// Pauses between the sides of a scene.
     async fn beat(&self) {
         self.show.pause(Duration::from_millis(700)).await;
     }
@@ -120,7 +121,7 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     bare.leave().await;
     stage.say(Without, &heard.told());
     if ping.good().is_none() {
-        stage.say(Without, "and the session is gone with it: a ping gets no answer either");
+        stage.say(Without, "and the session is gone with it: a ping gets no response either");
     }
     stage.expect(Without, "answered", heard.answer().is_some(), false);
     stage.expect(Without, "pingAnswered", ping.good().is_some(), false);
@@ -151,7 +152,7 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     let mut bare = world.bare().await?;
     let heard = bare.call("pay", &arguments).await;
     bare.leave().await;
-    // What hosts do when a server is gone: start it again, and let the model try again.
+    // As hosts do when a server is gone: start it again, and let the model retry.
     let mut bare = world.bare().await?;
     let again = bare.call("pay", &arguments).await;
     bare.leave().await;
@@ -175,8 +176,8 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     stage.quote(&shortened(&words(&heard), 200));
     let run = if ran == 0 { "not run".to_owned() } else { format!("run {}", times(ran)) };
     let code = again.code().unwrap_or("no code");
-    stage.say(With, &format!("calls again all the same: {run} ({code})"));
-    stage.say(With, &format!("does as it was told and checks: {}", check.told()));
+    stage.say(With, &format!("calls again anyway: {run} ({code})"));
+    stage.say(With, &format!("follows the response and checks: {}", check.told()));
     stage.say(With, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(With, "payments", paid, 1);
     stage.expect(With, "toldToCheck", heard.code() == Some("outcome_unknown"), true);
@@ -228,7 +229,7 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", answered, 2);
     let [first, second] = heard.each_ref().map(words);
-    // The one that did not run says so.
+    // The call that did not run says so.
     let same = first.starts_with(&second) || second.starts_with(&first);
     stage.expect(With, "sameAnswer", same, true);
     let both = if answered == 2 { "both answered".to_owned() } else { format!("{answered} answered") };
@@ -247,7 +248,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     let id = bare.send_call("statement", &arguments).await;
     let heard = world.during(Without, bare.answer(id, ENOUGH)).await;
     bare.leave().await;
-    stage.say(Without, &format!("{}; we stop waiting, an agent would not", heard.told()));
+    stage.say(Without, &format!("{}; the demo stops waiting, an agent would not", heard.told()));
     stage.expect(Without, "answered", heard.answer().is_some(), false);
     world.beat().await;
     let short = in_short(&heard);
@@ -290,7 +291,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
         ),
     );
     stage.expect(With, "answered", heard.good().is_some(), true);
-    // Usually twice. On a machine that is busy enough the second run can be too late as well; it is cancelled like the first.
+    // Usually twice. On a busy machine the second run can be too late as well, and is cancelled like the first.
     stage.fact(With, "asked", asked);
     stage.expect(With, "cancelled", cancelled, asked.saturating_sub(1));
     stage.expect(With, "heartbeatsUnanswered", beats.len() - answered.len(), 0);
@@ -299,7 +300,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&short, &in_short(&heard)))
 }
 
-/// How long one has to wait for something that never comes, to see that it does not come.
+/// Time to wait for a response that never comes.
 const ENOUGH: Duration = Duration::from_secs(3);
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
@@ -371,7 +372,7 @@ const CURRENCIES: [&str; 20] = [
     "GBP", "JPY", "CHF", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON", "BGN", "TRY", "AUD", "CAD", "NZD",
     "CNY", "INR", "KRW", "BRL", "ZAR",
 ];
-/// What the gateway calls it when it does not ask the server.
+/// Error codes of calls that the gateway refuses without asking the server.
 const REFUSALS: [&str; 3] = ["circuit_open", "tool_error_limit", "loop_detected"];
 
 async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
@@ -416,7 +417,7 @@ async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
 }
 
 const LOOPS: usize = 12;
-/// After so many rounds the model does something else for once.
+/// Number of rounds after which the model does something else once.
 const ELSEWHERE: usize = 4;
 
 async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
@@ -455,7 +456,7 @@ async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
         With,
         &format!(
             "{}; ledger: INV-19 paid {}",
-            if replayed { "the one answer, kept for it" } else { "an answer of its own" },
+            if replayed { "the stored response" } else { "a response of its own" },
             times(paid(With))
         ),
     );
@@ -468,7 +469,7 @@ async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
 }
 
-/// What an answer says, and when it came.
+/// Describes a response and its time.
 fn after(heard: &Heard) -> String {
     match heard.good() {
         Some(answer) => format!("answered after {}: {}", span(answer.took), answer.text),
@@ -476,7 +477,7 @@ fn after(heard: &Heard) -> String {
     }
 }
 
-/// What became of a call, in a few words.
+/// Summarizes the result of a call.
 fn in_short(heard: &Heard) -> String {
     match heard {
         Heard::Answer(answer) if answer.is_error => "failed".to_owned(),
@@ -486,7 +487,7 @@ fn in_short(heard: &Heard) -> String {
     }
 }
 
-/// What the agent was told.
+/// Returns the response that the agent got.
 fn words(heard: &Heard) -> String {
     heard.answer().map_or_else(|| heard.told(), |answer| answer.text.clone())
 }

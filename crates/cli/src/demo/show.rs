@@ -1,19 +1,19 @@
-//! How the story is told: in colour on a terminal, plain where it goes elsewhere, 80 columns wide.
+//! Output of the demo: coloured on a terminal, plain otherwise, 80 columns wide.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// Who listens.
+/// Output mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Show {
-    /// Nobody: the observations are asked for as JSON.
+    /// No output: the observations are printed as JSON.
     Silent,
-    /// A file, a pipe, or a terminal that can do nothing.
+    /// A file, a pipe, or a terminal without features.
     Plain,
-    /// A person at a terminal, who needs time to read.
+    /// A terminal with a reader, who needs time to read.
     Lively {
-        /// With colours, or without.
+        /// Colour setting.
         colours: Colours,
     },
 }
@@ -24,7 +24,7 @@ pub(super) enum Colours {
     No,
 }
 
-/// How a piece of text looks.
+/// Style of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Plain,
@@ -36,11 +36,11 @@ pub(super) enum Look {
 }
 
 const WIDTH: usize = 80;
-/// Where text begins that has a label before it.
+/// Column of text after a label.
 const MARGIN: usize = 11;
 
 impl Show {
-    /// As it fits the standard output.
+    /// Returns the mode that fits the standard output.
     pub(super) fn of_stdout() -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -50,22 +50,22 @@ impl Show {
         }
     }
 
-    /// A line as it is.
+    /// Prints a line.
     pub(super) fn line(self, look: Look, text: &str) {
         if self != Self::Silent {
-            // That nobody reads it any more is no failure.
+            // A closed output is not an error.
             let _ = writeln!(io::stdout(), "{}", self.paint(look, text));
         }
     }
 
-    /// Text of any length.
+    /// Prints a paragraph.
     pub(super) fn paragraph(self, look: Look, text: &str) {
         for line in wrapped(text, WIDTH - 2) {
             self.line(look, &format!("  {line}"));
         }
     }
 
-    /// Text with a label before it. A label that is empty goes on with what was said before.
+    /// Prints text after a label. An empty label continues the text before.
     pub(super) fn labelled(self, label: (Look, &str), look: Look, text: &str) {
         let mut before = self.paint(label.0, &format!("  {:<width$}", label.1, width = MARGIN - 2));
         for line in wrapped(text, WIDTH - MARGIN) {
@@ -91,7 +91,7 @@ impl Show {
         }
     }
 
-    /// Time to read.
+    /// Pauses for reading.
     pub(super) async fn pause(self, time: Duration) {
         match self {
             Self::Silent | Self::Plain => {}
@@ -99,7 +99,7 @@ impl Show {
         }
     }
 
-    /// Waits for something; if that takes long, shows at the label that it is still going on.
+    /// Waits for a future. If that takes long, the label shows that it is still running.
     pub(super) async fn during<T>(self, label: (Look, &str), doing: impl Future<Output = T>) -> T {
         let Self::Lively { .. } = self else { return doing.await };
         let (began, mut doing) = (Instant::now(), pin!(doing));
@@ -122,7 +122,7 @@ impl Show {
 const TICK: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
 
-/// A line that is gone when it is over, however that comes.
+/// A line that is erased when it is dropped.
 struct Transient {
     shown: bool,
 }
@@ -144,7 +144,7 @@ impl Drop for Transient {
     }
 }
 
-/// The text in lines of at most so many characters. A word that is longer has a line of its own.
+/// Wraps a text to lines of at most so many characters. A longer word gets a line of its own.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -161,7 +161,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The beginning of a text, cut at the end of a word, on one line.
+/// Returns the beginning of a text on one line, cut at the end of a word.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if words.chars().count() <= most {
@@ -172,7 +172,7 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     format!("{}...", cut.get(..end).unwrap_or(&cut))
 }
 
-/// A time as people say it.
+/// Formats a duration.
 pub(super) fn span(time: Duration) -> String {
     match time.as_millis() {
         0 => "under 1 ms".to_owned(),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_as_people_say_them() {
+    fn durations_are_formatted_for_readers() {
         let told = |ms| span(Duration::from_millis(ms));
         assert_eq!([told(0), told(84), told(2140)], ["under 1 ms", "84 ms", "2.1 s"]);
     }

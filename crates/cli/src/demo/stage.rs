@@ -1,7 +1,7 @@
-//! What was observed, and whether it is what the story says.
+//! Observations of the demo, compared with the expected ones.
 //!
-//! A scene shows each thing as it is seen, and compares it with what should be so. What differs is said at once, stands in the
-//! table and in the JSON, and makes the whole a failure.
+//! A scene shows each observation and compares it with the expected value. A difference is reported at once, is
+//! included in the table and in the JSON, and makes the demo fail.
 
 use std::fmt::Display;
 
@@ -9,15 +9,15 @@ use serde_json::{Map, Value, json};
 
 use super::show::{Look, Show};
 
-/// A scene while it is played.
+/// A scene while it runs.
 pub(super) struct Stage {
     show: Show,
     scene: Scene,
-    /// The side that is told of.
+    /// Side of the last output.
     side: Option<Side>,
 }
 
-/// What was seen in a scene.
+/// Observations of a scene.
 #[derive(Debug)]
 pub(super) struct Scene {
     number: usize,
@@ -27,22 +27,22 @@ pub(super) struct Scene {
     surprises: Vec<Surprise>,
 }
 
-/// What was seen on one side.
+/// Observations of one side.
 #[derive(Debug, Default)]
 struct Seen {
-    /// In a few words, for the table.
+    /// Summary for the table.
     short: String,
     facts: Map<String, Value>,
 }
 
-/// With the gateway or without it.
+/// With or without the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Without,
     With,
 }
 
-/// Something that is not as it should be.
+/// An observation that differs from the expected value.
 #[derive(Debug)]
 struct Surprise {
     side: Side,
@@ -65,7 +65,7 @@ impl Side {
 }
 
 impl Stage {
-    /// Begins a scene. `agent` says what the agent does in it.
+    /// Starts a scene. `agent` describes the agent's actions.
     pub(super) fn new(show: Show, number: usize, title: &'static str, agent: &str) -> Self {
         show.line(Look::Plain, "");
         show.line(Look::Bold, &format!("{number}  {title}"));
@@ -75,24 +75,24 @@ impl Stage {
         Self { show, scene, side: None }
     }
 
-    /// Says what was seen on a side.
+    /// Prints an observation of a side.
     pub(super) fn say(&mut self, side: Side, text: &str) {
         let label = if self.side == Some(side) { (Look::Plain, "") } else { side.label() };
         self.side = Some(side);
         self.show.labelled(label, Look::Plain, text);
     }
 
-    /// Says what the agent was told.
+    /// Prints the response that the agent got.
     pub(super) fn quote(&self, text: &str) {
         self.show.labelled((Look::Plain, ""), Look::Dim, &format!("\"{text}\""));
     }
 
-    /// Keeps a fact under this name.
+    /// Records a fact under this name.
     pub(super) fn fact(&mut self, side: Side, name: &str, value: impl Into<Value>) {
         self.scene.seen(side).facts.insert(name.to_owned(), value.into());
     }
 
-    /// Keeps a fact, and compares it with what should be so.
+    /// Records a fact, and compares it with the expected value.
     pub(super) fn expect<T>(&mut self, side: Side, name: &str, observed: T, wanted: T)
     where
         T: Clone + Display + Into<Value> + PartialEq,
@@ -110,7 +110,7 @@ impl Stage {
         }
     }
 
-    /// The scene is over: what each side came to, in a few words.
+    /// Ends the scene with a summary of each side.
     pub(super) fn over(mut self, without: &str, with: &str) -> Scene {
         without.clone_into(&mut self.scene.without.short);
         with.clone_into(&mut self.scene.with.short);
@@ -127,7 +127,7 @@ impl Scene {
         self.number
     }
 
-    /// What a side came to, in a few words.
+    /// Returns the summary of a side.
     pub(super) fn short(&self, side: Side) -> &str {
         match side {
             Side::Without => &self.without.short,
@@ -135,7 +135,7 @@ impl Scene {
         }
     }
 
-    /// Whether everything was as the story says.
+    /// Returns true if all observations were as expected.
     pub(super) fn is_as_told(&self) -> bool {
         self.surprises.is_empty()
     }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_as_it_should_be_is_kept_and_makes_the_scene_a_failure() {
+    fn unexpected_observations_are_recorded_and_fail_the_scene() {
         let mut stage = Stage::new(Show::Silent, 2, "a title", "agent");
         stage.expect(Side::Without, "payments", 2, 2);
         stage.expect(Side::With, "answered", true, true);

@@ -1,5 +1,5 @@
-//! The story of one call: what came in, each step with what decided it, how it ended, and what another profile would have made
-//! of it.
+//! Explanation of one call: its input, each step with the rule that decided it, its end, and the result under another
+//! profile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,39 +20,39 @@ use crate::output::{self, Look, Paint};
 use crate::recorded::{self, Changed, Changes};
 use crate::rehearse::ending;
 
-/// A call with its story.
+/// A call with its explanation.
 pub(super) struct Told<'t> {
     facts: &'t CallFacts,
     call: &'t Recorded,
     settings: Vec<Explained>,
     policy: Arc<Policy>,
     before: &'t ReplayedCall,
-    /// Who had opened the breaker that was in its way.
+    /// Call that opened the breaker that refused this call.
     opened_by: Option<(Opened, &'t CallFacts)>,
     would: Option<Would<'t>>,
 }
 
-/// The same under another profile.
+/// The same call under another profile.
 struct Would<'t> {
     profile: Named,
     call: &'t ReplayedCall,
-    /// The settings that are others there.
+    /// Settings that differ there.
     changed: Vec<Changed>,
 }
 
-/// What decided a step.
+/// Rule that decided a step.
 enum Decided<'t> {
     Setting(&'t Explained),
     /// A rule of `classify.rules`.
     Configured(String, &'t Explained),
     BuiltIn(String),
-    /// A rule that is not there any more.
+    /// A rule that no longer exists.
     Named(String),
     /// A limit in the envelope.
     Caller(String),
 }
 
-/// The first step that would have been another one.
+/// First step at which two replays differ.
 struct Parting<'s> {
     would: Option<&'s (Timestamp, Notice)>,
     was: Option<&'s (Timestamp, Notice)>,
@@ -62,7 +62,7 @@ impl<'t> Told<'t> {
     pub(super) fn of(replay: Replay<'t>, index: usize) -> Option<Self> {
         let call = replay.recording.calls.get(index)?;
         let before = replay.rehearsal.before().calls.get(index)?;
-        // That it opened the breaker itself is one of its steps.
+        // If the call opened the breaker itself, that is one of its own steps.
         let opened_by = before.opened_by.filter(|opened| opened.call != index && is_end(&before.end, call));
         Some(Self {
             facts: replay.facts(index)?,
@@ -96,14 +96,14 @@ impl<'t> Told<'t> {
         lines.join("\n")
     }
 
-    /// The same among other calls of a turn, which are all of one conversation.
+    /// Returns the explanation as part of a turn, whose calls all have the same session.
     pub(super) fn in_turn(&self, paint: Paint) -> String {
         let mut lines = vec![self.head(paint)];
         self.story(paint, &mut lines);
         lines.join("\n")
     }
 
-    /// Whether its answer would be another one under the other profile.
+    /// Returns true if its result would be different under the other profile.
     pub(super) fn would_end_differently(&self) -> bool {
         self.would.as_ref().is_some_and(|would| {
             !matches!(would.call.end, End::Taken(_)) && !is_end(&would.call.end, self.call)
@@ -151,7 +151,7 @@ impl<'t> Told<'t> {
         }
     }
 
-    /// What came in, as far as it is remembered.
+    /// Describes the input, as far as it is stored.
     fn came_in(&self) -> Vec<String> {
         let facts = self.facts;
         let class = self.settings.iter().find(|one| one.setting == "class");
@@ -165,7 +165,7 @@ impl<'t> Told<'t> {
             facts
                 .danger
                 .as_ref()
-                .map(|shape| format!("a command of the dangerous shape {}", output::clean(shape))),
+                .map(|shape| format!("a command with the dangerous shape {}", output::clean(shape))),
         );
         lines.extend(
             facts
@@ -180,18 +180,18 @@ impl<'t> Told<'t> {
         format!("+{}", span(millis(at.since(self.facts.arrived))))
     }
 
-    /// The rule that decided a step, and where it comes from.
+    /// Returns the rule that decided a step, and its origin.
     fn why(&self, step: &CallStep, notice: &Notice) -> Option<String> {
         let why = self.decided(step, notice).map(|decided| match decided {
-            Decided::Caller(limit) => format!("by {limit}, as its caller asked"),
+            Decided::Caller(limit) => format!("by {limit}, set by its caller"),
             Decided::Setting(one) => format!("by {}", set(one)),
             Decided::Configured(rule, one) => {
                 format!("by the rule {rule} of {} ({})", one.setting, one.origin)
             }
             Decided::BuiltIn(rule) => format!("by the rule {rule} (built in)"),
-            Decided::Named(rule) => format!("by the rule {rule}, which is not in force any more"),
+            Decided::Named(rule) => format!("by the rule {rule}, which no longer exists"),
         });
-        // Why trust changed is a sentence.
+        // The reason of a trust change is a sentence.
         let reason = step.rule.clone().filter(|_| matches!(notice, Notice::TrustChanged(_)));
         let parts: Vec<_> = reason.into_iter().chain(why).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
@@ -213,7 +213,7 @@ impl<'t> Told<'t> {
         {
             self.setting("breaker.force")
         } else if let Notice::AttemptCut { cut: Cut::Silent(silent) } = notice {
-            // Whichever it was that had passed.
+            // Finds the timeout that had passed.
             settings.find(|one| parse_span(one.value.trim_matches('"')).is_some_and(|span| span <= *silent))
         } else {
             settings.next()
@@ -225,7 +225,7 @@ impl<'t> Told<'t> {
         }
     }
 
-    /// Which rule said what a fault means.
+    /// Returns the rule that classified a fault.
     fn classified(&self, rule: &str) -> Decided<'_> {
         let named = rule.to_owned();
         match (self.setting("classify.rules"), self.setting("classify.unknown")) {
@@ -240,12 +240,12 @@ impl<'t> Told<'t> {
         self.settings.iter().find(|one| one.setting == name)
     }
 
-    /// Those that have a value.
+    /// Returns the settings that have a value.
     fn settings_of<'s>(&'s self, names: &'s [&'static str]) -> impl Iterator<Item = &'s Explained> {
         names.iter().filter_map(|name| self.setting(name)).filter(|one| one.value.trim_matches('"') != "none")
     }
 
-    /// The limit in the envelope that decided a step.
+    /// Returns the limit in the envelope that decided a step.
     fn limit(&self, notice: &Notice) -> Option<String> {
         let limits = &self.call.request.limits;
         let deadline = || limits.deadline.map(|at| format!("deadlineAtMs = {}", at.as_millis()));
@@ -273,7 +273,7 @@ impl<'t> Told<'t> {
         }
     }
 
-    // ---- who opened the breaker ----
+    // ---- origin of an open breaker ----
 
     fn opened(&self) -> Option<String> {
         let (opened, by) = self.opened_by?;
@@ -281,7 +281,7 @@ impl<'t> Told<'t> {
             format!("the breaker was opened at {} by the call {} of {}", opened.at, by.request_id, by.tool);
         Some(match (opened.reason, self.opened_under()) {
             (Reason::ProbeFailed, _) => {
-                format!("{who}, which was to find out whether it works again, and failed")
+                format!("{who}, which was a probe and failed")
             }
             (_, Some(setting)) => format!("{who}, by {}", set(setting)),
             (_, None) => who,
@@ -295,7 +295,7 @@ impl<'t> Told<'t> {
 
     // ---- another profile ----
 
-    /// Where the two ways part; nothing if they do not.
+    /// Returns the first step at which the replays differ, or `None` if they do not.
     fn parting(&self, would: &Would<'t>) -> Option<Parting<'_>> {
         let seen = |steps: &'t [(Timestamp, Notice)]| -> Vec<(&'t (Timestamp, Notice), CallStep)> {
             steps.iter().filter_map(|step| Some((step, CallStep::of(step.0, &step.1)?))).collect()
@@ -310,7 +310,7 @@ impl<'t> Told<'t> {
         Some(Parting { would: at(&is), was: at(&was) })
     }
 
-    /// The settings that are others and have to do with where the ways part, and how many more there are.
+    /// Returns the changed settings that are related to the difference, and the number of the other changed settings.
     fn because(&self, would: &'t Would<'_>, parting: &Parting<'_>) -> (Vec<&'t Changed>, usize) {
         let group = |setting: &str| setting.split('.').next().unwrap_or_default().to_owned();
         let steps = [parting.would, parting.was].into_iter().flatten();
@@ -324,7 +324,7 @@ impl<'t> Told<'t> {
     fn under(&self, would: &Would<'t>) -> Vec<String> {
         let name = would.profile.name();
         if let End::Taken(_) = would.call.end {
-            return vec![format!("what the profile {name} would have made of it cannot be said")];
+            return vec![format!("the result under the profile {name} is unknown")];
         }
         let Some(parting) = self.parting(would) else {
             return vec![format!("under the profile {name} it would have gone the same way")];
@@ -349,16 +349,16 @@ impl<'t> Told<'t> {
             End::Ended(_) if is_end(end, self.call) => "it would have ended the same".to_owned(),
             End::Ended(one) => format!("it would have ended with {}", ending(one)),
             End::NotKnown(NotKnown::Run { attempt }) => {
-                format!("attempt {attempt} would have been made, and nobody knows what would have come of it")
+                format!("attempt {attempt} would have been made; its outcome is unknown")
             }
             End::NotKnown(NotKnown::Asked) => {
-                "a person would have been asked, and nobody knows what they would have said".to_owned()
+                "approval would have been required; the decision is unknown".to_owned()
             }
             End::Taken(why) => not_replayed(*why).to_owned(),
         }
     }
 
-    // ---- for programs ----
+    // ---- JSON output ----
 
     pub(super) fn to_json(&self) -> Value {
         let steps = self.before.steps.iter().filter_map(|(at, notice)| self.step_to_json(*at, notice));
@@ -423,7 +423,7 @@ impl<'t> Told<'t> {
     }
 }
 
-/// Whether a replay came to the end that was recorded.
+/// Returns true if a replay reached the recorded end.
 fn is_end(end: &End, call: &Recorded) -> bool {
     matches!(end, End::Ended(ending) if *ending == call.ending)
 }
@@ -435,17 +435,15 @@ fn set(one: &Explained) -> String {
 const fn not_replayed(why: WhyTaken) -> &'static str {
     match why {
         WhyTaken::NotExplained => {
-            "its answer does not follow from the configuration that is in force and the calls before it: the configuration was \
-             another one, a person, another process or a call that still runs had a hand in it, or it began before what is \
-             remembered; the steps are those of the configuration in force, as far as they go"
+            "its result does not follow from the current configuration and the calls before it: the configuration was different, an operator, another process or a call that still runs influenced it, or it began before the stored history; the steps are those of the configuration in force, as far as they go"
         }
         WhyTaken::TooLittleIsKnown => {
-            "an older version recorded it, or too much happened to it: its steps are not known"
+            "it was recorded by an older version, or has too many events: its steps are not known"
         }
     }
 }
 
-/// A word of the API as people read it.
+/// Returns a word of the API in readable form.
 fn word(value: &Value) -> String {
     value.as_str().unwrap_or_default().replace('_', " ")
 }

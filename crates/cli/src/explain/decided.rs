@@ -1,4 +1,4 @@
-//! Which setting decided a step of a call.
+//! Maps each step of a call to the settings that decided it.
 
 use steadfast::breaker::Reason;
 use steadfast::code::Code;
@@ -8,7 +8,7 @@ use steadfast_core::guard::Layer;
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::{TrustChange, TrustState};
 
-/// The settings that may have decided a step; the first that has a value did.
+/// Returns the settings that may have decided a step. The first that has a value did.
 pub(super) fn by_settings(notice: &Notice) -> &'static [&'static str] {
     match notice {
         Notice::CallBlocked { code, .. } => of_refusal(*code),
@@ -68,7 +68,7 @@ fn of_refusal(code: Code) -> &'static [&'static str] {
         Code::IdempotencyConflict => &["dedupe.conflict"],
         Code::StoreUnavailable => &["dedupe.on_store_failure"],
         Code::InvalidArguments => &["validate_arguments"],
-        // Which limit it was is in the rule.
+        // The rule names the limit.
         Code::Overloaded
         | Code::InvalidEnvelope
         | Code::UnsupportedVersion
@@ -96,7 +96,7 @@ pub(super) const fn of_breaker(reason: Reason) -> &'static [&'static str] {
         Reason::CooledDown => &["breaker.cooldown"],
         Reason::ProbesSucceeded => &["breaker.close_after"],
         Reason::ProbesAnswered => &["breaker.neutral_close_after"],
-        // One that fails opens it, whatever is set.
+        // A failed probe opens it, whatever is set.
         Reason::ProbeFailed | Reason::Forced | Reason::Reset => &[],
     }
 }
@@ -111,13 +111,13 @@ const fn of_trust(change: &TrustChange) -> &'static [&'static str] {
     }
 }
 
-/// Whether a rule of the classifier by this name came with the program.
+/// Returns true if the classifier has a built-in rule with this name.
 pub(super) fn is_built_in(rule: &str) -> bool {
     let first = rule.split('.').next().unwrap_or_default();
     BUILT_IN.contains(&first)
 }
 
-/// How the names of the classifier's own rules begin.
+/// Prefixes of the names of the built-in rules.
 const BUILT_IN: [&str; 11] = [
     "bad-answer",
     "exit",

@@ -1,4 +1,5 @@
-//! `steadfast explain`: the story of a call or a turn, with the rule that decided each step and where that rule comes from.
+//! `steadfast explain`: the steps of a call or a turn, with the rule that decided each step and the origin of that
+//! rule.
 
 mod call;
 mod decided;
@@ -25,13 +26,13 @@ use crate::{seen, trace, waterfall};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The call, by the id of its request; or the turn, by its name or its trace.
+    /// The call, by the id of its request; or the turn, by its name or its trace id.
     #[arg(value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     id: String,
-    /// Says also what would have been different under this profile.
+    /// Also show what would be different under this profile.
     #[arg(long, value_name = "NAME")]
     profile: Option<Named>,
-    /// The configuration that is in force, where it is not steadfast.toml of this folder.
+    /// The configuration in use, if it is not steadfast.toml of this folder.
     #[arg(long = "config", value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -56,13 +57,13 @@ impl Named {
     }
 }
 
-/// What an id is the name of.
+/// Subject of an id.
 enum Found {
     Call,
     Turn(Box<TraceView>),
 }
 
-/// `steadfast explain`.
+/// Runs `steadfast explain`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let chosen = Chosen::of(options.files.clone());
     let config = chosen.load()?;
@@ -77,11 +78,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         read
     })?;
     let told: Vec<usize> = match &found {
-        // Of several calls under one id the last one is meant.
+        // If several calls have the same id, the last one is explained.
         Found::Call => under_id(&recording, &options.id).last().into_iter().collect(),
         Found::Turn(story) => spans(story).filter_map(|span| made_for(&recording, span)).collect(),
     };
-    // What came after all of it had ended has nothing to do with it.
+    // Later calls do not matter for the explanation.
     let ended = told.iter().filter_map(|index| recording.calls.get(*index)).map(|call| call.ended).max();
     let until = recording.calls.iter().take_while(|call| Some(call.arrived) <= ended).count();
     let last = told.iter().max().map_or(0, |last| last + 1);
@@ -113,11 +114,11 @@ fn under_profile(chosen: &Chosen, profile: Named) -> Result<Config, Failure> {
     Ok(Config::load(&sources)?)
 }
 
-/// What was meant, with all that is remembered.
+/// Returns the subject of an id, with everything that is stored about it.
 async fn read(reach: &Reach, id: &str) -> Result<(Recording, Found), Failure> {
     let mut found = find(reach, id).await?;
     if found.is_none() {
-        // What ended just now is written a moment later.
+        // A call that just ended is written a moment later.
         tokio::time::sleep(A_MOMENT).await;
         found = find(reach, id).await?;
     }
@@ -137,24 +138,23 @@ async fn find(reach: &Reach, id: &str) -> Result<Option<Found>, Failure> {
 
 fn not_kept(id: &str) -> Failure {
     Failure::World(format!(
-        "no call and no turn `{}` is kept: a call can be explained when it is over, and for as long as `history.keep` says; \
-         `steadfast tail --once -n 50` shows the last ones",
+        "no stored call or turn has the id `{}`: a call can be explained after it has ended, for as long as `history.keep`; `steadfast tail --once -n 50` lists the last ones",
         output::clean(id)
     ))
 }
 
-/// The calls under this id, by their places.
+/// Returns the indices of the calls with this id.
 fn under_id<'r>(recording: &'r Recording, id: &'r str) -> impl Iterator<Item = usize> + 'r {
     let calls = recording.facts.iter().enumerate();
     calls.filter(move |(_, facts)| facts.request_id.as_str() == id).map(|(index, _)| index)
 }
 
-/// The spans of the calls that a turn made.
+/// Returns the spans of the calls that a turn made.
 fn spans(story: &TraceView) -> impl Iterator<Item = &SpanView> {
     story.spans.iter().filter(|span| span.request_id.is_some())
 }
 
-/// The call that was made for a span. Turns that share a trace count their requests each from one, so the time decides.
+/// Returns the call of a span. Turns that share a trace number their requests from one each, so the time decides.
 fn made_for(recording: &Recording, span: &SpanView) -> Option<usize> {
     let apart = |index: &usize| {
         let arrived = recording.facts.get(*index).map_or(Timestamp::ZERO, |facts| facts.arrived);
@@ -163,7 +163,7 @@ fn made_for(recording: &Recording, span: &SpanView) -> Option<usize> {
     under_id(recording, span.request_id.as_ref()?.as_str()).min_by_key(apart)
 }
 
-/// A recording, replayed.
+/// A recording that was replayed.
 #[derive(Clone, Copy)]
 struct Replay<'r> {
     recording: &'r Recording,
@@ -219,14 +219,14 @@ impl<'r> Replay<'r> {
         }
         if calls.iter().any(|(_, told)| told.would_end_differently()) {
             lines.push(String::new());
-            lines.push("what the turn would have made of other answers is not replayed".to_owned());
+            lines.push("the effect of other results on the turn is not replayed".to_owned());
         }
         output::say(&lines.join("\n"));
         Ok(())
     }
 }
 
-/// What happened in a turn.
+/// Describes the events of a turn.
 fn told_turn(story: &TraceView, paint: Paint) -> Vec<String> {
     let head = &story.turn;
     let trace = head.trace_id.to_string();
@@ -240,7 +240,7 @@ fn told_turn(story: &TraceView, paint: Paint) -> Vec<String> {
         output::clean(head.session.as_str()),
     )];
     lines.push(format!("  began at {}", head.started_at_ms));
-    // Where several turns share a trace, those before this one are in its story too.
+    // If several turns share a trace, the trace also contains the turns before this one.
     let began = story.events.iter().map(|event| event.timestamp).fold(head.started_at_ms, Timestamp::min);
     for event in &story.events {
         let after = span(millis(event.timestamp.since(began)));
@@ -255,7 +255,7 @@ fn told_turn(story: &TraceView, paint: Paint) -> Vec<String> {
     lines.push(match (&head.summary, head.ended_at_ms) {
         (Some(summary), Some(ended)) => {
             let took = span(millis(ended.since(began)));
-            // The last event says it in the same words.
+            // The last event has the same words.
             let is_said = story.events.last().is_some_and(|event| event.sentence == *summary);
             let (_, _, word) = waterfall::ended(head);
             let how = if is_said { word.to_owned() } else { output::clean(summary) };

@@ -1,15 +1,15 @@
-//! JSON as configurations of clients are written: also with comments and commas at the end (VS Code), and with names
-//! without quotes, single quotes and everything else of JSON5 (OpenClaw).
+//! JSON in the configuration files of clients: with comments and trailing commas (VS Code), and with unquoted names,
+//! single quotes and everything else of JSON5 (OpenClaw).
 //!
-//! The reader of the core is strict on purpose and knows none of this. Here being generous costs nothing: what is
-//! not understood by the client is not made better or worse by us, and the text stays as it is.
+//! The reader of the core is strict on purpose. This reader can be lenient: the text stays as it is, so text that the
+//! client does not understand is neither improved nor damaged.
 
 use super::tree::{Member, Mistake, Node, Value};
 
-/// Containers within containers.
+/// Maximum nesting depth.
 const MOST_DEPTH: usize = 128;
 
-/// Reads a text. One with nothing in it is an empty table, as clients take it.
+/// Parses a text. An empty text is an empty table, as for the clients.
 pub(super) fn read(text: &str) -> Result<Node, Mistake> {
     let mut reader = Reader { text, at: 0 };
     reader.blanks()?;
@@ -20,7 +20,7 @@ pub(super) fn read(text: &str) -> Result<Node, Mistake> {
     reader.blanks()?;
     match reader.peek() {
         None => Ok(root),
-        Some(_) => Err(reader.mistake("something stands behind the end")),
+        Some(_) => Err(reader.mistake("there is text after the end")),
     }
 }
 
@@ -33,7 +33,7 @@ impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Result<Node, Mistake> {
         let start = self.at;
         let value = match self.peek() {
-            None => return Err(self.mistake("it ends where a value should stand")),
+            None => return Err(self.mistake("it ends where a value is expected")),
             Some('{' | '[') if depth == 0 => return Err(self.mistake("it is nested too deeply")),
             Some('{') => self.table(depth - 1)?,
             Some('[') => self.list(depth - 1)?,
@@ -59,7 +59,7 @@ impl Reader<'_> {
             let name_span = start..self.at;
             self.blanks()?;
             if !self.take(':') {
-                return Err(self.mistake("a colon is missing behind a name"));
+                return Err(self.mistake("a colon is missing after a name"));
             }
             self.blanks()?;
             members.push(Member { name, name_span, node: self.value(depth)? });
@@ -120,7 +120,7 @@ impl Reader<'_> {
                 let code = self.unicode()?;
                 text.push(code);
             }
-            // A line that goes on in the next one.
+            // A line continuation.
             Some('\n') => {}
             Some('\r') => {
                 self.take('\n');
@@ -130,7 +130,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What stands behind `\u`, and the other half of a pair.
+    /// Parses the digits after `\u`, and the other half of a surrogate pair.
     fn unicode(&mut self) -> Result<char, Mistake> {
         let code = self.digits(4)?;
         let before = self.at;
@@ -149,7 +149,7 @@ impl Reader<'_> {
 
     fn digits(&mut self, count: usize) -> Result<u32, Mistake> {
         let code = self.text.get(self.at..self.at + count);
-        // A sign would be taken for a digit.
+        // `from_str_radix` would accept a sign.
         let code = code.filter(|code| code.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
         let code = code.ok_or_else(|| self.mistake("an escape has too few digits"))?;
@@ -157,7 +157,7 @@ impl Reader<'_> {
         Ok(code)
     }
 
-    /// A name without quotes.
+    /// Parses an unquoted name.
     fn name(&mut self) -> Result<String, Mistake> {
         let start = self.at;
         while self.peek().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') {
@@ -169,7 +169,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A value without quotes.
+    /// Parses an unquoted value.
     fn word(&mut self) -> Result<Value, Mistake> {
         let start = self.at;
         while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.')) {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_says_where_it_stops_being_it() {
+    fn invalid_json_is_refused_with_its_position() {
         for (text, offset) in [
             ("{\"a\": 1 \"b\": 2}", 8),
             ("{\"a\": }", 6),

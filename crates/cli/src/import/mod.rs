@@ -1,15 +1,15 @@
-//! `steadfast import`: every MCP server of the clients on this machine goes through us, and back.
+//! `steadfast import`: puts every MCP server of the clients on this machine behind Steadfast, or restores it.
 //!
-//! | file | what it answers |
+//! | file | responsibility |
 //! | --- | --- |
-//! | `places` | where clients keep their servers |
-//! | `json`, `toml`, `tree` | what stands in such a file, and at which bytes |
-//! | `servers` | what becomes of each server, and of the text |
-//! | `names` | the names that servers have with us |
-//! | `files` | how a file of somebody else is replaced without losing any of it |
-//! | `story` | what a person, or a machine, is told |
+//! | `client_files` | locations of the files of clients |
+//! | `json`, `toml`, `tree` | contents of such a file with byte positions |
+//! | `servers` | decision about each server, and the new text |
+//! | `names` | names of servers behind Steadfast |
+//! | `files` | safe replacement of files |
+//! | `report` | output as text and JSON |
 //!
-//! One file that cannot be used never keeps the others from being handled.
+//! A file that cannot be used never stops the others from being handled.
 
 mod files;
 mod json;
@@ -36,29 +36,29 @@ use crate::output;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Writes the changes. Without it they are only shown.
+    /// Write the changes. Without it they are only shown.
     #[arg(long)]
     write: bool,
-    /// Takes out of the configurations what an import put in, and leaves everything else as it is now. Without --write it
-    /// only shows what it would take out.
+    /// Remove from the configurations what an import added, and leave everything else unchanged. Without --write, only
+    /// show what would be removed.
     #[arg(long)]
     undo: bool,
-    /// A server with a URL that needs no sign-in. May be given more than once. Without credentials in the file, a server
-    /// elsewhere is left as it is, because only its client can sign in to it.
+    /// A server with a URL that needs no sign-in. May be given more than once. Without credentials in the file, a
+    /// remote server is not changed, because only its client can sign in to it.
     #[arg(long = "without-sign-in", value_name = "NAME", conflicts_with = "undo")]
     without_sign_in: Vec<String>,
     /// Only this client. May be given more than once.
     #[arg(long = "client", value_name = "NAME", value_enum)]
     clients: Vec<Client>,
-    /// Only this file, wherever it is. May be given more than once.
+    /// Only this file, in any location. May be given more than once.
     #[arg(long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What is done.
+/// Action of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     ShowImport,
@@ -83,7 +83,7 @@ impl Deed {
     }
 }
 
-/// What became of a file.
+/// Result for a file.
 struct Handled {
     client: Option<Client>,
     reader: Reader,
@@ -91,13 +91,13 @@ struct Handled {
     outcome: Result<Done, String>,
 }
 
-/// What was found in a file, and done to it.
+/// Servers of a file, and the changes.
 struct Done {
     servers: Vec<Server>,
     backup: Backup,
 }
 
-/// `steadfast import`.
+/// Runs `steadfast import`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let deed = match (options.write, options.undo) {
         (false, false) => Deed::ShowImport,
@@ -166,7 +166,7 @@ fn places(options: &Options) -> Result<Vec<Place>, Failure> {
     options.files.iter().map(named).collect()
 }
 
-/// The names that are taken: in the files that are handled, and in those of all clients.
+/// Returns the names in use: in the handled files, and in those of all clients.
 fn names(handled: &[Place]) -> ServerNames {
     let mut names = ServerNames::default();
     let known = places::known();
@@ -191,7 +191,7 @@ fn handle(
     let (servers, new) = rewritten.map_err(|mistake| {
         let Position { line, column } = mistake.position(&original.text);
         format!(
-            "line {line}, column {column}: {}; it was left alone: correct it there and come again",
+            "line {line}, column {column}: {}; it was not changed: correct it there and run this again",
             mistake.what
         )
     })?;
@@ -204,15 +204,15 @@ fn handle(
     backup.map(|backup| Done { servers, backup }).map_err(|Trouble(why)| why)
 }
 
-/// How the servers of a client go.
+/// State of the servers of a client.
 pub(crate) struct Survey {
     pub(crate) client: &'static str,
     pub(crate) path: PathBuf,
-    /// How many go past us, and how many through us; or why that cannot be said.
+    /// Number of servers that bypass Steadfast and number behind it, or the reason why they are not known.
     pub(crate) servers: Result<(usize, usize), String>,
 }
 
-/// Looks at the clients of this machine, and changes nothing.
+/// Inspects the clients on this machine. Changes nothing.
 pub(crate) fn survey() -> Vec<Survey> {
     let Ok(program) = Us::find() else { return Vec::new() };
     let mut seen = BTreeSet::new();
@@ -243,21 +243,21 @@ pub(crate) fn survey() -> Vec<Survey> {
     surveyed
 }
 
-/// This program, as others can start it.
+/// This program, as other programs can start it.
 pub(crate) struct Us {
     pub(crate) path: String,
-    /// Whether its name alone leads to it.
+    /// True if its name alone leads to it.
     pub(crate) in_path: bool,
 }
 
 impl Us {
     pub(crate) fn find() -> Result<Self, Failure> {
-        let cannot = |why: String| Failure::World(format!("this program cannot find itself: {why}"));
+        let cannot = |why: String| Failure::World(format!("this program cannot determine its own path: {why}"));
         let own = env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let search = env::var_os("PATH").unwrap_or_default();
         let mut named =
             env::split_paths(&search).map(|folder| folder.join(NAME)).filter(|path| path.is_file());
-        // The first one counts. It may be a link, which survives an update that its target does not.
+        // The first match counts. It may be a link, which survives an update that its target does not.
         let found = named.next().filter(|path| path.is_absolute() && is_same(path, &own));
         let in_path = found.is_some();
         let path = found.unwrap_or(own).into_os_string().into_string();
@@ -283,7 +283,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// The command line to type next, but for its last words.
+/// Returns the next command line to type, without its final arguments.
 fn again(options: &Options, program: &Us) -> String {
     let mut words = vec![if program.in_path { "steadfast".to_owned() } else { program.path.clone() }];
     words.push("import".to_owned());

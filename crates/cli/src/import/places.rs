@@ -1,8 +1,8 @@
-//! Where clients keep their servers.
+//! Locations of the configuration files of MCP clients.
 //!
-//! Everything comes from variables and the current folder, and the places of every system are looked at on every
-//! system: what is not there is passed over. Sources: the documentation of each client, and for Claude Desktop on
-//! Windows, whose package has a folder of its own, anthropics/claude-code#25579.
+//! All paths come from variables and the current folder. The locations of every operating system are checked on every
+//! system, and missing files are skipped. Sources: the documentation of each client, and anthropics/claude-code#25579
+//! for Claude Desktop on Windows, whose package has a folder of its own.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use super::servers::{Form, OPENCLAW, Way};
 
-/// A client that we know.
+/// A known MCP client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Client {
     ClaudeCode,
@@ -26,7 +26,7 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// What it calls itself.
+    /// Returns the name that the client uses for itself.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::ClaudeCode => "Claude Code",
@@ -38,7 +38,7 @@ impl Client {
         }
     }
 
-    /// What it is called on the command line.
+    /// Returns its name on the command line.
     pub(super) fn word(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -63,10 +63,10 @@ impl Client {
     }
 }
 
-/// A file that may have servers in it.
+/// A file that may contain servers.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// Whose it is, if it is one of those that we know.
+    /// Client that owns the file, if it is a known one.
     pub(super) client: Option<Client>,
     pub(super) path: PathBuf,
     pub(super) form: Form,
@@ -74,19 +74,19 @@ pub(super) struct Place {
     pub(super) reader: Reader,
 }
 
-/// Who reads a file, and so how this program is named in it.
+/// Reader of a file. It decides how this program is named in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
     /// A client that is started from a terminal and finds programs as the shell does.
     Terminal,
-    /// A client that is started from a desktop or as a service, where the search path is another one. A name that is
-    /// not found there would take the servers away from the person.
+    /// A client that is started from a desktop or as a service, with a different search path. With a name that is not
+    /// found there, the user would lose the servers.
     Desktop,
-    /// Whoever works on the project, on machines where this program is somewhere else.
+    /// Other users of the project, on machines where this program is in another place.
     Project,
 }
 
-/// Every place of every client, whether there is a file or not.
+/// Returns every location of every client, even if there is no file.
 pub(super) fn known() -> Vec<Place> {
     let here = PathBuf::new();
     let home = folder("HOME").or_else(|| folder("USERPROFILE"));
@@ -143,7 +143,8 @@ pub(super) fn known() -> Vec<Place> {
     places
 }
 
-/// A file that was named: as that client's, or as that of whoever has it, or by what is in it.
+/// Returns the location of a file that was named. The given client, the client whose file it is, or the contents
+/// decide its format.
 pub(super) fn named(path: &Path, client: Option<Client>) -> Place {
     let same = |place: &Place| {
         fs::canonicalize(&place.path)
@@ -164,12 +165,12 @@ pub(super) fn named(path: &Path, client: Option<Client>) -> Place {
 
 const ANY: &[Way] = &[&["mcpServers"], &["projects", "*", "mcpServers"], &["servers"], OPENCLAW];
 
-/// The folder that a variable names.
+/// Returns the folder that a variable names.
 fn folder(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// The folders in a folder whose names begin so, in order; a hundred at most.
+/// Returns the folders in a folder with this prefix, in order; at most a hundred.
 fn within(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let named = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));

@@ -1,11 +1,11 @@
-//! The servers in a configuration, and what becomes of each: the one place where that is decided.
+//! Decides how each server in a configuration is rewritten.
 //!
-//! `{"command": C, "args": [A…]}` becomes
-//! `{"command": steadfast, "args": ["wrap", "--imported", "--name", NAME, "--", C, A…]}`, and back. Servers with a URL are in
-//! `remote`. Both ways are splices into the text, so that everything else stays byte for byte, and what was put in can be
-//! taken out of a text that was edited since. The command is carried over in its own spelling.
+//! `{"command": C, "args": [A…]}` becomes `{"command": steadfast, "args": ["wrap", "--imported", "--name", NAME, "--",
+//! C, A…]}`, and back. Servers with a URL are in `remote`. Both directions are splices into the text, so that
+//! everything else stays byte for byte, and added text can be removed from a file that was edited since. The command
+//! keeps its own spelling.
 //!
-//! `--imported` marks what was put in. A server that was wrapped by hand does not have it, and is never unwrapped.
+//! `--imported` marks what was added. A server that was wrapped manually does not have it, and is never unwrapped.
 
 mod remote;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use super::names::ServerNames;
 use super::tree::{Member, Mistake, Node, member};
 use super::{json, toml};
 
-/// How a configuration is written.
+/// Format of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Json,
@@ -39,58 +39,58 @@ impl Form {
     }
 }
 
-/// A way to a table of servers; `*` is every name.
+/// A path to a table of servers. `*` matches every name.
 pub(super) type Way = &'static [&'static str];
 
-/// Where OpenClaw has its servers.
+/// Path of the servers in OpenClaw's file.
 pub(super) const OPENCLAW: Way = &["mcp", "servers"];
 
-/// What is wanted.
+/// Requested change.
 #[derive(Clone, Debug)]
 pub(super) enum Wish {
-    /// Every server goes through us.
+    /// Put every server behind Steadfast.
     Wrap {
-        /// How clients start us.
+        /// Command with which clients start Steadfast.
         program: Program,
-        /// The servers with a URL that need no sign-in, although nothing in the file says so.
+        /// Servers with a URL that need no sign-in, although nothing in the file says so.
         without_sign_in: Vec<String>,
     },
-    /// No server goes through us that was put behind us by an import.
+    /// Restore every server that an import put behind Steadfast.
     Unwrap,
 }
 
-/// How clients can start this program.
+/// Command with which clients can start this program.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
-    /// With its whole path.
+    /// Its whole path.
     pub(super) path: String,
-    /// By its name, where the client that reads the configuration finds it by that.
+    /// Its name, if the client that reads the configuration finds it by name.
     pub(super) name: Option<String>,
 }
 
-/// A server as it was found.
+/// A server in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) name: String,
-    /// Within which project, where a file has several.
+    /// Project of the server, if a file has several.
     pub(super) within: Option<String>,
     pub(super) verdict: Verdict,
-    /// What else there is to know about the change.
+    /// Further notes about the change.
     pub(super) notes: Vec<String>,
 }
 
-/// What becomes of a server.
+/// Decision about a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is changed from one command line to another.
+    /// Its command line is changed.
     Change { now: Vec<String>, becomes: Vec<String> },
-    /// It is as it was wished for.
+    /// It already is as requested.
     AsWished,
-    /// It is left as it is, and why.
+    /// It is not changed, for this reason.
     Left(String),
 }
 
-/// All servers of a text, and the text that is wished for.
+/// Returns all servers of a text, and the rewritten text.
 pub(super) fn rewrite(
     text: &str,
     form: Form,
@@ -111,7 +111,7 @@ pub(super) fn rewrite(
     Ok((servers, new))
 }
 
-/// That the new text says what was meant. Whatever was overlooked above ends here, before anything is written.
+/// Verifies the new text. An error in the splices ends here, before anything is written.
 fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), Mistake> {
     let wrong = |what: String| Mistake::new(0, format!("it cannot be changed without breaking it ({what})"));
     let root = form.read(new).map_err(|mistake| wrong(mistake.what))?;
@@ -129,7 +129,7 @@ fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), 
     Ok(())
 }
 
-/// The servers of a text that go through us, by the name that they have with us: what each runs.
+/// Returns the commands of the servers in a text that are behind Steadfast, by name.
 pub(super) fn named(text: &str, form: Form, ways: &[Way]) -> Vec<(String, Vec<String>)> {
     let Ok(root) = form.read(text) else { return Vec::new() };
     let Ok(found) = find(&root, text, ways) else { return Vec::new() };
@@ -146,7 +146,7 @@ struct Found<'n> {
     within: Option<String>,
     node: &'n Node,
     way: Way,
-    /// Whether it stands within braces: always in JSON, and in TOML where it is written in one line.
+    /// True if it is within braces: always in JSON, and in TOML if it is an inline table.
     in_braces: bool,
 }
 
@@ -158,7 +158,7 @@ fn find<'n>(root: &'n Node, text: &str, ways: &[Way]) -> Result<Vec<Found<'n>>, 
     Ok(found)
 }
 
-/// What is known of the way down.
+/// Context on the path to a server.
 struct Within {
     way: Way,
     project: Option<String>,
@@ -212,7 +212,7 @@ fn opens_with_brace(node: &Node, text: &str) -> bool {
     text.get(node.span.clone()).is_some_and(|own| own.starts_with('{'))
 }
 
-/// What a server on stdio is started with.
+/// Command of a server on stdio.
 struct Parts<'n> {
     members: &'n [Member],
     command: &'n Member,
@@ -222,14 +222,14 @@ struct Parts<'n> {
     words: Vec<&'n str>,
 }
 
-/// How a server is reached.
+/// Transport of a server.
 enum Shape<'n> {
     Command(Parts<'n>),
     Url(Remote<'n>),
 }
 
 impl Shape<'_> {
-    /// What it runs, or where it is.
+    /// Returns its command or its URL.
     fn line(&self) -> Vec<String> {
         match self {
             Self::Command(parts) => parts.line(),
@@ -240,7 +240,7 @@ impl Shape<'_> {
 
 type Splice = (Range<usize>, String);
 
-/// What becomes of a server, and of the text.
+/// Decision about a server, with the changes of the text.
 struct Judgement {
     verdict: Verdict,
     splices: Vec<Splice>,
@@ -292,7 +292,7 @@ impl<'n> Found<'n> {
         }
     }
 
-    /// The name that it has with us: its own, unless that is taken by a server that runs something else.
+    /// Returns its name behind Steadfast: its own, unless a server that runs something else has that name.
     fn named(&self, names: &mut ServerNames, runs: &[String]) -> Result<String, String> {
         let name = names.take(self.name, runs);
         match Namespace::new(&name) {
@@ -301,7 +301,7 @@ impl<'n> Found<'n> {
         }
     }
 
-    /// Says that the name with us is another one.
+    /// Returns a note if the name behind Steadfast is a different one.
     fn renamed(&self, name: &str) -> Vec<String> {
         let note = || {
             format!(
@@ -312,7 +312,7 @@ impl<'n> Found<'n> {
         (name != self.name).then(note).into_iter().collect()
     }
 
-    /// How it is reached, or why that cannot be told.
+    /// Returns its transport, or the reason why it is not known.
     fn shape(&self, form: Form) -> Result<Result<Shape<'n>, String>, Mistake> {
         let Some(members) = self.node.members() else {
             return Ok(Err(format!("it is {}, not a table", self.node.describe())));
@@ -325,7 +325,7 @@ impl<'n> Found<'n> {
         Ok(self.parts(members)?.map(Shape::Command))
     }
 
-    /// What it is started with, or why it is none that is started.
+    /// Returns its command, or the reason why it has none.
     fn parts(&self, members: &'n [Member]) -> Result<Result<Parts<'n>, String>, Mistake> {
         let kind = member(members, "type")?.and_then(|kind| kind.node.text());
         if kind.is_some_and(|kind| kind != "stdio") {
@@ -363,13 +363,13 @@ impl<'n> Found<'n> {
                     .to_owned(),
             );
         }
-        // A search path of its own may not lead to us.
+        // A custom search path may not contain this program.
         let own_path = member(parts.members, "env").ok().flatten().and_then(|env| env.node.members());
         let own_path =
             own_path.is_some_and(|env| env.iter().any(|one| one.name.eq_ignore_ascii_case("path")));
         let us = program.name.as_ref().filter(|_| !own_path).unwrap_or(&program.path);
         let own = text.get(parts.command.node.span.clone()).unwrap_or_default();
-        // On the way back an empty list stays, and is not taken for one of ours.
+        // When restoring, an empty list is kept: it is not one that an import added.
         let empty_list = parts.args.is_some() && parts.items.is_empty();
         let mark = if empty_list { format!("{MARK}={EMPTY_LIST}") } else { MARK.to_owned() };
         let mut ours = vec!["wrap".to_owned(), mark];
@@ -425,7 +425,7 @@ impl<'n> Found<'n> {
     }
 }
 
-/// The new command line, what is spliced for it, and what there is to know about it.
+/// The new command line, the splices for it, and notes.
 struct ServerRewrite {
     becomes: Vec<String>,
     splices: Vec<Splice>,
@@ -437,13 +437,13 @@ impl<'n> Parts<'n> {
         [self.program].into_iter().chain(self.words.iter().copied()).map(str::to_owned).collect()
     }
 
-    /// Our own words: those before the command of the server.
+    /// Returns the words before the command of the server.
     fn ours(&self) -> &[&'n str] {
         let end = self.words.iter().position(|word| *word == "--").unwrap_or(self.words.len());
         self.words.get(..end).unwrap_or_default()
     }
 
-    /// What the mark of an import says; nothing where there is none.
+    /// Returns the value of the import mark, or `None` if there is no mark.
     fn mark(&self) -> Option<&'n str> {
         let ours = self.ours();
         let rest = ours.iter().find_map(|word| word.strip_prefix(MARK));
@@ -451,19 +451,19 @@ impl<'n> Parts<'n> {
             .map(|rest| rest.trim_start_matches('='))
     }
 
-    /// Where the value of a flag of ours stands among the words, if it stands alone.
+    /// Returns the position of the value of a flag, if the value is a word of its own.
     fn flag(&self, flag: &str) -> Option<usize> {
         let at = self.ours().iter().position(|word| *word == flag)? + 1;
         (at < self.words.len()).then_some(at)
     }
 
-    /// The name that it has with us.
+    /// Returns the name behind Steadfast.
     fn name(&self) -> Option<&'n str> {
         let joined = || self.ours().iter().find_map(|word| word.strip_prefix("--name="));
         self.flag("--name").and_then(|at| self.words.get(at).copied()).or_else(joined)
     }
 
-    /// What runs behind us.
+    /// Returns the command behind Steadfast.
     fn behind(&self) -> Option<Vec<String>> {
         if let Some(url) = self.flag("--url").and_then(|at| self.words.get(at)) {
             return Some(vec![(*url).to_owned()]);
@@ -477,13 +477,13 @@ impl<'n> Parts<'n> {
     }
 }
 
-/// Marks what was put in by an import. Its value says what else is needed to take it out again.
+/// Marks a server that an import changed. Its value says what else is needed to restore it.
 const MARK: &str = "--imported";
-/// There was a list of arguments, and nothing in it.
+/// There was an empty list of arguments.
 const EMPTY_LIST: &str = "empty-args";
-const BY_HAND: &str = "it was put behind steadfast by hand; to take it out, remove `steadfast wrap …` from its command yourself";
+const BY_HAND: &str = "it was put behind steadfast manually; to undo that, remove `steadfast wrap …` from its command";
 
-/// Whether this is the program that we are.
+/// Returns true if this is the Steadfast program.
 fn is_ours(program: &str) -> bool {
     let file = program.rsplit(['/', '\\']).next().unwrap_or_default();
     let stem =
@@ -491,7 +491,7 @@ fn is_ours(program: &str) -> bool {
     stem.unwrap_or(file).eq_ignore_ascii_case("steadfast")
 }
 
-/// The flag that says what a server is called. A name may look like a flag itself.
+/// Returns the flag that names a server. A name may look like a flag itself.
 fn name_flag(name: &str) -> Vec<String> {
     match name.starts_with('-') {
         true => vec![format!("--name={name}")],
@@ -499,12 +499,12 @@ fn name_flag(name: &str) -> Vec<String> {
     }
 }
 
-/// A text in quotes. What JSON escapes, TOML reads the same way.
+/// Returns a text in quotes. TOML reads the escapes of JSON in the same way.
 fn quoted(text: &str) -> String {
     Json::from(text).to_string()
 }
 
-/// The line break and indentation before a byte, or a space.
+/// Returns the line break and indentation before a byte, or a space.
 fn gap_before(text: &str, at: usize) -> &str {
     let before = text.get(..at).unwrap_or_default();
     let gap = before.get(before.trim_end().len()..).unwrap_or_default();
@@ -515,7 +515,7 @@ fn gap_before(text: &str, at: usize) -> &str {
     newline.and_then(|start| gap.get(start..)).unwrap_or(" ")
 }
 
-/// Members behind one that is there, in the way that one is written.
+/// Returns new members after an existing one, in its style.
 fn new_members(
     there: &Member,
     in_braces: bool,
@@ -541,7 +541,7 @@ fn new_members(
             Err("it is written in a way that `args` cannot be added to; add `args = []`".to_owned())
         }
         (Form::Toml, false) => {
-            // The whole beginning of the line, for it may name the server too: `mcp_servers.bank.command = …`.
+            // The whole beginning of the line, because it may also name the server: `mcp_servers.bank.command = …`.
             let prefix = line.rsplit('\n').next().unwrap_or_default();
             let rest = text.get(behind..).unwrap_or_default();
             let line_end = rest.find('\n').unwrap_or(rest.len());
@@ -553,7 +553,7 @@ fn new_members(
     }
 }
 
-/// A name in the quotes of another one, or without any as that.
+/// Returns a name in the quotes of another one, or without quotes if that has none.
 fn respelled(like: &str, name: &str) -> String {
     match like.chars().next() {
         Some(quote @ ('"' | '\'')) => format!("{quote}{name}{quote}"),
@@ -561,7 +561,7 @@ fn respelled(like: &str, name: &str) -> String {
     }
 }
 
-/// The bytes of `args` with what parts it from its neighbours, where that can be told.
+/// Returns the range of `args` including its separator, if that can be determined.
 fn whole_member(
     members: &[Member],
     args: &Member,
@@ -585,14 +585,14 @@ fn whole_member(
     only_a_comma(end..next).then_some(start..next)
 }
 
-/// The byte behind a comma that follows, or the same byte.
+/// Returns the byte after a following comma, or the same byte.
 fn after_comma(text: &str, at: usize) -> usize {
     let rest = text.get(at..).unwrap_or_default();
     let gap = rest.len() - rest.trim_start().len();
     if rest.trim_start().starts_with(',') { at + gap + 1 } else { at }
 }
 
-/// The text with some of its ranges replaced; they do not overlap.
+/// Returns the text with some ranges replaced. They must not overlap.
 fn spliced(text: &str, mut splices: Vec<Splice>) -> String {
     splices.sort_by_key(|(range, _)| range.start);
     let mut new = String::with_capacity(text.len() + splices.len() * 64);

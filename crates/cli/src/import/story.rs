@@ -1,4 +1,4 @@
-//! What is told of an import. Everything that came out of a file goes through the redaction.
+//! Output of an import. All text from files is redacted.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,16 +15,16 @@ use crate::output;
 pub(super) struct Story<'p> {
     pub(super) deed: Deed,
     pub(super) handled: Vec<Handled>,
-    /// The command line to type next, but for its last words.
+    /// Next command line to type, without its final arguments.
     pub(super) again: String,
-    /// The same for the way back.
+    /// Command line that undoes it, without its final arguments.
     pub(super) back: String,
-    /// Every place that was looked at.
+    /// Every location that was checked.
     pub(super) looked: &'p [Place],
 }
 
 impl Story<'_> {
-    /// For a person: what there is to standard output, what is wrong to the standard error stream.
+    /// Prints the result as text: results to standard output, problems to standard error.
     pub(super) fn tell(&self) {
         let mut text = String::new();
         for file in &self.handled {
@@ -34,7 +34,7 @@ impl Story<'_> {
             }
         }
         if self.handled.is_empty() {
-            text.push_str("no configuration of a known client was found; these places were looked at:\n");
+            text.push_str("no configuration of a known client was found; checked:\n");
             for place in self.looked {
                 let _ = writeln!(text, "  {}", place.path.display());
             }
@@ -57,8 +57,8 @@ impl Story<'_> {
                 Verdict::Change { now, becomes } => {
                     writeln!(text, "  {name}{within}\n    - {}\n    + {}", line(now), line(becomes))
                 }
-                Verdict::AsWished => writeln!(text, "  {name}{within}: goes through steadfast already"),
-                Verdict::Left(why) => writeln!(text, "  {name}{within}: left as it is: {}", visible(why)),
+                Verdict::AsWished => writeln!(text, "  {name}{within}: already goes through steadfast"),
+                Verdict::Left(why) => writeln!(text, "  {name}{within}: not changed: {}", visible(why)),
             };
             for note in &server.notes {
                 let _ = writeln!(text, "    note: {}", visible(note));
@@ -67,7 +67,7 @@ impl Story<'_> {
         if self.worth_telling(done).next().is_none() {
             text.push_str(match self.deed.is_undo() {
                 false => "  no servers\n",
-                true => "  nothing of ours is in it\n",
+                true => "  it contains nothing from steadfast\n",
             });
         }
         let _ = match &done.backup {
@@ -82,13 +82,13 @@ impl Story<'_> {
             Backup::None => Ok(()),
         };
         if file.reader == Reader::Project && !self.deed.is_undo() && done.changes() > 0 {
-            text.push_str("  note: it belongs to the project: whoever shares it needs steadfast too\n");
+            text.push_str("  note: it belongs to the project: all users of the project need steadfast too\n");
         }
         text.push('\n');
         text
     }
 
-    /// Who goes back is not interested in servers that never came.
+    /// For an undo, servers that were never imported are not listed.
     fn worth_telling<'d>(&self, done: &'d Done) -> impl Iterator<Item = &'d Server> {
         let undo = self.deed.is_undo();
         done.servers.iter().filter(move |server| !(undo && server.verdict == Verdict::AsWished))
@@ -112,18 +112,18 @@ impl Story<'_> {
                 )
             }
             Deed::Import => format!(
-                "{counted} now go through steadfast; start anew: {restart}\nto take it back: {} --undo --write\n",
+                "{counted} now go through steadfast; restart: {restart}\nto undo: {} --undo --write\n",
                 self.back
             ),
-            Deed::ShowUndo | Deed::Undo if servers == 0 => "nothing to take back\n".to_owned(),
+            Deed::ShowUndo | Deed::Undo if servers == 0 => "nothing to undo\n".to_owned(),
             Deed::ShowUndo => format!(
                 "{counted} would no longer go through steadfast; nothing was written\nto do it: {again} --undo --write\n"
             ),
-            Deed::Undo => format!("{counted} no longer go through steadfast; start anew: {restart}\n"),
+            Deed::Undo => format!("{counted} no longer go through steadfast; restart: {restart}\n"),
         }
     }
 
-    /// The same for a machine.
+    /// Returns the result as JSON.
     pub(super) fn to_json(&self) -> Json {
         json!({
             "ok": self.handled.iter().all(|file| file.outcome.is_ok()),
@@ -172,7 +172,7 @@ fn server_json(server: &Server) -> Json {
     })
 }
 
-/// A command line as a person reads it, without its secrets.
+/// Formats a command line without its secrets.
 fn line(words: &[String]) -> String {
     let words: Vec<_> = words.iter().map(|word| shown(word)).collect();
     visible(&redact::excerpt(&words.join(" "), MOST_OF_A_LINE))
@@ -180,7 +180,7 @@ fn line(words: &[String]) -> String {
 
 const MOST_OF_A_LINE: usize = 1000;
 
-/// A word as it would be typed.
+/// Formats a word as it would be typed.
 pub(super) fn shown(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:@=,+%~".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -190,7 +190,7 @@ pub(super) fn shown(word: &str) -> String {
     }
 }
 
-/// The text without what a terminal would obey: a file of a project may have been written by anybody.
+/// Removes characters that control a terminal, because a file of a project may have any author.
 fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

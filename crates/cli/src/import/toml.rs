@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::tree::{Member, Mistake, Node, Value};
 
-/// Reads a text.
+/// Parses a text.
 pub(super) fn read(text: &str) -> Result<Node, Mistake> {
     let body = text.strip_prefix('\u{feff}').unwrap_or(text);
     let shift = text.len() - body.len();
@@ -31,7 +31,7 @@ fn table(table: &DeTable<'_>, shift: usize) -> Value {
             node: node(value, shift),
         })
         .collect();
-    // The order of the text, whatever that of the map is.
+    // Restores the order of the text. The map has another order.
     members.sort_by_key(|member| member.name_span.start);
     Value::Table(members)
 }

@@ -1,27 +1,26 @@
-//! A configuration as it stands in its text: what there is, and at which bytes.
+//! The values of a configuration, with their byte positions.
 //!
-//! Two forms (`json`, `toml`) give the same tree, so that it is decided in one place what is changed, and the text
-//! is changed at exactly those bytes. It is never printed from the tree: comments, order and white space belong to
-//! whoever wrote them.
+//! Two formats (`json`, `toml`) give the same tree, so changes are decided in one place. The text is changed at exactly
+//! these bytes. It is never printed from the tree: comments, order and white space of the author are kept.
 
 use std::ops::Range;
 
 use steadfast_core::json::{JsonError, Position};
 
-/// A value, and where it stands.
+/// A value with its position.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) span: Range<usize>,
     pub(super) value: Value,
 }
 
-/// As much of a value as is needed to find servers.
+/// The part of a value that is needed to find servers.
 #[derive(Debug)]
 pub(super) enum Value {
     Text(String),
     List(Vec<Node>),
     Table(Vec<Member>),
-    /// Anything else, in words.
+    /// Any other value, described in words.
     Other(&'static str),
 }
 
@@ -32,7 +31,7 @@ pub(super) struct Member {
     pub(super) node: Node,
 }
 
-/// What is wrong with a text, and at which byte.
+/// An error in a text, with its byte position.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) offset: usize,
@@ -44,7 +43,7 @@ impl Mistake {
         Self { offset, what: what.into() }
     }
 
-    /// Its place as an editor shows it. The line itself is not shown: it may hold a secret.
+    /// Returns its position as an editor shows it. The line itself is not shown, because it may hold a secret.
     pub(super) fn position(&self, text: &str) -> Position {
         let at = JsonError { offset: self.offset, problem: "".into() };
         at.position(text.as_bytes())
@@ -83,7 +82,7 @@ impl Node {
     }
 }
 
-/// The member of this name. Readers disagree about which of two counts, so that two are a mistake.
+/// Returns the member with this name. Parsers disagree about which of two counts, so a duplicate is an error.
 pub(super) fn member<'m>(members: &'m [Member], name: &str) -> Result<Option<&'m Member>, Mistake> {
     let mut named = members.iter().filter(|member| member.name == name);
     let found = named.next();

@@ -5,14 +5,14 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::{fs, process, thread};
 
-/// An empty folder of this test in this process, so that the same tests can run beside themselves. It goes with the test, unless
-/// that fails: then somebody may want to look into it.
+/// An empty folder for this test in this process, so that test runs do not share it. It is removed with the test
+/// unless the test fails, so that it can be inspected.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}_{}", process::id()));
-        // Left by one that had our number and failed.
+        // Left behind by a failed test with the same process id.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         Self(folder)

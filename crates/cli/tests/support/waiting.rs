@@ -5,10 +5,10 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Guards against a test that hangs. Nothing is measured by it.
+/// Timeout of a test that hangs. Nothing is measured with it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until this is so.
+/// Waits until a condition is true.
 pub(crate) fn wait(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
     let began = Instant::now();
     while !is_so() {
@@ -17,7 +17,7 @@ pub(crate) fn wait(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
     }
 }
 
-/// A program that ends with the test, also with one that fails.
+/// A program that is ended with the test, even if the test fails.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Deref for Running {

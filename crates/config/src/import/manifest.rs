@@ -1,7 +1,7 @@
 //! Tool manifests with a retry policy (seed 002): `timeout_ms`, `retry_policy` and `classification`.
 //!
-//! `classification` says which errors of the tool are permanent or transient, against the built-in rules: an HTTP status or a
-//! part of the message, and one of the two words.
+//! `classification` says which errors of the tool are permanent or transient and overrides the built-in rules. Each
+//! entry is an HTTP status or a part of the message, with one of the two words.
 
 use super::Import;
 use crate::node::{Entry, Node, Raw, Table};
@@ -17,7 +17,7 @@ pub(super) fn is_it(root: &Table) -> bool {
     })
 }
 
-/// The manifest itself, within `tool`, or several in a list `tools`.
+/// Returns the manifest itself, the one within `tool`, or those in a list `tools`.
 fn manifests(root: &Table) -> Vec<&Table> {
     let within = |key: &str| root.get(key).map(|entry| &entry.node);
     if let Some(tool) = within("tool").and_then(Node::table) {
@@ -37,12 +37,12 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
     }
     let name = import.name.clone();
     import.notes.push(format!(
-        "{name}: what a manifest leaves out has the profile's numbers; those of its own documentation are \
+        "{name}: values that a manifest omits come from the profile; those of its own documentation are \
          `profile = \"measured\"`"
     ));
 }
 
-/// A manifest without a name is called as its file.
+/// Returns the name of a manifest without a name: that of its file.
 fn stem(path: &str) -> String {
     let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
     file.split('.').next().unwrap_or(file).to_owned()
@@ -60,7 +60,7 @@ fn manifest(tool: &str, table: &Table, import: &mut Import) {
             key if NAMES.contains(&key) => {}
             _ => import.note(
                 &node.place,
-                format!("`{key}` of the manifest says nothing about reliability and was left out"),
+                format!("`{key}` of the manifest is not about reliability and was ignored"),
             ),
         }
     }
@@ -90,7 +90,7 @@ fn retry(tool: &str, node: &Node, import: &mut Import) {
     }
 }
 
-/// `{ "503": "permanent", "quota exceeded": "transient" }`.
+/// Imports a classification: `{ "503": "permanent", "quota exceeded": "transient" }`.
 fn classification(tool: &str, node: &Node, import: &mut Import) {
     let Some(table) = node.table() else {
         return import.refuse(
@@ -117,7 +117,7 @@ fn classification(tool: &str, node: &Node, import: &mut Import) {
     import.set(&["tools", tool, "classify", "rules"], Raw::Array(rules), &node.place);
 }
 
-/// A regular expression that matches this text and nothing else.
+/// Returns a regular expression that matches exactly this text.
 fn literally(text: &str) -> String {
     let mut pattern = String::new();
     for sign in text.chars() {

@@ -1,8 +1,8 @@
-//! Files of others: what they say, in our words, and what was made of them.
+//! Imports configuration files of other programs.
 //!
-//! Each is turned into the same tree that our own file is read into, with the places of the original. So it
-//! gets the same checks, and a mistake is shown in the line where it was made. What was mapped, and what was
-//! left out and why, is told in plain sentences.
+//! Each file is translated into the same tree that `steadfast.toml` is read into, with the positions of the original.
+//! So it gets the same checks, and an error is shown in the line where it was made. Plain sentences report what was
+//! mapped, and what was left out and why.
 
 mod manifest;
 mod openclaw;
@@ -15,14 +15,14 @@ use crate::diagnostics::{Problem, nearest};
 use crate::node::{Node, Raw, Table, read_json};
 use crate::place::{Place, SourceText};
 
-/// What a file of others became.
+/// The result of importing a foreign file.
 pub(crate) struct Imported {
     pub(crate) table: Table,
     pub(crate) notes: Vec<String>,
     pub(crate) problems: Vec<Problem>,
 }
 
-/// Reads a file of whichever kind it is.
+/// Reads a file of any supported kind.
 pub(crate) fn read(source: &Arc<SourceText>) -> Result<Imported, Problem> {
     let root = read_json(source)?;
     let Some(table) = root.table() else {
@@ -49,15 +49,15 @@ pub(crate) fn read(source: &Arc<SourceText>) -> Result<Imported, Problem> {
 }
 
 fn unknown(place: &Place) -> Problem {
-    Problem::new(place, "this JSON file is none that we understand").help(
-        "we read escalation rules (`default_rule`, `tool_rules`, …), `gateway.toolCallRetry`, tool manifests \
-         (`timeout_ms`, `retry_policy`, `classification`) and `mcpServers`; everything else is written in TOML",
+    Problem::new(place, "this JSON file has no supported format").help(
+        "supported are escalation rules (`default_rule`, `tool_rules`, …), `gateway.toolCallRetry`, tool manifests \
+         (`timeout_ms`, `retry_policy`, `classification`) and `mcpServers`; write everything else in TOML",
     )
 }
 
 /// A file while it is being translated.
 struct Import {
-    /// How the file is called.
+    /// Name of the file.
     name: String,
     out: Table,
     notes: Vec<String>,
@@ -65,17 +65,17 @@ struct Import {
 }
 
 impl Import {
-    /// Puts a value under one of our names.
+    /// Puts a value under the name of a setting.
     fn set(&mut self, path: &[&str], raw: Raw, place: &Place) {
         self.out.insert(path, Node::new(raw, place));
     }
 
-    /// Puts a value under one of our names as it is.
+    /// Puts an unchanged value under the name of a setting.
     fn pass(&mut self, path: &[&str], node: &Node) {
         self.out.insert(path, node.clone());
     }
 
-    /// Puts a number under one of our names, with the unit that its own name had.
+    /// Puts a number under the name of a setting, with the unit that its own name had.
     fn pass_span(&mut self, path: &[&str], node: &Node, name: &str, unit: &str) {
         match span(node, unit) {
             Some(text) => self.set(path, Raw::String(text), &node.place),
@@ -92,14 +92,14 @@ impl Import {
         self.notes.push(format!("{}: {}", place.written(), text.as_ref()));
     }
 
-    /// A name that the format does not have. Others may add to their files what they like, so this is no error.
+    /// Notes a name that the format does not have. Other programs may add to their files, so this is not an error.
     fn ignore(&mut self, place: &Place, key: &str, known: &[&str]) {
         let meant = nearest(key, known.iter().copied()).map(|name| format!("; did you mean `{name}`?"));
-        self.note(place, format!("`{key}` is not known and was left out{}", meant.unwrap_or_default()));
+        self.note(place, format!("`{key}` is unknown and was ignored{}", meant.unwrap_or_default()));
     }
 }
 
-/// A number with a unit.
+/// Returns a number with a unit.
 fn span(node: &Node, unit: &str) -> Option<String> {
     match &node.raw {
         Raw::Integer(number) if *number >= 0 => Some(format!("{number}{unit}")),

@@ -20,7 +20,7 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
     let Some(table) = entry.node.table() else {
         return import.refuse(&entry.node, "gateway.toolCallRetry", "a table");
     };
-    // Its own defaults are those of the profile `stepped`; what it leaves out has them.
+    // The format's own defaults are those of the profile `stepped`. Omitted fields have them.
     import.set(&["retry", "attempts"], Raw::Integer(3), place);
     import.set(&["retry", "waits"], waits(&[100, 500, 2000], place), place);
     import.set(&["retry", "jitter"], Raw::String("none".to_owned()), place);
@@ -41,7 +41,7 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
     let others = root.0.iter().any(|entry| entry.key != "gateway" && entry.key != "mcpServers");
     if others {
         let name = import.name.clone();
-        import.notes.push(format!("{name}: everything else in it belongs to OpenClaw and was left out"));
+        import.notes.push(format!("{name}: everything else in it belongs to OpenClaw and was ignored"));
     }
 }
 
@@ -79,8 +79,8 @@ fn waits(millis: &[u32], place: &Place) -> Raw {
     Raw::Array(millis.iter().map(|ms| Node::new(Raw::String(format!("{ms}ms")), place)).collect())
 }
 
-/// Each pattern is a rule that searches the message. The built-in rules stay beside them: they know what the
-/// patterns of this block are for, and more.
+/// Turns each pattern into a rule that searches the message. The built-in rules stay in use: they cover the purpose of
+/// these patterns, and more.
 fn patterns(node: &Node, import: &mut Import) {
     let texts: Option<Vec<(String, Place)>> = node.items().and_then(|items| {
         items.iter().map(|item| Some((item.text()?.to_owned(), item.place.clone()))).collect()

@@ -1,7 +1,7 @@
-//! Escalation rules in JSON, as the reliability plugin of jaato has them (seed 004).
+//! Escalation rules in JSON, in the format of jaato's reliability plugin (seed 004).
 //!
-//! There a rule is taken whole: what it leaves out has the plugin's default, not what a more general rule
-//! says. Ours are joined setting by setting, so each rule is written out in full here.
+//! In that format a rule is complete: an omitted field has the plugin's default, not the value of a more general rule.
+//! Rules of Steadfast are joined setting by setting, so each rule is written out in full here.
 
 use steadfast_core::policy::TrustRule;
 
@@ -13,7 +13,7 @@ use crate::place::Place;
 const RULES: [&str; 4] = ["default_rule", "plugin_rules", "tool_rules", "domain_rules"];
 const WHOLE: [&str; 4] =
     ["enable_auto_recovery", "persist_across_sessions", "max_history_entries", "notify_user"];
-/// What the same file holds where it is also the memory of the plugin.
+/// Fields of the plugin's state, which the same file can hold.
 const STATE: [&str; 7] =
     ["version", "tool_states", "failure_history", "domain_stats", "last_updated", "created", "max_history"];
 const FIELDS: [&str; 10] = [
@@ -71,7 +71,7 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
             "max_history_entries" => pass(&["trust_state", "entries"], key, node, import),
             "notify_user" => pass(&["trust", "notify"], key, node, import),
             _ if STATE.contains(&key) => {
-                import.note(&node.place, format!("`{key}` is memory, not configuration, and was left out"));
+                import.note(&node.place, format!("`{key}` is state, not configuration, and was ignored"));
             }
             _ => import.ignore(&node.place, key, &[RULES, WHOLE].concat()),
         }
@@ -83,12 +83,13 @@ fn pass(path: &[&str], key: &str, node: &Node, import: &mut Import) {
     import.note(&node.place, format!("`{key}` is `{}`", path.join(".")));
 }
 
-/// What a field that is not there means.
+/// Meaning of an absent field.
 #[derive(Clone, Copy)]
 enum Absent {
-    /// Whatever is written elsewhere, or built in.
+    /// The setting stays unset: a value from elsewhere or the built-in default applies.
     IsUnset,
-    /// What is built in, whatever is written elsewhere, except for this one, which the file sets for all.
+    /// The built-in default applies whatever is written elsewhere, except for this setting, which the file sets for
+    /// all.
     IsBuiltInExcept(&'static str),
 }
 
@@ -113,7 +114,7 @@ fn rule(target: &[&str], title: &str, node: &Node, absent: Absent, import: &mut 
     let at = |name: &'static str| [target, &["trust", name]].concat();
     for entry in &table.0 {
         let (key, value) = (entry.key.as_str(), &entry.node);
-        // What is null in the file is not there for its plugin either.
+        // The plugin treats null as absent, too.
         if matches!(value.raw, Raw::Foreign("null")) {
             continue;
         }
@@ -139,8 +140,8 @@ fn rule(target: &[&str], title: &str, node: &Node, absent: Absent, import: &mut 
     }
 }
 
-/// A rule that names a threshold has no other than those it names. One that names none has the built-in count,
-/// because a rule that can never hold is hardly what was meant.
+/// Returns the thresholds of a rule. A rule that names a threshold has only those that it names. A rule that names
+/// none has the built-in count, because a rule that can never hold is hardly intended.
 fn thresholds<'n>(
     at: &impl Fn(&'static str) -> Vec<&'n str>,
     title: &str,

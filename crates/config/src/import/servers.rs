@@ -1,4 +1,4 @@
-//! The `mcpServers` that MCP clients keep in their own files.
+//! Imports the `mcpServers` from the files of MCP clients.
 
 use super::Import;
 use crate::node::{Entry, Node, Raw, Table};
@@ -34,7 +34,7 @@ fn server(name: &str, node: &Node, table: &Table, import: &mut Import) {
     }
 }
 
-/// Theirs is a program and a list of arguments beside it; ours is one list.
+/// Joins a program and its separate list of arguments into one list.
 fn command(name: &str, program: &Node, table: &Table, import: &mut Import) {
     let mut words = vec![program.clone()];
     if let Some(args) = table.get("args") {

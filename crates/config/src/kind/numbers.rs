@@ -84,7 +84,7 @@ impl<T: TryFrom<i64> + Copy + Into<i64>> Kind<T> for Number {
     }
 }
 
-/// A span of time.
+/// A duration.
 pub(crate) struct Span(pub(crate) RangeInclusive<Duration>);
 
 impl Kind<Duration> for Span {
@@ -127,14 +127,14 @@ impl Kind<Duration> for Span {
 
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// `"30s"` and the like; a whole number and one unit.
+/// Parses a duration such as `"30s"`: a whole number and one unit.
 pub fn parse_span(text: &str) -> Option<Duration> {
     let (number, unit) = number_and_unit(text)?;
     let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
     number.checked_mul(*millis).map(Duration::from_millis)
 }
 
-/// In the largest unit that leaves a whole number.
+/// Shows a duration in the largest unit that leaves a whole number.
 pub(crate) fn show_span(span: Duration) -> String {
     let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let (unit, size) = UNITS
@@ -142,7 +142,7 @@ pub(crate) fn show_span(span: Duration) -> String {
         .rev()
         .find(|(_, size)| millis > 0 && millis.is_multiple_of(*size))
         .unwrap_or(&("s", 1000));
-    // A day is told in hours: "24h" is what people write.
+    // A day is shown in hours, because "24h" is the usual form.
     if *unit == "d" && millis == *size { "24h".to_owned() } else { format!("{}{unit}", millis / size) }
 }
 
@@ -223,7 +223,7 @@ impl Kind<Ratio> for Share {
     }
 }
 
-/// By how much something grows with each step.
+/// A growth factor per step.
 pub(crate) struct Growth;
 
 impl Kind<Factor> for Growth {
@@ -249,7 +249,7 @@ impl Kind<Factor> for Growth {
     }
 }
 
-/// So many in so long: `"10/1s"`.
+/// A rate: `"10/1s"`.
 pub(crate) struct PerTime;
 
 impl Kind<RateLimit> for PerTime {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_span_is_refused() {
+    fn invalid_durations_are_refused() {
         for text in [
             "",
             "s",

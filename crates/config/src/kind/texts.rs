@@ -45,7 +45,7 @@ impl Kind<Arc<str>> for Text {
     }
 }
 
-/// A text as a plain string, for what is read once and not shared.
+/// A text as a plain string, for a value that is read once and not shared.
 pub(crate) struct Plain(pub(crate) Text);
 
 impl Kind<String> for Plain {
@@ -66,8 +66,8 @@ impl Kind<String> for Plain {
     }
 }
 
-/// A name of letters, digits and `_` that does not begin with a digit, or nothing else than such a name
-/// with `extra` characters between.
+/// A name of letters, digits and `_` that does not begin with a digit. With `extra`, several such names joined by
+/// these characters.
 pub(crate) struct Name {
     pub(crate) extra: &'static str,
 }
@@ -143,8 +143,8 @@ impl Kind<Option<PathBuf>> for FilePath {
     }
 }
 
-/// Reads an address to listen at: an IP address with a port, or `localhost` with a port, which is 127.0.0.1. Other names are
-/// not looked up: what they lead to may be reached by others.
+/// Parses an address to listen on: an IP address with a port, or `localhost` with a port, which is 127.0.0.1. Other
+/// names are not resolved, because they may lead to an address that other machines can reach.
 pub fn listen_address(text: &str) -> Option<SocketAddr> {
     match text.strip_prefix("localhost:") {
         Some(port) => format!("127.0.0.1:{port}").parse().ok(),
@@ -152,14 +152,14 @@ pub fn listen_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// An address to listen at.
+/// An address to listen on.
 pub(crate) struct Socket;
 
 impl Kind<SocketAddr> for Socket {
     fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<SocketAddr> {
         let address = node.text().and_then(listen_address);
         if address.is_none() {
-            let help = "write an IP address and a port: \"127.0.0.1:8931\", \"[::1]:8931\"; names of hosts are not looked up";
+            let help = "write an IP address and a port: \"127.0.0.1:8931\", \"[::1]:8931\"; host names are not resolved";
             cx.wrong(node, &self.takes(), help);
         }
         address
@@ -178,8 +178,8 @@ impl Kind<SocketAddr> for Socket {
     }
 }
 
-/// A URL with one of these schemes. It may hold a password, so it is a secret; `${NAME}` stands for a
-/// variable of the environment.
+/// A URL with one of these schemes. It may hold a password, so it is a secret. `${NAME}` is replaced by an environment
+/// variable.
 pub(crate) struct Url {
     pub(crate) schemes: &'static [&'static str],
 }
@@ -214,7 +214,7 @@ impl Kind<Redacted<String>> for Url {
     }
 }
 
-/// A text in which `${NAME}` stands for a variable of the environment. What comes of it is a secret.
+/// A text in which `${NAME}` is replaced by an environment variable. The result is a secret.
 pub(crate) struct Expanded;
 
 impl Kind<Redacted<String>> for Expanded {
@@ -227,7 +227,7 @@ impl Kind<Redacted<String>> for Expanded {
     }
 
     fn takes(&self) -> String {
-        "a text; `${NAME}` stands for a variable of the environment".to_owned()
+        "a text; `${NAME}` is replaced by an environment variable".to_owned()
     }
 
     fn schema(&self) -> Json {
@@ -235,7 +235,7 @@ impl Kind<Redacted<String>> for Expanded {
     }
 }
 
-/// The text with the variables of the environment that it names.
+/// Returns the text with its environment variables replaced.
 pub(crate) fn expanded(node: &Node, cx: &mut Context<'_>, takes: &str) -> Option<String> {
     let Some(text) = node.text().filter(|text| !text.contains('\0')) else {
         cx.wrong(node, takes, "write it in quotes");
@@ -267,7 +267,7 @@ pub(crate) struct Map {
     pub(crate) most: usize,
 }
 
-/// Secrets by their names.
+/// Secrets by name.
 pub(crate) type Hidden = BTreeMap<String, Redacted<String>>;
 
 impl Kind<Hidden> for Map {
@@ -302,7 +302,7 @@ impl Kind<Hidden> for Map {
 
     fn takes(&self) -> String {
         format!(
-            "a table of up to {} names and texts; `${{NAME}}` stands for a variable of the environment",
+            "a table of up to {} names and texts; `${{NAME}}` is replaced by an environment variable",
             self.most
         )
     }

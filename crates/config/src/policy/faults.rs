@@ -1,4 +1,4 @@
-//! Rules about faults, as they are written, with their examples.
+//! Rules for classifying faults, as they are written, with their examples.
 //!
 //! ```toml
 //! [[tools."lab/measure".classify.rules]]
@@ -25,9 +25,9 @@ use crate::node::{Node, Raw};
 use crate::place::Place;
 use crate::setting::{Context, Setting, read_table, setting};
 
-/// The most rules of one tool.
+/// Maximum number of rules of one tool.
 const MOST_RULES: usize = 64;
-/// The most examples of one rule.
+/// Maximum number of examples of one rule.
 const MOST_EXAMPLES: usize = 32;
 
 /// A list of rules.
@@ -44,7 +44,7 @@ impl Kind<FaultRules> for FaultRuleList {
         if cx.problems.len() > before {
             return None;
         }
-        // Each was checked by itself; together they can only be too many, which was looked at above.
+        // Each rule was checked on its own. Together they can only be too many, and that was checked above.
         let checked = Overrides::new(rules.clone()).ok()?;
         Some(FaultRules { written: rules.into(), checked: Arc::new(checked) })
     }
@@ -71,7 +71,7 @@ impl Kind<FaultRules> for FaultRuleList {
     }
 }
 
-/// A rule taken apart.
+/// The written settings of a rule.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleDraft {
     name: Option<String>,
@@ -84,7 +84,7 @@ pub(crate) struct RuleDraft {
     misses: Arc<[(Fault, Placed)]>,
 }
 
-/// Where an example is written.
+/// Position of an example.
 type Placed = Arc<Place>;
 
 const TRANSPORTS: Words<Transport> = Words(&[
@@ -118,7 +118,7 @@ const JSON_RPC: Number = Number(-0x8000_0000..=0x7fff_ffff);
 const CLOSE: Number = Number(1000..=4999);
 const EXIT: Number = Number(-0x8000_0000..=0x7fff_ffff);
 
-/// What a rule is made of.
+/// Returns the settings of a rule.
 pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
     const NATURES: Words<Nature> =
         Words(&[("transient", Nature::Transient), ("permanent", Nature::Permanent)]);
@@ -136,7 +136,7 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 "name",
                 name,
                 OrNone(Plain(Text { most: 64 })),
-                "What the rule is called where its verdict is explained."
+                "The name of the rule in explanations."
             ),
             setting!(
                 RuleDraft,
@@ -157,7 +157,7 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 "transport",
                 when.transport,
                 OrNone(TRANSPORTS),
-                "The error of the transport."
+                "The transport error."
             ),
             setting!(
                 RuleDraft,
@@ -171,7 +171,7 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 "exit",
                 when.exit,
                 OrNone(EXIT),
-                "The exit code of a process: of a command that answered by it, or of a server that ended."
+                "The exit code of a process: of a command that returned it, or of a server that ended."
             ),
             setting!(RuleDraft, "source", when.source, OrNone(SOURCES), "The kind of source."),
             setting!(
@@ -179,31 +179,31 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 "text",
                 when.text,
                 OrNone(Plain(Text { most: 512 })),
-                "A regular expression. It has to match at the start of the message, of its first \
-                 line, or of what follows a `: ` in that line; a leading `.*` searches within."
+                "A regular expression. It has to match at the start of the message, of its first line, or of the \
+                 text after a `: ` in that line; a leading `.*` searches within."
             ),
-            setting!(RuleDraft, "nature", nature, OrNone(NATURES), "Whether trying again can help."),
+            setting!(RuleDraft, "nature", nature, OrNone(NATURES), "Transient faults can be retried."),
             setting!(
                 RuleDraft,
                 "severity",
                 severity,
                 OrNone(SEVERITIES),
-                "How bad it is; by the built-in rules if not set."
+                "The severity of the fault; by the built-in rules if not set."
             ),
             setting!(
                 RuleDraft,
                 "reach",
                 reach,
                 OrNone(REACHES),
-                "How far the call got; by the built-in rules if not set. To say that a tool did not \
-                 run is your promise: a call is repeated on the strength of it."
+                "How far the call got; by the built-in rules if not set. If you set that a tool did not run, this is \
+                 your promise: calls are repeated on the strength of it."
             ),
             setting!(
                 RuleDraft,
                 "retry_after",
                 retry_after,
                 OrNone(Span(Duration::ZERO..=Duration::from_secs(86_400))),
-                "How long to wait at least where the other side does not say."
+                "The minimum wait if the tool does not name one."
             ),
             setting!(
                 RuleDraft,
@@ -237,7 +237,7 @@ fn read_rule(node: &Node, cx: &mut Context<'_>) -> Option<OverrideRule> {
         (one.patch)(&mut draft);
     }
     let Some(nature) = draft.nature else {
-        let what = "a rule about faults says what they are".to_owned();
+        let what = "a rule about faults must set their meaning".to_owned();
         cx.refuse(&node.place, what, "add `nature = \"transient\"` or `nature = \"permanent\"`");
         return None;
     };
@@ -292,7 +292,7 @@ fn say_invalid(
             cx.refuse(
                 &place_of("text"),
                 format!("`text` is not a usable regular expression: {why}"),
-                "escape `( ) [ ] { } . * + ? |` with a backslash where they stand for themselves",
+                "escape `( ) [ ] { } . * + ? |` with a backslash where they are literal",
             );
         }
         OverrideProblem::Missed { example: at, .. } => cx.refuse(
@@ -330,7 +330,7 @@ struct ExampleDraft {
 fn example_settings() -> &'static [Setting<ExampleDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<ExampleDraft>>> = LazyLock::new(|| {
         vec![
-            setting!(ExampleDraft, "message", message, OrNone(Plain(Text { most: 4096 })), "What was said."),
+            setting!(ExampleDraft, "message", message, OrNone(Plain(Text { most: 4096 })), "The text of the fault."),
             setting!(ExampleDraft, "status", status, OrNone(HTTP), "An HTTP answer of this status."),
             setting!(ExampleDraft, "json_rpc", json_rpc, OrNone(JSON_RPC), "A JSON-RPC error of this code."),
             setting!(ExampleDraft, "transport", transport, OrNone(TRANSPORTS), "An error of the transport."),
@@ -405,7 +405,7 @@ impl Kind<(Fault, Placed)> for Example {
 }
 
 impl ExampleDraft {
-    /// The first fact that is there decides what the fault is.
+    /// Returns the source of the fault: the first fact that is set decides.
     fn source(&self) -> Source {
         if let Some(status) = self.status {
             return Source::Http { status };

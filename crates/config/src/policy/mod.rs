@@ -1,8 +1,8 @@
-//! The settings that make a policy, and the draft that they are put into.
+//! The settings of a policy, and the draft that holds them.
 //!
-//! A [`Draft`] is a policy taken apart: what the policy joins into one value (a back-off, a rate rule) stands
-//! here in the pieces that are written one by one. It is always complete and always finishes into a valid
-//! policy, whatever subset of settings was written over it.
+//! A [`Draft`] is a policy in the pieces that are written one by one. The policy joins some of them into one value
+//! (a backoff, a rate rule). A draft is always complete and always finishes into a valid policy, whatever subset of
+//! settings was written over it.
 
 pub(crate) mod faults;
 mod settings;
@@ -23,10 +23,10 @@ use steadfast_core::verify::Verify;
 
 pub(crate) use settings::{CLASS, class_name, classes, settings};
 
-/// A policy taken apart into what is written one by one.
+/// A policy in the pieces that are written one by one.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
-    /// Decided before any rule is applied: which rules apply depends on it.
+    /// Class of the tool. It is decided before any rule is applied, because it decides which rules apply.
     pub(crate) class: ToolClass,
     mode: Mode,
     pub(crate) modes: Modes,
@@ -54,7 +54,7 @@ struct Retry {
     base: Duration,
     factor: Factor,
     cap: Duration,
-    /// If there are any, they are used, and base, factor and cap are not.
+    /// Explicit waits. If set, they replace base, factor and cap.
     waits: Option<Arc<[Duration]>>,
     jitter: Jitter,
     total: Option<Duration>,
@@ -75,16 +75,16 @@ struct Breaker {
     window: Duration,
     cooldown: Duration,
     cooldown_growth: Factor,
-    /// The longest cool-down; the first one if nothing is set.
+    /// Maximum cooldown. Equal to the first cooldown if not set.
     cooldown_cap: Option<Duration>,
     close_after: NonZeroU32,
     neutral_close_after: NonZeroU32,
-    /// As long as an attempt may be silent, if nothing is set.
+    /// Lease of a probe. Defaults to the attempt timeout, but at least two minutes.
     probe_lease: Option<Duration>,
     force: Force,
 }
 
-/// Whether a breaker is open by configuration.
+/// A breaker that is forced open by the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Force {
     No,
@@ -98,7 +98,7 @@ struct Guard {
     repeated_after: NonZeroU32,
 }
 
-/// What to do about the same success again and again.
+/// Reaction to the same success repeated many times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeated {
     Ignore,
@@ -112,7 +112,7 @@ struct Classify {
     rules: FaultRules,
 }
 
-/// Rules as they are written, and the same rules checked.
+/// Rules as they are written, and the same rules after checking.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultRules {
     pub(crate) written: Arc<[OverrideRule]>,
@@ -125,11 +125,11 @@ struct Danger {
     add: Arc<[Shape]>,
 }
 
-/// The shortest probe lease that is chosen without being asked.
+/// Minimum of the default probe lease.
 const PROBE_LEASE: Duration = Duration::from_secs(120);
-/// What counts as slow until somebody says so.
+/// Default threshold for a slow call.
 const SLOW: Duration = Duration::from_secs(10);
-/// How many equal successes are many until somebody says so.
+/// Default number of equal successes that count as repeated.
 const MANY: NonZeroU32 = NonZeroU32::new(10).unwrap();
 
 impl Draft {
@@ -180,7 +180,7 @@ impl Draft {
         }
     }
 
-    /// The policy. It is total: there is no draft without one.
+    /// Returns the policy. Every draft has one.
     pub(crate) fn finish(self) -> Policy {
         let Self { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } = self;
         let Self { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = self;
@@ -212,7 +212,7 @@ impl Draft {
                 },
                 close_after: breaker.close_after,
                 neutral_close_after: breaker.neutral_close_after,
-                // A probe is a call like any other: it may be silent for as long as one.
+                // A probe is a call like any other, so it may be silent for as long as an attempt.
                 probe_lease: breaker.probe_lease.unwrap_or(PROBE_LEASE.max(time.attempt)),
                 forced_open: breaker.force == Force::Open,
             },
@@ -247,7 +247,7 @@ impl Draft {
 impl Retry {
     fn of(policy: RetryPolicy) -> Self {
         let millis = Duration::from_millis;
-        // What is not used now stands ready for a rule that changes the form of the back-off.
+        // Unused values stay available for a rule that changes the kind of backoff.
         let (base, factor, cap, waits) = match policy.backoff {
             Backoff::Exponential { base, factor, cap } => (base, factor, cap, None),
             Backoff::List { first, rest } => {
@@ -297,7 +297,7 @@ impl Danger {
     }
 }
 
-/// Settings that are sound one by one and contradict each other together: the name of one, and what is wrong.
+/// Returns settings that are valid one by one but contradict each other: the name of one, and the reason.
 pub(crate) fn contradictions(draft: &Draft) -> Vec<(&'static str, &'static str, String)> {
     use crate::kind::show_span;
     let mut found = Vec::new();
@@ -332,7 +332,7 @@ pub(crate) fn contradictions(draft: &Draft) -> Vec<(&'static str, &'static str, 
         found.push(("trust.expected_failure_rate", "trust.rate", what));
     }
     if dedupe.scope == steadfast_core::policy::KeyScope::Global && *class == ToolClass::Mutating {
-        let what = "`dedupe.scope` is \"global\" for a mutating tool, where it is not heeded".to_owned();
+        let what = "`dedupe.scope` is \"global\" for a mutating tool, where it has no effect".to_owned();
         found.push(("dedupe.scope", "dedupe.scope", what));
     }
     found

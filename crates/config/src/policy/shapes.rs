@@ -19,10 +19,10 @@ use crate::kind::{Kind, ListOf, OrNone, Plain, Text, Words};
 use crate::node::Node;
 use crate::setting::{Context, Setting, list, read_table, setting};
 
-/// The most shapes that can be added.
+/// Maximum number of shapes that can be added.
 const MOST: usize = 64;
 
-/// The name of a shape that we have.
+/// Name of a built-in shape.
 pub(crate) struct ShapeName;
 
 impl Kind<Arc<str>> for ShapeName {
@@ -90,7 +90,7 @@ fn shape_settings() -> &'static [Setting<ShapeDraft>] {
                 "name",
                 name,
                 OrNone(Plain(Text { most: 64 })),
-                "What it is called where it is told of."
+                "The name of the shape in messages."
             ),
             setting!(
                 ShapeDraft,
@@ -106,13 +106,13 @@ fn shape_settings() -> &'static [Setting<ShapeDraft>] {
                 ListOf { item: words(1), least: 0, most: 16 },
                 "Of each group one option must be given; letters also within others (`-rf` has `-r`)."
             ),
-            setting!(ShapeDraft, "target", target, TARGETS, "What one of the operands must be."),
+            setting!(ShapeDraft, "target", target, TARGETS, "The target that one of the operands must have."),
             setting!(
                 ShapeDraft,
                 "words",
                 words,
                 words(1),
-                "Words of which one must be an operand, in the place of `target`."
+                "Words of which one must be an operand, instead of `target`."
             )
             .excludes(&["target"]),
             setting!(
@@ -120,8 +120,7 @@ fn shape_settings() -> &'static [Setting<ShapeDraft>] {
                 "rights",
                 rights,
                 RIGHTS,
-                "Whose rights make it dangerous: anybody's, or only those taken through sudo and the \
-                 like."
+                "The rights that make it dangerous: any, or only elevated ones, such as with sudo."
             ),
         ]
     });

@@ -1,4 +1,4 @@
-//! What the tests of configurations have in common.
+//! Shared helpers of the configuration tests.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up fails")]
 #![allow(dead_code, reason = "each test file uses its part")]
@@ -21,7 +21,7 @@ pub fn domain(name: &str) -> Domain {
     Domain::new(name).unwrap()
 }
 
-/// A folder that nobody else has, neither another test nor another run of them.
+/// A folder that no other test and no other test run uses.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -37,19 +37,19 @@ impl Drop for Scratch {
     }
 }
 
-// A test has a thread, and its folder goes with it.
+// Each test has a thread, and its folder is removed with the thread.
 thread_local! {
     static SCRATCH: Scratch = Scratch::new();
 }
 
-/// A folder of this name for this test alone.
+/// Returns a folder with this name for this test alone.
 pub fn folder(name: &str) -> PathBuf {
     let folder = SCRATCH.with(|scratch| scratch.0.join(name));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Files with these texts, the weakest first, in a folder of this name.
+/// Writes files with these texts, weakest first, in a folder with this name.
 pub fn files(test: &str, texts: &[(&str, &str)]) -> Vec<ConfigFile> {
     let folder = folder(test);
     let write = |(name, text): &(&str, &str)| {

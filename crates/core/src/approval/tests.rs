@@ -17,7 +17,7 @@ fn owner(number: u8) -> Digest {
     Digest::of(&[number])
 }
 
-/// One call that somebody wants to make, and how it differs from others.
+/// A call of a test, with everything in which it can differ from others.
 struct Call {
     tool: ToolRef,
     arguments: Digest,
@@ -59,7 +59,7 @@ fn ask(approvals: &mut Approvals, wanted: Wanted<'_>, seconds: u64) -> ParkedId 
     approvals.ask(wanted, &prompt, None, &ApprovalPolicy::default(), at(seconds)).id
 }
 
-/// The grant that a decision on this call gives.
+/// Returns the grant that a decision on this call creates.
 fn granted(approvals: &mut Approvals, wanted: Wanted<'_>, decision: Decision, by: Grantor) -> GrantId {
     let id = ask(approvals, wanted, 0);
     match approvals.decide(id, decision, by, at(0)) {
@@ -144,10 +144,10 @@ fn rp_7_a_wait_ends_with_the_call_and_a_call_without_time_does_not_wait() {
     }
 }
 
-/// The whole overlay: a tool that the host allows loses trust with us, asks, and its prompt carries what a person
-/// needs to know. The host's own list has no say in it: there is no place to put it.
+/// The whole layer: a tool that the host allows loses trust, asks for approval, and its prompt carries what an approver
+/// needs to know. The host's own list has no effect: it is not an input.
 #[test]
-fn rp_7_an_escalated_tool_asks_and_the_prompt_says_everything() {
+fn rp_7_an_escalated_tool_asks_and_the_prompt_is_complete() {
     let (call, rule) = (push(), TrustRule::default());
     let rules = Rules { signature: &rule, domain: None };
     let subject = Subject { tool: &call.tool, signature: &call.signature, domain: None };
@@ -164,13 +164,13 @@ fn rp_7_an_escalated_tool_asks_and_the_prompt_says_everything() {
         ("3 failures in 1 h", 3, "1 h")
     );
     assert_eq!(prompt.summary, "cli/bash has lost trust and needs approval");
-    let hint = "runs freely again after 1970-01-01T00:30:00.000Z; 3 successful calls then restore trust";
+    let hint = "runs without approval after 1970-01-01T00:30:00.000Z; 3 successful calls then restore trust";
     assert_eq!(prompt.recovery_hint, hint);
     assert_eq!(prompt.warnings, ["why: 3 failures in 1 h", "counted failures: 3 (window: 1 h)", hint]);
     assert_eq!((prompt.level, prompt.format_hint.as_str()), (Level::Warning, "text"));
     assert_eq!(serde_json::to_value(prompt.level).unwrap(), "warning");
 
-    // The prompt is what an operator finds in the parked request, and the approval beats the escalation.
+    // The prompt is what an operator finds in the parked request, and the approval overrides the escalation.
     let mut approvals = Approvals::default();
     let policy = ApprovalPolicy::default();
     let id = approvals.ask(call.wanted(), prompt, Some("git push"), &policy, at(1)).id;
@@ -223,7 +223,7 @@ fn a_grant_fits_what_it_was_given_for() {
             assert_eq!(found, expected.then_some(grant), "{decision:?}, {:?}", call.arguments);
         }
     }
-    // Without a conversation there is none to grant for: such an approval is for the one call.
+    // A call without a session has none to grant for: such an approval is for the one call.
     let mut approvals = Approvals::default();
     granted(&mut approvals, nowhere.wanted(), Decision::Session, Grantor::Client);
     assert!(approvals.grant_for(nowhere.wanted(), at(1)).is_some());
@@ -269,7 +269,7 @@ fn spending_goes_by_owner_and_time() {
 }
 
 proptest! {
-    /// Any number of claims race for any number of grants, ask again, and repeat what they lost the answer of.
+    /// Any number of claims race for any number of grants, ask again, and repeat requests whose answer was lost.
     #[test]
     fn a_grant_is_never_spent_by_two_owners(
         steps in prop::collection::vec((0_u8..3, 0_u8..4, 0_u8..3, 0_u64..40_000), 1..60),
@@ -298,7 +298,7 @@ proptest! {
                     }
                 }
                 _ => for (id, by) in &spent {
-                    // The repeat of the one who spent it, or the try of one who saw the grant before.
+                    // A repeat by the owner that spent it, or a try by an owner that found the grant before.
                     let answer = approvals.spend(*id, owner(who), at(now));
                     let expected = if *by == owner(who) { Spend::AlreadyMine } else { Spend::Lost };
                     prop_assert!(answer == expected || (answer == Spend::Gone && !approvals.grants.contains_key(id)));
@@ -324,7 +324,7 @@ fn only_an_operator_lets_a_blocked_tool_run_and_only_one_call_at_a_time() {
 }
 
 #[test]
-fn what_was_granted_before_the_block_does_not_beat_it() {
+fn a_grant_from_before_the_block_does_not_override_it() {
     let call = push();
     for by in [Grantor::Client, Grantor::Operator] {
         for decision in [Decision::Once, Decision::Session, Decision::Time { until: at(60) }] {
@@ -350,7 +350,7 @@ fn the_same_wanted_call_shares_one_request() {
     let mut approvals = Approvals::default();
     let id = ask(&mut approvals, call.wanted(), 0);
     assert_eq!(ask(&mut approvals, call.wanted(), 100), id);
-    // What is granted for a conversation must not be granted to another one that asked for the same.
+    // A grant for one session must not apply to another session that asked for the same.
     for other in [
         Call::new("sh", "git push", "bash|command=git", Some("s1")),
         Call::new("bash", "git push --force", "bash|command=git", Some("s1")),
@@ -414,7 +414,7 @@ fn the_end_of_a_conversation_ends_what_was_granted_for_it() {
 }
 
 #[test]
-fn everything_is_bounded_and_what_makes_room_is_told() {
+fn everything_is_bounded_and_dropped_entries_are_returned() {
     let mut approvals = Approvals::default();
     let calls: Vec<_> = (0..=Approvals::MOST_PARKED)
         .map(|number| Call::new("bash", &number.to_string(), "bash", None))

@@ -1,17 +1,16 @@
-//! The circuit breaker: stop bothering a tool that is down, and find out when it is back.
+//! The circuit breaker of a tool: stops calls while the tool is down, and detects when it is back.
 //!
-//! It counts attempts, not calls, because each attempt is load on the tool. It has no timer: whatever merely
-//! expires (a cool-down, the lease of a probe, the age of an outcome) is compared with `now` when someone
-//! asks, so nothing ticks and nothing can fire late. The policy comes in with every call and may have
-//! changed since the last one.
+//! It counts attempts, not calls, because each attempt is load on the tool. It has no timer. Everything that expires (a
+//! cool-down, the lease of a probe, the age of an outcome) is compared with `now` when the breaker is used, so nothing
+//! ticks and nothing can fire late. The policy is passed in with every call and may have changed since the last one.
 //!
-//! Three things go wrong in breakers under load, and each has its answer here:
-//! - *Many probes.* The place of a probe is reserved when it is admitted, in the same step that makes the
-//!   breaker half-open; there is one place.
-//! - *A probe that never comes back.* Its place has a lease. A [`Ticket`] is released when its attempt came
-//!   to nothing, and [`Permit`] does so when it is dropped.
-//! - *Answers of yesterday.* Every transition starts an epoch, a ticket carries the epoch it was given in,
-//!   and an answer of another epoch changes nothing.
+//! Three things go wrong in breakers under load, and each has its solution here:
+//! - *Many probes.* The slot of a probe is reserved when it is admitted, in the same step that makes the breaker
+//!   half-open. There is only one slot.
+//! - *A probe that never returns.* Its slot has a lease. A [`Ticket`] is released when its attempt was not made, and
+//!   [`Permit`] does so when it is dropped.
+//! - *Late results.* Every transition starts an epoch. A ticket carries the epoch in which it was issued, and a result
+//!   of another epoch changes nothing.
 
 mod shared;
 mod snapshot;
@@ -33,8 +32,8 @@ use window::{Outcome, Reach, Window};
 use crate::Timestamp;
 use crate::policy::{BreakerPolicy, Cooldown, Factor, RateRule};
 
-/// Whether calls pass. A *closed* breaker lets them through, an *open* one refuses them: the words are
-/// those of an electric circuit.
+/// The state of a circuit breaker. A *closed* breaker admits calls, an *open* one refuses them, as in an electric
+/// circuit.
 ///
 /// ```text
 ///                 too many failures, too many slow
@@ -47,26 +46,26 @@ use crate::policy::{BreakerPolicy, Cooldown, Factor, RateRule};
 ///   │                  └───────────────────── │ HALF_OPEN │ ────────────┘
 ///   │ reset                                   └───────────┘
 ///   │                 ┌─────────────┐
-///   └──────────────── │ FORCED_OPEN │ ◄── by hand, from any state
-///    (from any state) └─────────────┘     (by configuration: for as long as it says so)
+///   └──────────────── │ FORCED_OPEN │ ◄── by an operator, from any state
+///    (from any state) └─────────────┘     (by configuration: while it is set)
 /// ```
 ///
-/// One that was forced open until some time goes on from there as from the end of a cool-down: one call finds out.
+/// A breaker that was forced open until some time continues from there as after a cool-down: one call is a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum State {
-    /// Calls pass.
+    /// Calls are admitted.
     Closed,
     /// Calls are refused until the cool-down is over.
     Open,
-    /// One call at a time passes, to find out.
+    /// One call at a time is admitted as a probe.
     HalfOpen,
-    /// Calls are refused until someone resets it, or until the time that was set.
+    /// Calls are refused until an operator resets the breaker, or until the time that the operator set.
     ForcedOpen,
 }
 
-/// Leave to make one attempt. Give it back with what came of it.
+/// The permission to make one attempt. Must be returned with the result of the attempt.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a ticket that is neither recorded nor released holds the probe until its lease ends"]
 pub struct Ticket {
@@ -75,65 +74,66 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Whether this attempt is the one that finds out if the tool is back. A fleet that shares a store
-    /// takes the store's lease for it before the attempt is made.
+    /// Returns true if this attempt is a probe. Processes that share a store take the store's lease for it before the
+    /// attempt.
     pub const fn is_probe(&self) -> bool {
         self.probe.is_some()
     }
 }
 
-/// What a sign of life did for a ticket.
+/// The result of renewing a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// It counts for nothing any more.
+    /// The ticket no longer counts.
     Lost,
-    /// It counts.
+    /// The ticket still counts.
     Still,
-    /// It is a probe, it counts, and those who share the breaker have to hear that its place is held for longer.
+    /// The ticket is a probe and still counts. All processes that share the breaker must learn that its lease is
+    /// extended.
     ForLonger,
 }
 
-/// What came of an admitted attempt, as far as the breaker is concerned.
+/// The result of an admitted attempt, as far as the breaker is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It worked.
+    /// The attempt succeeded.
     Success {
-        /// How long it took.
+        /// Duration of the attempt.
         took: Duration,
     },
-    /// It failed in a way that says something about the tool.
+    /// The attempt failed because of the tool.
     Failure {
-        /// How long it took.
+        /// Duration of the attempt.
         took: Duration,
     },
-    /// It failed in a way that says nothing: bad input, no access, not found.
+    /// The attempt failed for another reason: bad input, no access, not found.
     Neutral,
 }
 
-/// Why an attempt may not be made now.
+/// The refusal of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The state that refused it.
+    /// State of the breaker.
     pub state: State,
-    /// When it is worth asking again; nothing if only a person can tell.
+    /// Time of the next useful try. `None` if only an operator can end the refusal.
     pub retry_at: Option<Timestamp>,
-    /// On whose account.
+    /// Cause of the refusal.
     pub by: RefusedBy,
 }
 
-/// On whose account an attempt is refused.
+/// The cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
-    /// The tool's own: it failed too often, or nobody knows yet whether it is back.
+    /// The tool: it failed too often, or it is not yet known if it is back.
     Failures,
-    /// A person forced the breaker open.
+    /// An operator forced the breaker open.
     Hand,
-    /// The configuration forces it open.
+    /// The configuration forces the breaker open.
     Configuration,
 }
 
 impl RefusedBy {
-    /// The rule as results and logs name it.
+    /// Returns the name of the rule in results and logs.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Failures => "breaker",
@@ -147,17 +147,17 @@ impl RefusedBy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Transition {
-    /// Before.
+    /// State before the change.
     pub from: State,
-    /// After.
+    /// State after the change.
     pub to: State,
-    /// Why.
+    /// Reason for the change.
     pub reason: Reason,
-    /// When.
+    /// Time of the change.
     pub at: Timestamp,
 }
 
-/// Why a breaker changed.
+/// The reason for a change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -166,94 +166,97 @@ pub enum Reason {
     Consecutive,
     /// Too large a share of failures.
     Rate,
-    /// Too large a share of slow answers, or a probe that was slow.
+    /// Too large a share of slow responses, or a slow probe.
     Slow,
-    /// The cool-down is over, or the time for which it was forced open.
+    /// The cool-down is over, or the time for which the breaker was forced open.
     CooledDown,
     /// A probe failed.
     ProbeFailed,
-    /// Enough probes were good.
+    /// Enough probes succeeded.
     ProbesSucceeded,
-    /// Enough probes were answered, although not with success.
+    /// Enough probes were answered, although without success.
     ProbesAnswered,
-    /// By hand.
+    /// An operator forced the breaker open.
     Forced,
-    /// By hand.
+    /// An operator reset the breaker.
     Reset,
 }
 
-/// What a closed breaker has counted, as of the last outcome; for people who look at it.
+/// The counters of a closed breaker as of the last outcome, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Outcomes that the rule of failures looks at.
+    /// Outcomes in the window of the failure rule.
     pub calls: u32,
     /// Failures among them.
     pub failures: u32,
     /// Failures in a row.
     pub in_a_row: u32,
-    /// Slow ones among those that the rule of slowness looks at.
+    /// Slow outcomes in the window of the slowness rule.
     pub slow: u32,
 }
 
-/// One breaker. A new one is closed.
+/// A circuit breaker. A new one is closed.
 #[derive(Clone, Debug, Default)]
 pub struct Breaker {
-    /// Grows with every transition and reset, and never goes back. What is done by hand [leaps](Snapshot::BY_HAND).
+    /// Number of the epoch. Grows with every transition and reset, and never decreases. A change by an operator makes
+    /// it [leap](Snapshot::BY_HAND).
     epoch: u64,
     phase: Phase,
-    /// The last transition: when and why. A breaker that never changed has none.
+    /// Time of and reason for the last transition. `None` if the breaker never changed.
     changed: Option<(Timestamp, Reason)>,
-    /// The last [`MOST_CHANGES`] transitions and resets, the newest last; for people who look at it.
+    /// The last [`MOST_CHANGES`] transitions and resets, newest last, for display.
     changes: VecDeque<Transition>,
-    /// Probes given out so far, so that each has a number of its own.
+    /// Number of probes issued so far. Gives each probe its own number.
     probes: u64,
-    /// The last probe given here that came back.
+    /// The last probe of this process that was returned.
     ended: Option<NonZeroU64>,
     window: Window,
 }
 
-/// The state with what belongs to it.
+/// The state with its data.
 #[derive(Clone, Copy, Debug, Default)]
 enum Phase {
     #[default]
     Closed,
     Open {
         since: Timestamp,
-        /// Probes that failed since it was last closed; the cool-down grows with them.
+        /// Number of failed probes since the breaker was last closed. The cool-down grows with it.
         reopened: u32,
     },
     HalfOpen {
         reopened: u32,
-        /// Good probes in a row.
+        /// Successful probes in a row.
         good: u32,
-        /// Neutral answers in a row.
+        /// Neutral results in a row.
         neutral: u32,
         probe: Option<Probe>,
-        /// How often the place was given, given back or kept since this state began: the order of what is stored of it.
+        /// Number of times that the slot was taken, returned or renewed since this state began. Orders the stored
+        /// snapshots.
         turn: u32,
     },
     ForcedOpen {
-        /// When it is over; nothing if only a reset ends it.
+        /// End of the state. `None` if only a reset ends it.
         until: Option<Timestamp>,
     },
 }
 
-/// Who has the one place in half-open.
+/// The probe that holds the only slot in half-open.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     number: NonZeroU64,
-    /// The last sign of life; its lease counts from here.
+    /// Time of the last renewal. The lease counts from here.
     alive: Timestamp,
-    /// The one that others were told of.
+    /// Time of the last renewal that other processes learned of.
     told: Timestamp,
     agreed: Agreed,
 }
 
-/// Whether all who share the breaker know who has the place. What they do not know of must not replace what they do.
+/// Agreement of all processes that share the breaker on the owner of the slot. A slot that the others do not know of
+/// must not replace one that they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Agreed {
     Yes,
-    /// Not yet: it was taken when it was free, or when the lease of this one was over.
+    /// No agreement yet. The slot was taken when it was free, or when the lease of the probe `after` was over.
     NotYet {
         after: Option<NonZeroU64>,
     },
@@ -271,14 +274,15 @@ impl Phase {
 }
 
 impl Breaker {
-    /// A closed breaker whose probes are numbered from here. Those who share a store start far apart, so that no two
-    /// of them ever give the same number.
+    /// Returns a closed breaker whose probes are numbered from here. Processes that share a store start far apart, so
+    /// that no two of them issue the same number.
     pub fn numbered_from(first: u64) -> Self {
-        // Readers of JSON keep whole numbers up to here, and no breaker gives as many probes as there is room above.
+        // JSON readers keep whole numbers up to this limit, and no breaker issues as many probes as there is room
+        // above.
         Self { probes: first % (Snapshot::LAST_EPOCH / 2), ..Self::default() }
     }
 
-    /// Whether an attempt would be refused now. Changes nothing.
+    /// Checks if an attempt would be refused now. Changes nothing.
     pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
         if policy.forced_open {
             let by = RefusedBy::Configuration;
@@ -288,7 +292,7 @@ impl Breaker {
         match self.phase {
             Phase::Closed => Ok(()),
             Phase::Open { since, reopened } => {
-                // A clock that stepped back costs one more cool-down at most, not the size of the step.
+                // A clock that stepped back costs at most one more cool-down, not the size of the step.
                 let until = since.min(now) + cooldown(&policy.cooldown, reopened);
                 if until <= now {
                     Ok(())
@@ -298,7 +302,7 @@ impl Breaker {
             }
             Phase::HalfOpen { probe, .. } => match probe {
                 Some(probe) if probe.holds(policy, now) => {
-                    // The answer may come any moment; only the latest moment is known.
+                    // The result may come at any time. Only the latest time is known.
                     let latest = (probe.alive + policy.probe_lease).min(now + policy.cooldown.first);
                     Err(Refused { state: State::HalfOpen, retry_at: Some(latest), by })
                 }
@@ -311,7 +315,7 @@ impl Breaker {
         }
     }
 
-    /// Leave to make an attempt, or why not. May move from open to half-open.
+    /// Admits or refuses an attempt. May change the state from open to half-open.
     pub fn admit(
         &mut self,
         policy: &BreakerPolicy,
@@ -334,8 +338,8 @@ impl Breaker {
         }
     }
 
-    /// Takes back a ticket with what came of it. An answer of an older epoch, or of a probe whose lease is
-    /// over, changes nothing. While the configuration forces the breaker open, nothing is learned.
+    /// Takes back a ticket with the result of its attempt. A result of an older epoch, or of a probe whose lease is
+    /// over, changes nothing. Nothing is counted while the configuration forces the breaker open.
     #[inline]
     pub fn record(
         &mut self,
@@ -357,7 +361,7 @@ impl Breaker {
         }
     }
 
-    /// Takes back a ticket whose attempt came to nothing (not made, cancelled).
+    /// Takes back a ticket whose attempt has no result (not made, cancelled).
     pub fn release(&mut self, ticket: Ticket) {
         if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase
             && ticket.epoch == self.epoch
@@ -371,7 +375,7 @@ impl Breaker {
         }
     }
 
-    /// All who share the breaker know that this ticket has the place of the probe, and that nobody else has.
+    /// Marks that all processes that share the breaker know that this ticket alone has the slot of the probe.
     pub fn agreed(&mut self, ticket: &Ticket) {
         if let Phase::HalfOpen { probe: Some(probe), .. } = &mut self.phase
             && ticket.probe == Some(probe.number)
@@ -380,8 +384,7 @@ impl Breaker {
         }
     }
 
-    /// A sign of life of an attempt. A probe that is long but not silent keeps its place, unless its lease
-    /// is already over.
+    /// Renews a ticket during its attempt. A probe that takes long keeps its slot, unless its lease is already over.
     pub fn renew(&mut self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> Held {
         if ticket.epoch != self.epoch {
             return Held::Lost;
@@ -404,7 +407,7 @@ impl Breaker {
         }
     }
 
-    /// Whether this ticket counts: neither did the breaker change since, nor was its place given to another.
+    /// Returns true if this ticket counts: the breaker has not changed since, and its slot was not given to another.
     pub fn holds(&self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> bool {
         ticket.epoch == self.epoch
             && match (self.phase, ticket.probe) {
@@ -419,8 +422,7 @@ impl Breaker {
             }
     }
 
-    /// The state as of now: an open breaker whose cool-down is over is half-open, although no call has
-    /// come yet to make use of it.
+    /// Returns the current state. An open breaker whose cool-down is over is half-open, even before the next call.
     pub fn state(&self, policy: &BreakerPolicy, now: Timestamp) -> State {
         if policy.forced_open {
             return State::ForcedOpen;
@@ -435,7 +437,7 @@ impl Breaker {
         }
     }
 
-    /// Opens it until this time, or until it is reset. What was under way counts no more.
+    /// Forces the breaker open until this time, or until a reset. Attempts in flight no longer count.
     pub fn force_open(&mut self, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
         match self.phase {
             Phase::ForcedOpen { until: known } if known == until => None,
@@ -445,19 +447,19 @@ impl Breaker {
         }
     }
 
-    /// Closes it and forgets what it counted; attempts still under way no longer count, even if it was
-    /// closed already. What the configuration forces open stays open.
+    /// Closes the breaker and clears its counters. Attempts in flight no longer count, even if it was closed already. A
+    /// breaker that the configuration forces open stays open.
     pub fn reset(&mut self, now: Timestamp) -> Option<Transition> {
         let change = self.change_by_hand(Phase::Closed, Reason::Reset, now);
         (change.from != State::Closed).then_some(change)
     }
 
-    /// Whether a person forced it open, and nothing has ended that yet.
+    /// Returns true if an operator forced the breaker open and that has not ended yet.
     pub const fn is_forced_by_hand(&self) -> bool {
         matches!(self.phase, Phase::ForcedOpen { .. })
     }
 
-    /// What it has counted, as of the last outcome.
+    /// Returns the counters as of the last outcome.
     pub fn counts(&self) -> Counts {
         let (failures, slow) = (self.window.failures(), self.window.slow());
         Counts {
@@ -468,12 +470,13 @@ impl Breaker {
         }
     }
 
-    /// Differs before and after every transition and reset, and never goes back. All who share the breaker count alike.
+    /// Returns the epoch. It changes with every transition and reset, and never decreases. All processes that share the
+    /// breaker count alike.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// A counted outcome of a closed breaker.
+    /// Counts an outcome of a closed breaker.
     #[inline]
     fn count(&mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
         let (outcome, took) = match verdict {
@@ -486,14 +489,14 @@ impl Breaker {
         if self.window.is_clean() { None } else { self.open_if_due(policy, now) }
     }
 
-    /// Good answers with their moments, counted elsewhere while nothing bad was in sight.
+    /// Adds successes with their times, which were counted elsewhere while there were no failures.
     fn count_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
         if let Phase::Closed = self.phase {
             self.window.push_good(moments);
         }
     }
 
-    /// Whether good answers, however many, could change nothing.
+    /// Returns true if successes, however many, could change nothing.
     fn is_untroubled(&self) -> bool {
         match self.phase {
             Phase::Closed => self.window.is_clean(),
@@ -508,7 +511,7 @@ impl Breaker {
 
     fn reason_to_open(&self, policy: &BreakerPolicy) -> Option<Reason> {
         let reached = |rule: RateRule, share: window::Share| {
-            // A minimum above what is kept could never be reached.
+            // A minimum above the size of the window could never be reached.
             let enough = rule.at_least.min(rule.last).get().min(RateRule::MOST);
             share.part > 0 && share.whole >= enough && rule.threshold.reached_by(share.part, share.whole)
         };
@@ -543,7 +546,7 @@ impl Breaker {
         None
     }
 
-    /// The answer to a probe that was in time. Its place is free already.
+    /// Handles the result of a probe that came in time. Its slot is free already.
     fn judge_probe(
         &mut self,
         policy: &BreakerPolicy,
@@ -554,7 +557,7 @@ impl Breaker {
         let reopen = Phase::Open { since: now, reopened: reopened.saturating_add(1) };
         match verdict {
             Verdict::Failure { .. } => Some(self.change(reopen, Reason::ProbeFailed, now)),
-            // Closing on a slow answer would open again after the next few of them.
+            // Closing after a slow response would open again after the next few of them.
             Verdict::Success { took } if is_slow(policy, took) => {
                 Some(self.change(reopen, Reason::Slow, now))
             }
@@ -588,13 +591,13 @@ impl Breaker {
         NonZeroU64::MIN.saturating_add(self.probes)
     }
 
-    /// The one place where the state changes.
+    /// Changes the state. The only place that does.
     fn change(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
         let from = self.phase.state();
         self.epoch = self.epoch.saturating_add(1);
         self.phase = phase;
         self.changed = Some((at, reason));
-        // While it is open, its counts show what opened it.
+        // While it is open, its counters show the outcomes that opened it.
         if !matches!(phase, Phase::Open { .. }) {
             self.window.clear();
         }
@@ -603,12 +606,13 @@ impl Breaker {
         change
     }
 
-    /// What a person says goes before whatever breakers elsewhere conclude that have not heard of it yet, and before what was
-    /// said in an earlier second, also where that was forgotten here and in the store.
+    /// Changes the state for an operator. An operator's change overrides the changes of breakers elsewhere that do not
+    /// know of it yet, and the changes of an operator in an earlier second, even if those were forgotten here and in
+    /// the store.
     fn change_by_hand(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
         let next = (self.epoch / Snapshot::BY_HAND).saturating_add(1);
         let block = next.max(at.as_millis() / SECOND).saturating_mul(Snapshot::BY_HAND);
-        // The last epochs are not worth a block: there, a change is one of many.
+        // The last epochs are not worth a block: a change there is one of many.
         self.epoch = if block < Snapshot::LAST_EPOCH { block - 1 } else { self.epoch };
         self.change(phase, reason, at)
     }
@@ -620,8 +624,8 @@ impl Breaker {
         self.changes.push_back(change);
     }
 
-    /// Moments of the future, left by a clock that stepped back, become now: a cool-down or a lease then
-    /// lasts its own length at most.
+    /// Moves times in the future, left by a clock that stepped back, to now. A cool-down or a lease then lasts at most
+    /// its own length.
     fn heal_clock(&mut self, now: Timestamp) {
         match &mut self.phase {
             Phase::Open { since, .. } => *since = now.min(*since),
@@ -641,21 +645,21 @@ fn is_slow(policy: &BreakerPolicy, took: Duration) -> bool {
     policy.slow.is_some_and(|rule| took > rule.slower_than)
 }
 
-/// The cool-down after this many failed probes.
+/// Returns the cool-down after this many failed probes.
 fn cooldown(policy: &Cooldown, reopened: u32) -> Duration {
     if reopened == 0 || policy.growth == Factor::ONE || policy.first.is_zero() {
         return policy.first.min(policy.cap);
     }
     let steps = i32::try_from(reopened).unwrap_or(i32::MAX);
     let grown = policy.first.as_secs_f64() * policy.growth.get().powi(steps);
-    // What is too large for a span is larger than any cap.
+    // A value too large for a `Duration` is larger than any cap.
     Duration::try_from_secs_f64(grown).map_or(policy.cap, |grown| grown.min(policy.cap))
 }
 
-/// Milliseconds by which people's words are told apart.
+/// The milliseconds in which two changes by operators are distinguished.
 const SECOND: u64 = 1000;
 
-/// How many of its last changes a breaker remembers.
+/// The maximum number of changes that a breaker keeps.
 pub const MOST_CHANGES: usize = 32;
 
 #[cfg(test)]

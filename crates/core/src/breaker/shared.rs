@@ -1,11 +1,11 @@
-//! A breaker that many attempts share.
+//! A circuit breaker shared by many attempts.
 //!
-//! The machine itself stands behind a lock that is held for a few nanoseconds and never over an await. Two
-//! words beside it spare the lock on the way that nearly every attempt takes:
-//! - One says "closed, and this is the epoch". While it does, an admission takes no lock. This is safe because
-//!   a ticket is worth nothing beyond its epoch: if the breaker opens a moment later, the answer is one of an
-//!   older epoch and is ignored, exactly as if the attempt had been admitted a moment earlier.
-//! - The first word of the [`Tally`] counts good answers while all is well.
+//! The state machine is behind a lock that is held for a few nanoseconds and never across an await. Two atomic words
+//! beside it avoid the lock in nearly every attempt:
+//! - One means "closed, in this epoch". While it is set, an admission takes no lock. This is safe because a ticket
+//!   counts only in its epoch. If the breaker opens a moment later, the result belongs to an older epoch and is
+//!   ignored, as if the attempt had been admitted a moment earlier.
+//! - The first word of the [`Tally`] counts successes while there are no failures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,16 +16,16 @@ use super::{Breaker, Held, Phase, Refused, State, Ticket, Transition, Verdict, i
 use crate::Timestamp;
 use crate::policy::BreakerPolicy;
 
-/// A breaker behind a lock.
+/// A circuit breaker behind a lock.
 #[derive(Debug)]
 pub struct SharedBreaker {
-    /// One more than the epoch while closed, nothing otherwise. Written under the lock only.
+    /// Epoch plus one while closed, otherwise zero. Written only under the lock.
     closed: Apart<AtomicU64>,
     tally: Apart<Tally>,
     breaker: Apart<Mutex<Breaker>>,
 }
 
-/// Something on a cache line of its own, because its neighbours change more often or more seldom.
+/// A value on its own cache line, because its neighbours change more or less often.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Apart<T>(T);
@@ -37,7 +37,7 @@ impl Default for SharedBreaker {
 }
 
 impl SharedBreaker {
-    /// Shares this breaker, new or restored.
+    /// Wraps this breaker, new or restored.
     pub fn new(breaker: Breaker) -> Self {
         Self {
             closed: Apart(AtomicU64::new(closed_word(&breaker))),
@@ -46,7 +46,7 @@ impl SharedBreaker {
         }
     }
 
-    /// Leave to make an attempt; it comes back by itself when dropped.
+    /// Admits or refuses an attempt. The permit is released when dropped.
     #[inline]
     pub fn admit(
         &self,
@@ -57,7 +57,7 @@ impl SharedBreaker {
         Ok((Permit { breaker: self, ticket: Some(ticket) }, change))
     }
 
-    /// Whether an attempt would be refused now.
+    /// Checks if an attempt would be refused now.
     pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
         if !policy.forced_open && self.closed.0.load(Ordering::Acquire) != 0 {
             return Ok(());
@@ -65,12 +65,12 @@ impl SharedBreaker {
         self.lock().check(policy, now)
     }
 
-    /// The state as of now.
+    /// Returns the current state.
     pub fn state(&self, policy: &BreakerPolicy, now: Timestamp) -> State {
         self.lock().state(policy, now)
     }
 
-    /// Everything else that a breaker can do, under the lock: force open, reset, adopt, snapshot.
+    /// Runs any other operation under the lock: force open, reset, adopt, snapshot.
     pub fn with<R>(&self, act: impl FnOnce(&mut Breaker) -> R) -> R {
         let mut breaker = self.lock();
         let result = act(&mut breaker);
@@ -78,7 +78,7 @@ impl SharedBreaker {
         result
     }
 
-    /// Whoever takes the lock first puts into the window what was counted beside it.
+    /// Locks the breaker. The first to take the lock moves the outcomes that were counted beside it into the window.
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Breaker> {
         let mut breaker = self.breaker.0.lock();
@@ -88,7 +88,7 @@ impl SharedBreaker {
         breaker
     }
 
-    /// Apart, because most of those who come for the lock find nothing to put in.
+    /// A separate function, because in most cases there is nothing to move.
     #[inline(never)]
     fn settle(&self, breaker: &mut Breaker) {
         breaker.count_good(self.tally.0.close());
@@ -127,7 +127,7 @@ impl SharedBreaker {
         policy: &BreakerPolicy,
         now: Timestamp,
     ) -> Result<(Ticket, Option<Transition>), Refused> {
-        // An admission never closes a breaker nor opens a closed one, so that the word stays true.
+        // An admission never closes a breaker and never opens a closed one, so the word stays correct.
         self.lock().admit(policy, now)
     }
 }
@@ -139,18 +139,18 @@ fn closed_word(breaker: &Breaker) -> u64 {
     }
 }
 
-/// Leave to make one attempt. Dropped without a verdict it goes back and records nothing: an attempt that
-/// was cancelled says nothing about the tool.
+/// The permission to make one attempt. If it is dropped without a result it is released and nothing is recorded: a
+/// cancelled attempt gives no information about the tool.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once admits nothing"]
 pub struct Permit<'b> {
     breaker: &'b SharedBreaker,
-    /// Empty once it was given back.
+    /// `None` once the ticket was returned.
     ticket: Option<Ticket>,
 }
 
 impl Permit<'_> {
-    /// Gives it back with what came of the attempt.
+    /// Returns the ticket with the result of the attempt.
     #[inline]
     pub fn record(mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
         let ticket = self.ticket.take()?;
@@ -166,12 +166,12 @@ impl Permit<'_> {
         shared.record(policy, ticket, verdict, now)
     }
 
-    /// A sign of life; says whether the attempt still counts.
+    /// Renews the ticket during the attempt. Returns if the attempt still counts.
     pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> Held {
         self.ticket.as_ref().map_or(Held::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
     }
 
-    /// Whether this attempt is the one that finds out if the tool is back.
+    /// Returns true if this attempt is a probe.
     pub fn is_probe(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::is_probe)
     }
@@ -180,7 +180,7 @@ impl Permit<'_> {
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Only a probe holds something that has to be freed.
+        // Only a probe holds a slot that has to be freed.
         if let Some(ticket) = self.ticket.take_if(|ticket| ticket.is_probe()) {
             self.breaker.lock().release(ticket);
         }
@@ -247,10 +247,10 @@ mod tests {
     }
 
     proptest! {
-        /// The same calls through the shared one and through a bare one, by a clock that stands, runs, leaps and
-        /// steps back, with runs of good answers that are longer than the tally.
+        /// Makes the same calls through a shared breaker and through a bare one, with a clock that stands, runs, leaps
+        /// and steps back, and with runs of successes that are longer than the tally.
         #[test]
-        fn what_is_counted_beside_the_lock_decides_as_if_it_were_not(
+        fn counting_beside_the_lock_gives_the_same_decisions(
             calls in prop::collection::vec((0_u8..5, 0_u8..10, 1_usize..30), 1..60),
         ) {
             let last = NonZeroU32::new(8).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_answer_of_an_older_epoch_is_not_tallied() {
+    fn a_success_of_an_older_epoch_is_not_tallied() {
         let shared = SharedBreaker::default();
         let (old, _) = shared.admit(&policy(), at(0)).unwrap();
         shared.with(|breaker| breaker.reset(at(0)));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_many_threads_are_all_counted() {
+    fn results_of_many_threads_are_all_counted() {
         let last = NonZeroU32::new(1000).unwrap();
         let rate = RateRule { threshold: Ratio::percent(100), last, at_least: last };
         let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..policy() };

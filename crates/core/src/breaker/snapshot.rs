@@ -1,9 +1,9 @@
-//! A breaker as it is stored, so that a restart or another process does not forget that it is open.
+//! The stored form of a circuit breaker, so that a restart or another process does not forget that it is open.
 //!
-//! Only what a transition decides and who is probing is stored: outcomes that a closed breaker counted are not,
-//! because writing on every call would cost more than counting again. A store keeps the newer snapshot
-//! (compare-and-set); a process that lost the race, or hears of a change made elsewhere, adopts what is stored. So
-//! whoever wants to probe writes that down first, and one of all those who share the store does.
+//! Only the data of transitions and the owner of the probe are stored. Outcomes that a closed breaker counted are not,
+//! because a write per call would cost more than counting again. A store keeps the newer snapshot (compare-and-set). A
+//! process that lost the race, or learns of a change elsewhere, adopts the stored one. A process stores its probe
+//! before it sends it, so of all processes that share the store only one does.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Agreed, Breaker, MOST_CHANGES, Phase, Probe, Reason, State, Transition};
 use crate::Timestamp;
 
-/// What is stored of a breaker. A value that exists is one that can be restored.
+/// The stored data of a breaker. Every value of this type can be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct Snapshot {
@@ -23,13 +23,13 @@ pub struct Snapshot {
     reopened: u32,
     changed: Option<(Timestamp, Reason)>,
     trial: Option<Trial>,
-    /// Until when it is forced open.
+    /// Time until which the breaker is forced open.
     until: Option<Timestamp>,
-    /// Its last changes, the newest last. Nothing is decided by them.
+    /// Last changes, newest last. They affect no decision.
     changes: VecDeque<Transition>,
 }
 
-/// How far a half-open breaker is.
+/// The progress of a half-open breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Trial {
     turn: u32,
@@ -39,7 +39,7 @@ struct Trial {
     probe: Option<Place>,
 }
 
-/// Who has the place of the probe, and the last that was heard of it.
+/// The owner of the probe slot, and its last known renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     number: NonZeroU64,
@@ -47,42 +47,44 @@ struct Place {
 }
 
 impl Snapshot {
-    /// The format that is written. A reader refuses a newer one rather than guess.
+    /// The format version that is written. A reader refuses a newer one.
     pub const VERSION: u32 = 1;
-    /// The largest epoch that is believed; also the largest whole number that every JSON reader keeps.
+    /// The largest epoch that is accepted. Also the largest whole number that every JSON reader keeps.
     pub const LAST_EPOCH: u64 = (1 << 53) - 1;
 
-    /// A change by hand takes the next epoch that is a multiple of this, or that of its second if it is larger, so that it
-    /// is newer than every change that a breaker could have come to by itself since anybody last heard of it: far more than
-    /// a breaker changes in that time.
+    /// The distance between epochs of changes by operators. Such a change takes the next epoch that is a multiple of
+    /// this, or that of its second if it is larger. So it is newer than every automatic change since the last exchange
+    /// between processes: a breaker changes far less often in that time.
     pub const BY_HAND: u64 = 1 << 20;
 
-    /// Which change this is. Later ones have a larger number.
+    /// Returns the epoch. A later change has a larger one.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The state after it.
+    /// Returns the state after the change.
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// Until when a person forced it open; nothing if nobody did, or until it is reset.
+    /// Returns the time until which an operator forced the breaker open. `None` if it is not forced, or until it is
+    /// reset.
     pub const fn until(&self) -> Option<Timestamp> {
         self.until
     }
 
-    /// Whether a store that holds `stored` should hold this one instead.
+    /// Returns true if a store that holds `stored` should hold this snapshot instead.
     pub fn replaces(&self, stored: &Self) -> bool {
         self.order() > stored.order()
     }
 
-    /// Epochs follow each other, and within one the place of the probe changes hands.
+    /// Returns the order of snapshots. Epochs follow each other, and within one epoch the probe slot changes its owner.
     fn order(&self) -> (u64, u32) {
         (self.epoch, self.trial.map_or(0, |trial| trial.turn))
     }
 
-    /// Whether it is the same change. What is compared is never equal in the snapshots of two who did different things.
+    /// Returns true if this is the same change. The compared values always differ if two processes did different
+    /// things.
     fn is_same_as(&self, other: &Self) -> bool {
         let probe = |snapshot: &Self| snapshot.trial.and_then(|trial| trial.probe).map(|place| place.number);
         (self.state, self.changed, self.until) == (other.state, other.changed, other.until)
@@ -93,8 +95,8 @@ impl Snapshot {
         self.changed.map_or(Timestamp::ZERO, |(at, _)| at)
     }
 
-    /// The phase to go on from. A moment of the future would hold the breaker open for longer than any
-    /// policy says; it becomes now.
+    /// Returns the phase to continue from. A time in the future would hold the breaker open for longer than any policy
+    /// allows, so it becomes now.
     fn phase(&self, now: Timestamp) -> Phase {
         let reopened = self.reopened;
         let Trial { turn, good, neutral, probe } = self.trial.unwrap_or_default();
@@ -111,12 +113,12 @@ impl Snapshot {
     }
 }
 
-/// Why stored data cannot be a breaker.
+/// The reason why stored data is not a valid snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidSnapshot {
-    /// Written by a version that we do not know.
+    /// The version is unknown.
     Version(u32),
-    /// No breaker changes that often; taking it over would leave no room for further changes.
+    /// No breaker changes this often. Adopting the epoch would leave no room for further changes.
     Epoch(u64),
 }
 
@@ -134,7 +136,7 @@ impl fmt::Display for InvalidSnapshot {
 impl std::error::Error for InvalidSnapshot {}
 
 impl Breaker {
-    /// What to store after a transition, or when the place of the probe changed hands.
+    /// Returns the snapshot to store after a transition, or when the probe slot changes its owner.
     pub fn snapshot(&self) -> Snapshot {
         let (reopened, trial) = match self.phase {
             Phase::Open { reopened, .. } => (reopened, None),
@@ -159,7 +161,7 @@ impl Breaker {
         }
     }
 
-    /// The breaker of a process that starts and shares it with nobody: whoever was probing is gone.
+    /// Restores the breaker of a starting process that shares it with no other: the owner of any probe is gone.
     pub fn restore(snapshot: &Snapshot, now: Timestamp) -> Self {
         let trial = snapshot.trial.map(|trial| Trial { probe: None, ..trial });
         let alone = Snapshot { trial, ..snapshot.clone() };
@@ -172,11 +174,10 @@ impl Breaker {
         }
     }
 
-    /// Takes over a change made elsewhere, if it is newer than what is here. Of two that would follow the same
-    /// one only one can have been stored, so the stored one counts. In half-open the place of the probe belongs to
-    /// whoever is stored as having it, until its lease is over.
+    /// Adopts a change made elsewhere if it is newer. Of two changes that follow the same one only one can be stored,
+    /// so the stored one counts. In half-open the stored owner has the probe slot until its lease is over.
     ///
-    /// The transition is the one as seen from here.
+    /// Returns the transition from the local state.
     pub fn adopt(&mut self, snapshot: &Snapshot, now: Timestamp) -> Option<Transition> {
         let here = self.known();
         let lost_race = snapshot.order() == here.order() && !snapshot.is_same_as(&here);
@@ -190,11 +191,11 @@ impl Breaker {
         }
         let (at, reason) = snapshot.changed.unwrap_or((now, Reason::Reset));
         let change = self.change(snapshot.phase(now), reason, at.min(now));
-        // What was counted here did not lead to it.
+        // The outcomes counted here did not lead to it.
         self.window.clear();
-        // As stored, not as our clock sees it: this is how a change that was taken over is known again.
+        // Kept as stored, not adjusted to the local clock: the values identify an adopted change.
         (self.epoch, self.changed) = (snapshot.epoch, snapshot.changed);
-        // Whoever stored them has adopted all that came before. A version that keeps none leaves what is known here.
+        // The process that stored them had adopted all earlier changes. If a version stores none, the local ones stay.
         if !snapshot.changes.is_empty() {
             self.changes = snapshot.changes.clone();
         }
@@ -204,7 +205,7 @@ impl Breaker {
 }
 
 impl Breaker {
-    /// What is here without what nobody else knows of: a probe that is not agreed on yet is not there.
+    /// Returns the snapshot without local knowledge: a probe without agreement is left out.
     fn known(&self) -> Snapshot {
         let mut known = self.snapshot();
         if let Phase::HalfOpen { probe: Some(probe), .. } = self.phase
@@ -216,7 +217,7 @@ impl Breaker {
         known
     }
 
-    /// The place of a probe of ours that came back before we knew that it was stored.
+    /// Frees the slot of a local probe that was returned before it was known to be stored.
     fn free_what_came_back(&mut self) {
         if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase
             && probe.is_some_and(|probe| Some(probe.number) == self.ended)
@@ -262,7 +263,7 @@ impl TryFrom<Stored> for Snapshot {
             return Err(InvalidSnapshot::Epoch(stored.epoch));
         }
         let changed = stored.changed.map(|Changed { at, reason }| (at, reason));
-        // Only a half-open breaker tries; whatever else says so was not written by us.
+        // Only a half-open breaker has a trial. Any other data was not written by Steadfast.
         let trial = stored.trial.filter(|_| stored.state == State::HalfOpen);
         let until = stored.until.filter(|_| stored.state == State::ForcedOpen);
         let mut changes = stored.changes;

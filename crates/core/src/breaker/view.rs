@@ -1,4 +1,4 @@
-//! A breaker as people see it: one picture for every surface, so that no two of them disagree.
+//! The view of a circuit breaker, shared by all surfaces so that they never disagree.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,58 +6,58 @@ use super::{Breaker, Phase, Reason, RefusedBy, State, Transition, cooldown};
 use crate::policy::{BreakerPolicy, RateRule};
 use crate::{Timestamp, millis};
 
-/// What there is to see of a breaker at one moment.
+/// The state of a circuit breaker at one time, for display.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct View {
-    /// The state as of now: one whose cool-down is over is half-open, although no call has come yet to make use of it.
+    /// Current state. A breaker whose cool-down is over is half-open, even before the next call.
     pub state: State,
-    /// When it last changed; nothing if it never did.
+    /// Time of the last change. Absent if it never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Why it last changed.
+    /// Reason for the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// Why it opened when it was last closed; nothing while it is closed. Behind a probe that failed stands what made
-    /// the probe needed.
+    /// Reason why the breaker opened when it was last closed. Absent while it is closed. After a failed probe, this is
+    /// the reason why the probe was needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<Reason>,
-    /// Outcomes in the window that worked, as of the last outcome.
+    /// Successful outcomes in the window, as of the last outcome.
     pub successes: u32,
-    /// Those that failed.
+    /// Failures in the window.
     pub failures: u32,
     /// Failures in a row.
     pub in_a_row: u32,
-    /// Slow ones, where a rule looks for them.
+    /// Slow outcomes, if a rule counts them.
     pub slow: u32,
-    /// From when on a call may find out whether the tool is back; a moment that has passed says that the next call may.
-    /// Nothing while calls pass, or if only a person can tell.
+    /// Time from which a call may be a probe. If it has passed, the next call is a probe. Absent while calls are
+    /// admitted, or if only an operator can end the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_probe_at: Option<Timestamp>,
-    /// Whether a probe is under way.
+    /// True if a probe is in flight.
     pub probing: bool,
-    /// Who forces it open, if anybody does.
+    /// Cause of a forced opening, if the breaker is forced open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forced: Option<Forced>,
-    /// By what it is judged.
+    /// Policy of the breaker.
     pub policy: Numbers,
-    /// Its last changes, the newest last.
+    /// Last changes, newest last.
     pub changes: Vec<Transition>,
 }
 
-/// Who forces a breaker open.
+/// The cause of a forced opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Forced {
-    /// A person.
+    /// An operator forced the breaker open.
     Hand {
-        /// Until when; nothing if until it is reset.
+        /// End of the forced opening. Absent if it lasts until a reset.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
-    /// The configuration, for as long as it says so.
+    /// The configuration forces the breaker open while it is set.
     Configuration,
 }
 
@@ -82,7 +82,7 @@ pub struct Numbers {
     pub probe_lease_ms: u64,
 }
 
-/// A share of the last calls.
+/// A failure rate rule over the last calls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -94,7 +94,7 @@ pub struct Rate {
 }
 
 impl Breaker {
-    /// What there is to see of it now.
+    /// Returns the view of the breaker now.
     pub fn view(&self, policy: &BreakerPolicy, now: Timestamp) -> View {
         let counts = self.counts();
         View {
@@ -124,7 +124,8 @@ impl Breaker {
         }
     }
 
-    /// The change that led away from closed, as far back as changes are remembered; what a person did counts before it.
+    /// Returns the change that left the closed state, as far back as changes are kept. A change by an operator counts
+    /// before it.
     fn opened_by(&self) -> Option<Reason> {
         match self.phase {
             Phase::Closed => return None,

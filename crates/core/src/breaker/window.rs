@@ -1,10 +1,10 @@
-//! What the breaker remembers: the last outcomes, each with its moment.
+//! The window of a circuit breaker: the last outcomes with their times.
 //!
-//! One ring holds them all; counters beside it say how many of the last so-and-so-many failed or were slow
-//! and how long the current run of failures is. An outcome enters once and leaves once, so the cost of a
-//! call does not depend on how many came before it, and nothing is allocated once the ring stands. Moments
-//! are kept for each outcome, not in coarse buckets, because "the last twenty" and "the last two minutes"
-//! must hold at once and bucket borders would make either of them a guess.
+//! One ring holds all outcomes. Counters beside it hold the number of failed or slow ones among the last outcomes, and
+//! the current run of failures. An outcome enters once and leaves once, so the cost of a call does not depend on the
+//! number of calls before, and nothing is allocated once the ring exists. Each outcome has its own time instead of a
+//! coarse bucket, because "the last twenty" and "the last two minutes" must hold at the same time, and bucket borders
+//! would make one of them inexact.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::Timestamp;
 use crate::policy::{BreakerPolicy, RateRule};
 
-/// How far back each rule looks, in outcomes. A policy may change between two calls; the ring follows.
+/// The number of outcomes that each rule covers. A policy may change between two calls, and the ring follows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
     failures: u32,
@@ -21,7 +21,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// What this policy asks for.
+    /// Returns the reach that this policy needs.
     #[inline]
     pub(super) fn of(policy: &BreakerPolicy) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Reach {
         }
     }
 
-    /// No rule looks further back than [`RateRule::MOST`].
+    /// Limits the reach to [`RateRule::MOST`].
     fn bounded(self) -> Self {
         let bounded = |reach: u32| reach.min(RateRule::MOST);
         Self { failures: bounded(self.failures), slow: bounded(self.slow), run: bounded(self.run) }
@@ -42,8 +42,8 @@ impl Reach {
     }
 }
 
-/// An outcome that counts, and its moment, in one word: milliseconds above, two marks below. The order of
-/// outcomes is therefore that of their moments.
+/// An outcome that counts, and its time, in one word: milliseconds in the upper bits, two flags in the lower bits. So
+/// outcomes sort by their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Outcome(u64);
 
@@ -52,17 +52,17 @@ impl Outcome {
     const SLOW: u64 = 0b10;
     const MARKS: u32 = 2;
 
-    /// An answer in good time.
+    /// Returns a fast success.
     pub(super) fn good(at: Timestamp) -> Self {
         Self(at.as_millis().min(u64::MAX >> Self::MARKS) << Self::MARKS)
     }
 
-    /// The same, failed.
+    /// Returns the outcome, marked as failed.
     pub(super) fn failed(self) -> Self {
         Self(self.0 | Self::FAILED)
     }
 
-    /// The same, too slow.
+    /// Returns the outcome, marked as slow.
     pub(super) fn slow(self) -> Self {
         Self(self.0 | Self::SLOW)
     }
@@ -75,14 +75,14 @@ impl Outcome {
         self.0 & Self::SLOW != 0
     }
 
-    /// The first that is not older than so much before this one.
+    /// Returns the first outcome that is not older than this span before this one.
     #[inline]
     fn before(self, span: Duration) -> Self {
         let span = span.as_secs().saturating_mul(1000).saturating_add(u64::from(span.subsec_millis()));
         Self((self.0 >> Self::MARKS).saturating_sub(span) << Self::MARKS)
     }
 
-    /// The last that there could be at the same moment.
+    /// Returns the last possible outcome at the same time.
     fn at_the_latest(self) -> Self {
         self.failed().slow()
     }
@@ -93,41 +93,41 @@ impl Outcome {
     }
 }
 
-/// How many of the last outcomes, and how many of those had the mark in question.
+/// A number of outcomes, and the number of those with a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Those with the mark.
+    /// Outcomes with the flag.
     pub(super) part: u32,
-    /// All of them.
+    /// All outcomes.
     pub(super) whole: u32,
 }
 
 /// The ring and its counters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
-    /// Empty until the first outcome; then a power of two, so that positions wrap by a mask.
+    /// Empty until the first outcome. Then its size is a power of two, so that positions wrap by a mask.
     ring: Box<[Outcome]>,
-    /// Where the next outcome goes.
+    /// Position of the next outcome.
     next: u32,
     len: u32,
-    /// The longest reach: what is further back is let go.
+    /// The longest reach. Older outcomes are dropped.
     keep: u32,
     reach: Reach,
-    /// The same before it was bounded, to see that nothing changed.
+    /// The reach before it was limited, to detect changes.
     asked: Reach,
-    /// How old an outcome may get, as of the last one.
+    /// Maximum age of an outcome, as of the last one.
     span: Duration,
     /// Failures among the last `reach.failures`.
     failures: u32,
-    /// Slow ones among the last `reach.slow`.
+    /// Slow outcomes among the last `reach.slow`.
     slow: u32,
-    /// Failures since the last success, of those still remembered.
+    /// Failures since the last success, among the outcomes kept.
     run: u32,
 }
 
 impl Window {
-    /// Takes in an outcome and lets go of those older than `span`. This is on the path of every attempt:
-    /// what is rare stands apart.
+    /// Adds an outcome and drops those older than `span`. This is on the path of every attempt, so rare cases are
+    /// separate.
     #[inline]
     pub(super) fn push(&mut self, reach: Reach, span: Duration, outcome: Outcome) {
         if reach != self.asked {
@@ -138,7 +138,7 @@ impl Window {
             return;
         }
         self.make_way_for(outcome);
-        // The newest enters the sight of a rule, and the one at its far end leaves it.
+        // The newest outcome enters the range of a rule, and the one at its far end leaves it.
         let Reach { failures, slow, .. } = self.reach;
         if failures > 0 {
             self.failures += u32::from(outcome.is_failed());
@@ -156,9 +156,9 @@ impl Window {
         self.run = if outcome.is_failed() { self.len.min(self.run + 1) } else { 0 };
     }
 
-    /// Takes in good outcomes by the rules of the last one, while nothing bad is in sight: then there is nothing
-    /// to count. Of one whose moment is not known, only that it was soon after the one before it. Those beyond
-    /// what is kept would leave no trace.
+    /// Adds successes by the rules of the last outcome. There are no failures, so there is nothing to count. If the
+    /// time of a success is not known, it was soon after the one before it. Successes beyond the capacity would leave
+    /// no trace.
     pub(super) fn push_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
         let passing = moments.len().saturating_sub(self.keep as usize);
         for moment in moments.skip(passing) {
@@ -168,34 +168,34 @@ impl Window {
         }
     }
 
-    /// Whether nothing bad is in sight, so that no rule can have been broken.
+    /// Returns true if there are no failures and no slow outcomes, so that no rule can match.
     #[inline]
     pub(super) fn is_clean(&self) -> bool {
-        // Before the first outcome the window has no shape, and a count put into it would be lost.
+        // Before the first outcome the window has no shape, and a count added to it would be lost.
         self.len > 0 && self.run | self.failures | self.slow == 0
     }
 
-    /// Forgets everything but keeps its ring.
+    /// Removes all outcomes but keeps the ring.
     pub(super) fn clear(&mut self) {
         (self.next, self.len, self.failures, self.slow, self.run) = (0, 0, 0, 0, 0);
     }
 
-    /// Failures in a row, as of the last outcome.
+    /// Returns the failures in a row, as of the last outcome.
     pub(super) fn run(&self) -> u32 {
         self.run
     }
 
-    /// Failures among those that the rule of failures looks at.
+    /// Returns the failures in the range of the failure rule.
     pub(super) fn failures(&self) -> Share {
         Share { part: self.failures, whole: self.len.min(self.reach.failures) }
     }
 
-    /// Slow ones among those that the rule of slowness looks at.
+    /// Returns the slow outcomes in the range of the slowness rule.
     pub(super) fn slow(&self) -> Share {
         Share { part: self.slow, whole: self.len.min(self.reach.slow) }
     }
 
-    /// What the moment of the newest outcome does to those before it.
+    /// Drops the outcomes that are too old at the time of the newest one.
     #[inline]
     fn make_way_for(&mut self, outcome: Outcome) {
         if self.back(1) > outcome.at_the_latest() {
@@ -217,8 +217,8 @@ impl Window {
         self.len = self.keep.min(self.len + 1);
     }
 
-    /// A clock that stepped back would leave outcomes of the future at the head, which would then outlive
-    /// their window by the size of the step. They count as made now instead.
+    /// Handles a clock that stepped back. Outcomes in the future would outlive their window by the size of the step, so
+    /// they get the current time instead.
     #[cold]
     fn pull_back_to(&mut self, now: Outcome) {
         let mut steps = 1;
@@ -243,19 +243,21 @@ impl Window {
         self.run = self.run.min(self.len);
     }
 
-    /// The outcome this many back; the newest is one back.
+    /// Returns the outcome this many steps back. The newest is one step back.
     #[inline]
     fn back(&self, steps: u32) -> Outcome {
         self.ring.get(self.position(steps)).copied().unwrap_or_default()
     }
 
-    /// Positions count up without end and wrap by the mask; both wrap at a power of two, so they agree.
+    /// Returns a position in the ring. Positions grow without end and wrap by the mask. Both wrap at a power of two, so
+    /// they agree.
     #[inline]
     fn position(&self, steps: u32) -> usize {
         self.next.wrapping_sub(steps) as usize & self.ring.len().wrapping_sub(1)
     }
 
-    /// A reload changed how far back the rules look: keep the newest that still matter, count anew.
+    /// Handles a reload that changed the reach of the rules: keeps the newest outcomes that still matter, and counts
+    /// them again.
     #[cold]
     fn reshape(&mut self, asked: Reach) {
         let reach = asked.bounded();
@@ -275,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// All outcomes ever, looked through each time.
+    /// A model that keeps all outcomes and searches them each time.
     #[derive(Default)]
     struct Naive(Vec<Outcome>);
 
@@ -286,7 +288,7 @@ mod tests {
                     *earlier = earlier.moved_to(outcome);
                 }
             }
-            // What was once too old stays so, also if the clock steps back.
+            // An outcome that was once too old stays so, also if the clock steps back.
             self.0.retain(|earlier| at(outcome) - at(*earlier) <= span);
             self.0.push(outcome);
         }
@@ -369,7 +371,7 @@ mod tests {
                 window.push(Reach { failures: before, ..Reach::default() }, Duration::MAX, outcome(1, failed, false));
                 all.push(failed);
             }
-            // What had already left cannot come back.
+            // Outcomes that had already left cannot return.
             all.drain(..all.len().saturating_sub(before.min(after) as usize));
             for failed in more {
                 window.push(Reach { failures: after, ..Reach::default() }, Duration::MAX, outcome(1, failed, false));

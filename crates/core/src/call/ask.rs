@@ -1,4 +1,4 @@
-//! Asking a person, and marking the record as started before the attempt.
+//! Requests for approval, and the `started` mark that is written before an attempt.
 
 use super::*;
 
@@ -10,7 +10,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         let need = match self.policy.modes.trust {
-            // It was approved before its claim was lost and made again.
+            // The call was approved before its claim was lost and made again.
             _ if self.spent.is_some() => Need::Nobody,
             Mode::Off => Need::Nobody,
             Mode::Enforce => self.need(shared, now),
@@ -23,8 +23,8 @@ impl Call {
         };
         match need {
             Need::Nobody => self.start_or_go(shared, now, notices),
-            // Trust was lost while the claim was on its way. It says that an attempt may have been sent: it must not say that
-            // while a person is asked.
+            // Trust was lost while the claim was being made. The claim says that an attempt may have been sent, which
+            // it must not say while the call waits for approval.
             Need::Spend(_) | Need::Ask(_) if self.says_started_too_early() => self.claim_anew(),
             Need::Spend(grant) => self.spend(grant, Self::is_blocked(self.standing(shared, now))),
             Need::Ask(ask) => {
@@ -42,14 +42,14 @@ impl Call {
             && self.record().is_some_and(|record| record.started)
     }
 
-    /// Gives the claim back, and makes another one that does not say that an attempt follows at once.
+    /// Releases the claim, and makes another one that does not say that an attempt follows at once.
     fn claim_anew(&mut self) -> Step {
         let Some(record) = self.record.take() else { return Step::Stay };
         self.state = State::GivingBack;
         Step::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() })
     }
 
-    /// A grant is spent in the name of the claim. Only one that an operator gave allows a blocked tool.
+    /// Spends a grant in the name of the claim. Only a grant from an operator allows a call of a blocked tool.
     fn spend(&mut self, grant: GrantId, blocked: bool) -> Step {
         self.approved_blocked = blocked;
         let owner = self.owner();
@@ -81,7 +81,7 @@ impl Call {
         }
     }
 
-    /// The caller is asked for input: what it called for has not begun, so that nothing is kept and nothing counted.
+    /// Asks the caller for input. The requested work has not started, so nothing is stored and nothing is counted.
     pub(super) fn ask_caller(
         &mut self,
         shared: &mut Shared<'_>,
@@ -92,13 +92,13 @@ impl Call {
         notices.push(Notice::InputRequired);
         self.put_off(shared, now);
         let result = CallResult { stage: Stage::InputRequired, ..self.result(Ok(question), now) };
-        // An attempt before this one may have done what was approved, although nobody heard of it.
+        // An earlier attempt may have done what was approved, although no result arrived.
         let unused = self.spent.take().filter(|_| self.attempts <= 1);
         let kept = unused.map(|(grant, owner)| Kept::GiveBack { grant, owner });
         self.release(result, kept.into_iter().collect(), now, notices)
     }
 
-    /// Somebody else spent the grant first: ask again, unless nobody can be asked.
+    /// Another call spent the grant first. Asks again, unless no approver can be reached.
     pub(super) fn lost_the_grant(
         &mut self,
         shared: &mut Shared<'_>,
@@ -106,7 +106,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         match self.need(shared, now) {
-            // The shared view may lag behind the store; a second look at the same grant would not end.
+            // The shared view may lag behind the store. Trying the same grant again would loop.
             Need::Spend(_) | Need::Nobody => {
                 let refusal = Refusal::us(say::approval_lost(&self.request));
                 self.refuse(shared, refusal, now, notices)
@@ -120,7 +120,7 @@ impl Call {
         }
     }
 
-    /// `started` is written before the attempt, unless the claim said so already.
+    /// Writes `started` before the attempt, unless the claim already says so.
     pub(super) fn start_or_go(
         &mut self,
         shared: &mut Shared<'_>,
@@ -146,12 +146,12 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        // The claim is no older than the call, by our own clock. What the record says is the time of the store.
+        // The claim is no older than the call, by the local clock. The record has the time of the store.
         let since_claim = now.since(self.arrived);
         if let Some(record) = &mut self.record {
             let record = Arc::make_mut(record);
             record.started = true;
-            // Not sooner than the store has it. It is written again from here should the store be emptied.
+            // Not earlier than in the store. The record is written again from here if the store is emptied.
             record.seen_end_by = record.seen_end_by.map(|by| by + since_claim);
         }
         self.attempt(shared, now, notices)

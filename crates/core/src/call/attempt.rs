@@ -1,4 +1,4 @@
-//! Attempts: admission, what came of them, and whether there is another one.
+//! Attempts of a call: admission, outcome, and the decision about another attempt.
 
 use std::borrow::Cow;
 
@@ -26,10 +26,10 @@ use crate::watchdog::{self, Watchdog};
 impl Call {
     // ---- 4. admission ----
 
-    /// What speaks against an attempt now. Every attempt passes here, the first one too, right before it is made: whoever
-    /// drives the call may have been frozen for any time since the last step.
+    /// Checks whether an attempt may start now. Every attempt passes here right before it is made, the first one too:
+    /// the driver may have been frozen since the last step.
     fn may_start(&self, shared: &Shared<'_>, now: Timestamp) -> Result<(), Hindrance> {
-        // The caller was there when it was last heard of; a run that others wait for goes on without its first caller.
+        // The caller was last known to be waiting. A run that others wait for continues without its first caller.
         if self.caller == Caller::GaveUp {
             return Err(Hindrance::Unwanted);
         }
@@ -37,7 +37,7 @@ impl Call {
             StoreSight::FenceLost | StoreSight::MarkedUnknown => return Err(Hindrance::NotOurs),
             StoreSight::Fine | StoreSight::Down => {}
         }
-        // A holder that was silent for longer than its lease asks first whether the record is still its own.
+        // After a silence longer than the lease, the owner first checks that the record is still its own.
         if self.record().is_some() && now >= self.lease_until {
             return Err(Hindrance::LeaseOver);
         }
@@ -48,7 +48,7 @@ impl Call {
             None => {}
             Some(schedule) => schedule.may_start(now).map_err(Hindrance::Late)?,
         }
-        // Who approved a call did not approve what came to light about its tool since.
+        // The approval does not cover failures of the tool that became known after it.
         if self.policy.modes.trust == Mode::Enforce
             && !self.approved_blocked
             && Self::is_blocked(self.standing(shared, now))
@@ -58,7 +58,7 @@ impl Call {
         Ok(())
     }
 
-    /// Makes the next attempt, if nothing speaks against it.
+    /// Makes the next attempt, if it may start.
     pub(super) fn attempt(
         &mut self,
         shared: &mut Shared<'_>,
@@ -112,7 +112,7 @@ impl Call {
         }
     }
 
-    /// Limits and breaker say whether there is an attempt.
+    /// Admits the attempt if limits and breaker allow it.
     fn admitted(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) -> Step {
         let tickets = match self.admit(shared, now, notices) {
             Ok(tickets) => tickets,
@@ -125,7 +125,7 @@ impl Call {
         }
     }
 
-    /// Another attempt is refused: that ends the call. What is told and what trust counts is what the tool did before.
+    /// Ends the call because another attempt is refused. The response and trust are about what the tool did before.
     fn refused_again(
         &mut self,
         shared: &mut Shared<'_>,
@@ -146,13 +146,13 @@ impl Call {
         self.release(result, Vec::new(), now, notices)
     }
 
-    /// A probe is one for all who share the breaker: the store hears of it before the tool does.
+    /// Records the probe in the store before it is sent: all processes that share the breaker have one probe.
     fn probe(&mut self, scope: BreakerScope, tickets: Tickets) -> Step {
         self.state = State::Probing { scope, tickets };
         Step::Probe(scope)
     }
 
-    /// The store has seen who probes, or could not be asked.
+    /// Continues after the store has recorded the probe, or could not be reached.
     pub(super) fn probed(
         &mut self,
         shared: &mut Shared<'_>,
@@ -173,7 +173,7 @@ impl Call {
         }
     }
 
-    /// Gives back what was taken for an attempt that is not made.
+    /// Returns what was taken for an attempt that is not made.
     pub(super) fn step_back(&self, shared: &mut Shared<'_>, mut tickets: Tickets, notices: &mut Vec<Notice>) {
         tickets.release(shared, notices);
         if tickets.places == Places::Taken {
@@ -182,7 +182,7 @@ impl Call {
         }
     }
 
-    /// Everybody agrees: the attempt is made.
+    /// Makes the attempt. Every check has passed.
     fn go(
         &mut self,
         shared: &mut Shared<'_>,
@@ -203,7 +203,7 @@ impl Call {
         let first = *self.first_attempt.get_or_insert(now);
         self.attempts += 1;
         notices.push(Notice::AttemptStarted { attempt: self.attempts, at: now });
-        // A shadow record lends the run of a vanished holder to nobody.
+        // A shadow record does not pass on the run of an owner that is gone.
         let record = self.record.as_ref().filter(|_| self.dedupe() == Mode::Enforce);
         let run = record.map_or(&self.request.run, |record| &record.run).clone();
         let rest = self.policy.modes.furthest();
@@ -216,7 +216,7 @@ impl Call {
         Step::Run(Run { attempt: self.attempts, deadline: latest, run })
     }
 
-    /// The watchdog of one attempt: silence counts per attempt, the total per call.
+    /// Returns the watchdog of one attempt: silence counts per attempt, the total time per call.
     fn watchdog(&self, first: Timestamp, now: Timestamp) -> Watchdog {
         let mut time = self.policy.time;
         time.attempt = time.attempt.min(self.request.limits.attempt.unwrap_or(time.attempt));
@@ -249,7 +249,7 @@ impl Call {
         admitted.map(|tickets| Tickets { places, ..tickets })
     }
 
-    /// A place among the calls of the tool, and one among those of what it depends on.
+    /// Takes a permit of the tool's limits, and one of the dependency's limits.
     fn take_places(&self, shared: &mut Shared<'_>, now: Timestamp) -> Result<(), Failure> {
         let request = &self.request;
         shared
@@ -309,8 +309,9 @@ impl Call {
         if self.shadow_told { self.ended_from(&watchdog).map(|from| from.max(due)) } else { Some(due) }
     }
 
-    /// From when on an attempt may be ended whose time is up. As long as somebody waits for the answer, shadow mode ends
-    /// nothing. A host that waits for its own report says by its silence that it is gone, once the call has had all its time.
+    /// Returns the time from which an attempt may be ended when its time is up. While the caller waits, shadow mode
+    /// ends nothing. The silence of a host that runs the tool shows that it is gone, after the call has used all its
+    /// time.
     fn ended_from(&self, watchdog: &Watchdog) -> Option<Timestamp> {
         if self.caller != Caller::Waiting || !self.policy.modes.leave_alone() {
             return Some(Timestamp::ZERO);
@@ -321,13 +322,13 @@ impl Call {
         }
     }
 
-    /// Whether ending an attempt on our side leaves nothing open: it may run again, or nobody keeps a record of it.
+    /// Returns true if the attempt may be cut without an open outcome: it may run again, or no record of it is kept.
     fn may_be_cut(&self) -> bool {
         self.retry_safe || self.record.is_none() || self.dedupe() != Mode::Enforce
     }
 
-    /// When the caller is told that the call is still running. Only where calling again finds the answer. In shadow,
-    /// when that would have been told.
+    /// Returns the time at which the caller gets the response that the call is still running. Only if calling again
+    /// finds the result. In shadow mode, the time at which that response would have been sent.
     fn answer_by(&self) -> Option<Timestamp> {
         let found_again = match self.dedupe() {
             Mode::Off => false,
@@ -337,7 +338,7 @@ impl Call {
         self.patience().filter(|_| found_again && self.record.is_some()).map(|span| self.arrived + span)
     }
 
-    /// How long a caller waits who is not known to wait longer.
+    /// Returns the time for which the caller waits, unless it is known to wait longer.
     pub(super) fn patience(&self) -> Option<Duration> {
         match self.request.waits {
             Waits::NotForLong => self.policy.time.answer_by,
@@ -345,7 +346,7 @@ impl Call {
         }
     }
 
-    /// A sign of life pushes back the watchdog and keeps the place of a probe.
+    /// Extends the watchdog and keeps the probe permit on a sign of life.
     pub(super) fn progressed(
         &mut self,
         shared: &mut Shared<'_>,
@@ -399,7 +400,7 @@ impl Call {
                 self.state = State::Attempting(attempt);
                 Step::Cut(cut)
             }
-            // One caller's deadline is no reason to stop what runs within the limits of its tool: calling again finds it.
+            // The deadline of one caller does not stop a run within the limits of its tool: calling again finds it.
             Some(Cut::Deadline) => {
                 let unknown = Some(ToldUnknown { observed: Observed::NoAnswer, ended: false });
                 let result = self.failed(say::deadline_while_running(&self.policy), now);
@@ -420,7 +421,7 @@ impl Call {
         }
     }
 
-    /// The time of an attempt is up that must not be made again on a guess.
+    /// Cuts an attempt that must not be repeated while its outcome is unknown.
     fn cut_unknown(
         &mut self,
         shared: &mut Shared<'_>,
@@ -435,7 +436,7 @@ impl Call {
             self.abandon(shared, now, notices);
         }
         attempt.cut = Some(cut);
-        // A host that is gone says nothing about the tool.
+        // A host that is gone proves nothing about the tool.
         let counts = !silent && !self.is_callers_limit(&attempt, now);
         let verdict = if counts { Some(Verdict::Failure { took }) } else { None };
         self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
@@ -459,7 +460,7 @@ impl Call {
         self.outcome_unknown(shared, settling, settles, now, notices)
     }
 
-    /// An attempt that was cut is over without an answer that counts.
+    /// Records the end of an attempt that was cut and has no result that counts.
     pub(super) fn cut_ended(&mut self, attempt: &Attempt, now: Timestamp, notices: &mut Vec<Notice>) {
         let fault =
             Fault::new(Source::Timeout { after: now.since(attempt.started) }, "no answer came in time");
@@ -477,7 +478,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         match others {
-            // It is being ended already, or its caller was answered: there is nothing more to withdraw.
+            // The attempt is being ended already, or its caller was answered: nothing is left to cancel.
             Others::None if attempt.cut.is_some() => {
                 self.caller = Caller::GaveUp;
                 self.stay(State::Attempting(attempt))
@@ -498,7 +499,7 @@ impl Call {
                 Caller::Waiting => {
                     self.answer_early(State::Attempting(attempt), result, Upstream::Cancel, notices)
                 }
-                // The first caller has left before; now the last one has.
+                // The first caller left before; now the last one has.
                 Caller::Gone => {
                     self.caller = Caller::GaveUp;
                     self.state = State::Attempting(attempt);
@@ -509,7 +510,7 @@ impl Call {
         }
     }
 
-    // ---- 6. what came of it ----
+    // ---- 6. outcome ----
 
     pub(super) fn ran(
         &mut self,
@@ -532,9 +533,9 @@ impl Call {
                 let result = self.judge_run(shared, result, concern, None, now, notices);
                 self.save(result, ending, now, notices)
             }
-            // A tool that can ask is well. What it was called for has not been done, so there is nothing to store,
-            // nothing to trust it for, and nothing unknown. Those who follow this run claim for themselves: a question
-            // does no harm twice, and the state that comes with it may be good for one caller only.
+            // A tool that can ask for input is healthy. The requested work has not been done, so there is nothing to
+            // store, nothing to trust it for, and nothing unknown. Calls that follow this run make their own claim: a
+            // repeated question does no harm, and the state that comes with it may be valid for one caller only.
             Outcome::InputRequired { output } => {
                 self.went_well(shared, &mut attempt, AttemptOutcome::InputRequired, now, notices);
                 self.ask_caller(shared, output, now, notices)
@@ -568,12 +569,13 @@ impl Call {
         }
     }
 
-    /// Whether an error that comes back now answers nothing but our own cut. A host reports what it saw itself.
+    /// Returns true if an error that arrives now only answers the cut by Steadfast. A host reports what it observed
+    /// itself.
     fn answers_our_cut(&self, attempt: &Attempt) -> bool {
         self.request.run_by == RunBy::Driver && attempt.cut.is_some_and(|cut| cut != Cut::Cancelled)
     }
 
-    /// What was heard, where it says that a driver of ours could not send the attempt.
+    /// Returns the failure if the outcome says that the driver could not send the attempt.
     pub(super) fn unsent(&self, outcome: &Outcome, now: Timestamp) -> Option<(Said, Classified)> {
         match outcome {
             Outcome::Failure { fault, output: None } => {
@@ -591,7 +593,7 @@ impl Call {
         }
     }
 
-    /// An attempt was cut before it could be sent, and is not sent any more.
+    /// Ends a call whose attempt was cut before it could be sent, and is not sent any more.
     pub(super) fn never_sent(
         &mut self,
         shared: &mut Shared<'_>,
@@ -604,13 +606,13 @@ impl Call {
         self.never_began(shared, attempt, &said, &classified, failure, now, notices)
     }
 
-    /// What is made of a fault that proves that the tool did not run.
+    /// Classifies a fault that proves that the tool did not run.
     fn not_run(&self, fault: Fault, now: Timestamp) -> (Said, Classified) {
         let classified = classify(&fault, &self.policy.classify, now);
         (Said { manner: Manner::NotRun, ..Said::of(fault, None) }, classified)
     }
 
-    /// Whoever was to run the tool is gone, or could not send it.
+    /// Ends a call whose runner is gone, or could not send the attempt.
     #[expect(clippy::too_many_arguments, reason = "the facts of one attempt, named once")]
     fn never_began(
         &mut self,
@@ -631,7 +633,7 @@ impl Call {
         self.release(result, Vec::new(), now, notices)
     }
 
-    /// The tool did not do what it was asked to.
+    /// Records a failed attempt.
     fn went_wrong(
         &mut self,
         shared: &mut Shared<'_>,
@@ -646,8 +648,8 @@ impl Call {
             (Some(Cut::Cancelled), _) => None,
             (Some(_), _) if self.is_callers_limit(&attempt, now) => None,
             (Some(_), _) if self.is_lost_with_host(&attempt, &said, now) => None,
-            // A server that has forgotten our session lives, and is asked for another one with the next try. If it gives
-            // none, that is what counts.
+            // A server that lost the session is alive, and the next attempt opens a new session. If that fails, the
+            // failure counts.
             (Some(_) | None, Nature::Transient) if said.manner == Manner::SessionLost => {
                 Some(Verdict::Neutral)
             }
@@ -660,22 +662,23 @@ impl Call {
         self.failed_attempt(shared, &attempt, said, classified, now, notices)
     }
 
-    /// Whether an attempt was cut by a limit that its caller set, within the time that the tool has: that says nothing about it.
+    /// Returns true if a limit of the caller cut the attempt within the time of the tool, which says nothing about the
+    /// tool.
     fn is_callers_limit(&self, attempt: &Attempt, now: Timestamp) -> bool {
         let time = &self.policy.time;
         let heard = attempt.watchdog.map_or(attempt.started, |watchdog| watchdog.last_sign());
         attempt.cut.is_some() && now.since(heard) < time.attempt && now.since(attempt.started) < time.total
     }
 
-    /// Whether an attempt was cut of which its host said nothing: see [`Self::host_is_silent`].
+    /// Returns true if the attempt was cut and its host reported nothing: see [`Self::host_is_silent`].
     fn is_lost_with_host(&self, attempt: &Attempt, said: &Said, now: Timestamp) -> bool {
-        // What a host still says when it is told to stop is a report like any other.
+        // A report that a host sends when it is asked to stop counts as any other.
         said.manner == Manner::TimedOut && attempt.cut.is_some() && self.host_is_silent(attempt, now)
     }
 
-    /// Whether the host that runs this attempt may be gone. One that is there reports, its own time-outs too, or shows signs
-    /// of life. So its silence says nothing about the tool: neither breaker nor trust count it, and there is nobody to whom
-    /// another order could be given.
+    /// Returns true if the host that runs this attempt may be gone. A host that is alive reports, its own timeouts too,
+    /// or shows signs of life. Its silence says nothing about the tool, so neither breaker nor trust counts it, and
+    /// there is no host left for another attempt.
     fn host_is_silent(&self, attempt: &Attempt, now: Timestamp) -> bool {
         match self.request.run_by {
             RunBy::Driver => false,
@@ -685,7 +688,7 @@ impl Call {
         }
     }
 
-    /// The tool did what it was asked to, as far as its breakers are concerned.
+    /// Records a successful attempt, as far as its breakers are concerned.
     fn went_well(
         &mut self,
         shared: &mut Shared<'_>,
@@ -713,7 +716,7 @@ impl Call {
             http_status: said.status,
             transient: classified.nature == Nature::Transient,
         });
-        // A replay goes on from the first one; the record is for those who look at how it ended.
+        // A replay starts from the first attempts; the record keeps the last ones, which show the end.
         if self.outcomes.len() < Record::MOST_ATTEMPTS {
             self.outcomes.push(outcome);
         }
@@ -802,7 +805,7 @@ impl Call {
             && matches!(self.store, StoreSight::Fine | StoreSight::Down)
             && attempt.cut != Some(Cut::TooLong)
         {
-            // Should nothing more be allowed to start after the wait, this failure is the answer.
+            // The response, if no further attempt may start after the wait.
             let failure = self.last_word(said.clone(), &classified, None, attempt.cut, now);
             self.last = Some((classified.clone(), failure));
             match self.retry(shared, attempt, &classified, now, notices) {
@@ -820,26 +823,27 @@ impl Call {
         }
         let observed = said.observed;
         let failure = self.last_word(said, &classified, stop, attempt.cut, now);
-        // Nobody keeps a record of it, so nobody can say that it is over.
+        // Without a record, the end of the attempt cannot be known.
         let unknown =
             (failure.code == Code::OutcomeUnknown).then_some(ToldUnknown { observed, ended: false });
         let breaker = matches!(stop, Some(StopReason::Breaker(_)))
             .then(|| shared.breaker.state(&self.policy.breaker, now));
         let mut result = CallResult { breaker, unknown, ..self.failed(failure, now) };
         if self.is_callers_limit(attempt, now) {
-            // Judged here by nobody but the guard.
+            // Counted by the guard only.
             result = self.judge(shared, result, now, notices);
             self.judged = true;
         }
         self.settle_failed(shared, result, Some(&classified), now, notices)
     }
 
-    /// Whether others find this run by its record.
+    /// Returns true if other calls find this run by its record.
     fn is_recorded(&self) -> bool {
         self.record.is_some() && self.dedupe() == Mode::Enforce
     }
 
-    /// Whether this is what a tool says to a cancel of ours: no answer to the call, and nobody else may get it.
+    /// Returns true if this is the tool's response to a cancellation: it is not a result of the call, and no other
+    /// caller may get it.
     fn answers_our_cancel(&self, classified: &Classified) -> bool {
         classified.reach == Reach::Answered
             && classified.code != Code::ResultTooLarge
@@ -847,7 +851,7 @@ impl Call {
             && !self.retry_safe
     }
 
-    /// An attempt is over, and whether it had its effect is not known.
+    /// Handles an attempt that has ended with an unknown outcome.
     fn lost_unknown(
         &mut self,
         shared: &mut Shared<'_>,
@@ -856,7 +860,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        // Who answers a cancel may go on with its work all the same.
+        // A server that answers a cancellation may continue its work all the same.
         let answers_our_cancel = self.caller == Caller::GaveUp && said.observed == Observed::ErrorAnswer;
         let settles = if answers_our_cancel {
             SettlesIn::After(self.policy.settling.linger)
@@ -882,7 +886,7 @@ impl Call {
         self.outcome_unknown(shared, settling, settles, now, notices)
     }
 
-    /// Schedules another attempt, or says why there is none.
+    /// Schedules another attempt, or returns the reason why there is none.
     fn retry(
         &mut self,
         shared: &mut Shared<'_>,
@@ -908,7 +912,7 @@ impl Call {
         let until = next.map_err(StopReason::Schedule)?;
         if self.policy.modes.breaker == Mode::Enforce {
             let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
-            // What is open now and still will be then needs no wait to be refused.
+            // A breaker that is open now and will still be open then refuses without a wait.
             let refused = breakers
                 .into_iter()
                 .flatten()
@@ -933,7 +937,7 @@ impl Call {
         Ok(Step::Wait)
     }
 
-    /// The failure that the caller gets.
+    /// Returns the failure for the caller.
     fn last_word(
         &self,
         said: Said,
@@ -945,7 +949,7 @@ impl Call {
         let transient = classified.nature == Nature::Transient;
         let words = said.words();
         let Said { message, output, observed, .. } = said;
-        // Where nothing acts, the tool's own words are passed on as they are.
+        // If no mechanism is enforced, the tool's own message is passed on unchanged.
         if self.may_have_run(classified) && !self.policy.modes.leave_alone() {
             let (reads, policy) = (&self.request.reads, &self.policy);
             let told = say::outcome_unknown_unrecorded(reads, policy, observed, words.as_deref());
@@ -954,7 +958,7 @@ impl Call {
         let stuck =
             matches!(cut, Some(Cut::Silent(_) | Cut::TooLong)) && self.policy.time.silence == Silence::Stuck;
         let (code, rule) = match stop {
-            // It is an answer, and counts as one after a cut too.
+            // A result that is too large is an answer, and counts as one after a cut too.
             None if classified.code == Code::ResultTooLarge => (classified.code, classified.rule.clone()),
             None | Some(_) if cut == Some(Cut::Deadline) => {
                 (Code::DeadlineExceeded, Cow::Borrowed("deadline"))
@@ -988,17 +992,17 @@ impl Call {
         }
     }
 
-    /// Whether it may have had its effect, and must not be tried again for that.
+    /// Returns true if the call may have taken effect and must not be tried again because of that.
     fn may_have_run(&self, classified: &Classified) -> bool {
         classified.reach == Reach::Unknown && !self.retry_safe
     }
 
-    /// Under which code a failure is told after which there is no further try, and by which rule.
+    /// Returns the code and the rule of a failure after the last attempt.
     fn told_as(&self, stop: Stop, classified: &Classified) -> (Code, Cow<'static, str>) {
         match stop {
             Stop::Deadline => (Code::DeadlineExceeded, Cow::Borrowed("deadline")),
             Stop::Budget => (Code::RetryExhausted, Cow::Borrowed("retry_budget")),
-            // Who allowed one attempt only gets its own failure, not the news that there was no second one.
+            // A caller that allowed one attempt only gets the failure itself, without a note about retries.
             Stop::Attempts if self.attempts == 1 => (classified.code, classified.rule.clone()),
             Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_) => {
                 (Code::RetryExhausted, classified.rule.clone())
@@ -1006,7 +1010,7 @@ impl Call {
         }
     }
 
-    /// The time for another attempt has passed while it was waited for.
+    /// Ends a call whose time for another attempt passed during the wait.
     fn too_late(
         &mut self,
         shared: &mut Shared<'_>,
@@ -1024,7 +1028,7 @@ impl Call {
         self.settle_failed(shared, result, Some(&classified), now, notices)
     }
 
-    /// No further attempt may start in the name of this record: the last failure is the answer.
+    /// Ends the call with the last failure: no further attempt may start in the name of this record.
     pub(super) fn give_up(
         &mut self,
         shared: &mut Shared<'_>,
@@ -1040,17 +1044,18 @@ impl Call {
             Some(Classified { severity, mistake, .. }) => {
                 self.judge_run(shared, result, Some(*severity), *mistake, now, notices)
             }
-            // It never ran.
+            // The tool never ran.
             None => self.judge(shared, result, now, notices),
         };
-        // The claim of a living process that nobody releases would stand for ever.
+        // A claim of a living process that is never released would stay for ever.
         let kept = self.kept_release().filter(|_| self.store != StoreSight::FenceLost);
         self.finish(result, kept.into_iter().collect(), now, notices)
     }
 
     // ---- 8. what the record becomes ----
 
-    /// A failed call: an answer of the tool is kept, a run that may have happened is unknown, the rest never was.
+    /// Ends a failed call: an answer of the tool is stored, a run that may have happened has an unknown outcome, and
+    /// the rest is released.
     pub(super) fn settle_failed(
         &mut self,
         shared: &mut Shared<'_>,
@@ -1066,17 +1071,17 @@ impl Call {
         let failure = as_kept(failure.clone(), classified);
         let is_too_large = classified.is_some_and(|classified| classified.code == Code::ResultTooLarge);
         match classified.map(|classified| classified.reach) {
-            // Only where nobody finds it by its record.
+            // Only if no other call finds it by its record.
             Some(Reach::Unknown) if !self.retry_safe => {
                 notices.push(Notice::OutcomeUnknown { of_earlier: None });
                 let unknown = UnknownEnding::settled(Observed::NoAnswer);
                 self.save(result, Ending::Unknown(unknown), now, notices)
             }
-            // It has run, which is all that anybody can be told of it again.
+            // The tool has run, and a later call can be told no more than that.
             Some(Reach::Answered) if is_too_large => self.save(result, Ending::Done(None), now, notices),
             Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
             Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
-                // Refusals of ours are never kept; failures of the tool that may pass are, where the operator wants it.
+                // Refusals by Steadfast are never stored. Transient failures of the tool are, if the policy says so.
                 let kept = classified.is_some() && self.policy.dedupe.cache_failures == CacheFailures::All;
                 if kept {
                     self.save(result, Ending::Failed(failure), now, notices)
@@ -1088,7 +1093,8 @@ impl Call {
     }
 }
 
-/// A failure as others may get it again: what the tool did, without what our breaker or this caller's clock made of it.
+/// Returns the failure as other callers may get it: the failure of the tool, without the effect of the breaker or of
+/// this caller's deadline.
 fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
     match (failure.code, classified) {
         (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
@@ -1098,17 +1104,17 @@ fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
     }
 }
 
-/// What a tool said that failed.
+/// The response of a tool that failed.
 #[derive(Clone)]
 pub(super) struct Said {
     message: String,
     output: Option<Output>,
     manner: Manner,
-    /// What was observed, should the outcome be unknown.
+    /// Observation for the case that the outcome is unknown.
     observed: Observed,
-    /// The status of an HTTP answer.
+    /// HTTP status of the response.
     status: Option<u16>,
-    /// What is shown where the message only stands for what was said: in a replay.
+    /// Text to show if the message only stands for the original: in a replay.
     shown: Option<String>,
 }
 
@@ -1119,8 +1125,8 @@ impl Said {
         Self { manner: Manner::of(&fault), message: fault.message, output, observed, status, shown: None }
     }
 
-    /// What was said about the attempt, for those who are told that its outcome is unknown. What a tool said itself is passed
-    /// on as it is.
+    /// Returns the message for callers that get an unknown outcome; `None` if the tool has its own output, which is
+    /// passed on unchanged.
     fn words(&self) -> Option<String> {
         let message = say::as_told(self.message.clone());
         match (&self.output, self.status) {
@@ -1132,7 +1138,7 @@ impl Said {
         }
     }
 
-    /// What was made of it is all that is known.
+    /// Restores a recorded failure, of which only the classification is known.
     fn remembered(failed: &FailedOutcome) -> Self {
         let observed = match (failed.observed, failed.manner) {
             (Some(observed), _) => observed,
@@ -1149,18 +1155,18 @@ impl Said {
         }
     }
 
-    /// The attempt that ended like this, of which this was made.
+    /// Returns the recorded outcome of the attempt.
     fn outcome(&self, classified: &Classified) -> AttemptOutcome {
         AttemptOutcome::of_failure(classified, self.manner, self.observed, &self.message, self.shown())
     }
 
-    /// What was said, for those who look at the attempt.
+    /// Returns the message for logs and the audit log.
     fn shown(&self) -> String {
         self.shown.clone().unwrap_or_else(|| say::as_told(self.message.clone()))
     }
 }
 
-/// What was observed of an attempt that failed like this.
+/// Returns the observation for a failure source.
 fn observed(source: &Source) -> Observed {
     match source {
         Source::Timeout { .. } => Observed::NoAnswer,
@@ -1178,28 +1184,28 @@ fn observed(source: &Source) -> Observed {
     }
 }
 
-/// What speaks against an attempt.
+/// A reason against starting an attempt.
 enum Hindrance {
-    /// Nobody wants its answer any more.
+    /// No caller waits for the result any more.
     Unwanted,
-    /// The record is another's, or was declared unknown.
+    /// Another call owns the record, or its outcome was declared unknown.
     NotOurs,
-    /// The record may be another's: the store has to be asked.
+    /// Another call may own the record: the store has to be asked.
     LeaseOver,
-    /// Its time is up.
+    /// The time is up.
     Late(Stop),
-    /// The tool was blocked meanwhile.
+    /// The tool was blocked in the meantime.
     Blocked,
 }
 
-/// Why there is no further attempt.
+/// The reason why there is no further attempt.
 #[derive(Clone, Copy)]
 enum StopReason {
     /// Retries are off.
     NotAsked,
-    /// The schedule or the budget says so.
+    /// The schedule or the retry budget allows none.
     Schedule(Stop),
-    /// The breaker opened meanwhile.
+    /// The breaker opened in the meantime.
     Breaker(crate::breaker::Refused),
 }
 
@@ -1219,14 +1225,14 @@ impl Tickets {
         }
     }
 
-    /// The first of them that is a probe.
+    /// Returns the scope of the first ticket that is a probe.
     fn first_probe(&self) -> Option<BreakerScope> {
         let scopes = [(&self.tool, BreakerScope::Tool), (&self.dependency, BreakerScope::Dependency)];
         let probe = |ticket: &Option<Ticket>| ticket.as_ref().is_some_and(Ticket::is_probe);
         scopes.into_iter().find(|(ticket, _)| probe(ticket)).map(|(_, scope)| scope)
     }
 
-    /// All who share this breaker know who probes.
+    /// Marks the probe as known to all processes that share this breaker.
     pub(super) fn agreed(&self, scope: BreakerScope, shared: &mut Shared<'_>) {
         match (scope, shared.dependency.as_deref_mut()) {
             (BreakerScope::Tool, _) => self.tool.iter().for_each(|ticket| shared.breaker.agreed(ticket)),
@@ -1237,7 +1243,7 @@ impl Tickets {
         }
     }
 
-    /// Whether all of them still count.
+    /// Returns true if all tickets are still valid.
     fn hold(&self, policy: &BreakerPolicy, shared: &Shared<'_>, now: Timestamp) -> bool {
         let holds = |breaker: &Breaker, ticket: &Option<Ticket>| {
             ticket.as_ref().is_none_or(|ticket| breaker.holds(policy, ticket, now))

@@ -1,4 +1,4 @@
-//! Claiming the key, following whoever holds it, and going on where the store is down.
+//! Claims of an idempotency key: making one, waiting for the in-flight call, and continuing without the store.
 
 use super::*;
 
@@ -45,7 +45,7 @@ impl Call {
         };
         let address = request.address()?;
         Some(Claim {
-            // Shadow records live apart, so that they never answer a call that is enforced.
+            // Shadow records are separate, so that they are never replayed to a call in enforce mode.
             address: if self.dedupe() == Mode::Shadow { address.shadowed() } else { address },
             intent,
             role,
@@ -75,7 +75,7 @@ impl Call {
         Owner { process: self.request.process.clone(), call: self.request.number, claim: self.claims }
     }
 
-    /// The store has decided.
+    /// Continues with the store's verdict on a claim.
     pub(super) fn found(
         &mut self,
         shared: &mut Shared<'_>,
@@ -83,7 +83,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        // What was found before goes before whatever speaks against a run.
+        // A verdict that found an earlier call takes precedence over every reason against a run.
         match &verdict {
             ClaimVerdict::Mine(_)
             | ClaimVerdict::Nothing
@@ -137,15 +137,15 @@ impl Call {
             ClaimVerdict::RecordsLost => {
                 self.turn_away(shared, say::records_lost(&self.request), now, notices)
             }
-            // A claim is never answered so; a look-up is handled before.
+            // A claim never gets this verdict, and a lookup is handled before.
             ClaimVerdict::Nothing => {
                 self.turn_away(shared, say::store_unavailable(&self.request), now, notices)
             }
         }
     }
 
-    /// Our own claim, whose answer was a long time coming: others have taken it for a run that was lost. Nothing was sent under
-    /// it, and nothing will be: somebody may have heard that it is over.
+    /// Ends a call whose own claim was answered too late: other callers already saw an unknown outcome for it. Nothing
+    /// was sent under the claim, and nothing will be, because another caller may know that it has ended.
     fn claim_given_up(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) -> Step {
         self.doubt_claim();
         let failure = say::stood_still(&self.request);
@@ -155,7 +155,8 @@ impl Call {
         self.finish(result, Vec::new(), now, notices)
     }
 
-    /// The store did not answer the claim, or said no. One without answer is repeated under the same token.
+    /// Handles a claim that the store did not answer, or refused. A claim without answer is repeated under the same
+    /// token.
     pub(super) fn claim_failed(
         &mut self,
         shared: &mut Shared<'_>,
@@ -177,7 +178,7 @@ impl Call {
         let goes_on = self.dedupe() == Mode::Shadow || would_go_on;
         notices.push(Notice::StoreFailed { goes_on });
         if goes_on {
-            // What the store would have written, so that the answer can be saved when it is back.
+            // The record that the store would have written, so that the result can be saved when the store is back.
             if let Some(claim) = self.claim(Intent::Take { started: true }, role, now)
                 && let ClaimVerdict::Mine(record) =
                     decide_claim(&claim, Found::default(), &Known::default(), now).verdict
@@ -209,7 +210,7 @@ impl Call {
         }
     }
 
-    /// Whether its key means intent.
+    /// Returns true if its key was given explicitly.
     pub(super) fn is_explicit(&self) -> bool {
         matches!(self.request.address(), Some(Address::Explicit(_)))
     }
@@ -241,10 +242,10 @@ impl Call {
             }
             Wake::Time | Wake::Changed => {
                 let role = Role::Waiter { followed: record };
-                // What spoke against a run may still do so. The answer that was waited for is taken all the same.
+                // A reason against a run may still apply. The awaited result is used all the same.
                 let is_asked = self.withheld.take().is_some() || self.held_back;
                 let refusal = if is_asked { self.refusal(shared, now) } else { None };
-                // What only shadow mode asked for is only told.
+                // A refusal in shadow mode is only reported.
                 match refusal.filter(|_| self.held_back) {
                     Some(refusal) => {
                         self.state = State::Looking { refusal };
@@ -256,7 +257,7 @@ impl Call {
         }
     }
 
-    /// The claim was lost before anything was sent.
+    /// Handles a claim that was lost before anything was sent.
     pub(super) fn lost_the_claim(
         &mut self,
         shared: &mut Shared<'_>,
@@ -264,8 +265,8 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         match self.store {
-            // Others were told that nobody knows whether it ran, and may act on that: it must not run now. Giving it back lets
-            // them make the call at once.
+            // Other callers saw an unknown outcome and may act on it, so the call must not run now. Releasing the claim
+            // lets them call again at once.
             StoreSight::MarkedUnknown => {
                 self.refuse(shared, Refusal::us(say::stood_still(&self.request)), now, notices)
             }
@@ -273,7 +274,7 @@ impl Call {
         }
     }
 
-    /// Looks for the record once more, as a waiter would.
+    /// Looks up the record again, as a waiter would.
     pub(super) fn look_again(&mut self, now: Timestamp) -> Step {
         let followed = self
             .record
@@ -288,13 +289,14 @@ impl Call {
         self.claim_step(Intent::Take { started: false }, role, now)
     }
 
-    /// A claim goes out now. Should it be ours, its lease may have begun at once, however long the answer takes.
+    /// Starts the lease when the claim is sent: if the claim succeeds, its lease may have begun at once, however long
+    /// the answer takes.
     fn lease_from(&mut self, now: Timestamp) {
         self.lease_until = now + self.policy.dedupe.keep.lease;
     }
 }
 
-/// What a claim would have led to instead of a run, if it were not in shadow.
+/// Returns the decision that an enforced claim would have led to instead of a run.
 fn instead_of_a_run(verdict: &ClaimVerdict) -> Option<Shadowed> {
     match verdict {
         ClaimVerdict::Mine(_) => None,

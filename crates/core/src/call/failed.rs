@@ -1,4 +1,4 @@
-//! The record of a call that failed.
+//! The failure record of a call.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::{Call, CallResult};
 use crate::Timestamp;
 use crate::classify::record::{FailureRecord, Trouble, argument_summary, detected_in};
 
-/// What the tool said in the last attempt, if that failed.
+/// Error details of the last attempt, if it failed.
 #[derive(Clone, Debug)]
 pub(super) struct LastTrouble {
     pub(super) rule: Cow<'static, str>,
@@ -17,7 +17,7 @@ pub(super) struct LastTrouble {
 }
 
 impl Call {
-    /// The record of its failure: nothing if the tool worked, or never ran.
+    /// Returns the failure record of the call; `None` if the tool succeeded or never ran.
     pub fn failure_record(&self, result: &CallResult, now: Timestamp) -> Option<FailureRecord> {
         let severity = self.severity?;
         let detected =

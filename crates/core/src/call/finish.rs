@@ -1,4 +1,4 @@
-//! How a call ends: refused, replayed, saved, released, answered early.
+//! End of a call: refused, replayed, saved, released or answered early.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::stats::Outcome;
 use crate::trust::Finished;
 
 impl Call {
-    /// A refusal: whatever was claimed is given back, and nothing is stored.
+    /// Refuses the call: releases its claim, and stores nothing.
     pub(super) fn refuse(
         &mut self,
         shared: &mut Shared<'_>,
@@ -46,10 +46,10 @@ impl Call {
             RefusedBy::Us => result = self.judge(shared, result, now, notices),
             RefusedBy::Guard(layer) => {
                 notices.push(Notice::GuardTripped { layer });
-                // A call that waited before it was refused is not in flight any more.
+                // A call that waited before it was refused is no longer in flight.
                 self.abandon(shared, now, notices);
                 self.judged = true;
-                // The guard counts the refusal that it makes, and may have more to say about it now.
+                // The guard counts its own refusal, which may change its message.
                 if let Err(refusal) = shared.guard.check(&self.policy.guard, self.guarded(), now) {
                     result.ended = Err(say::guard(&refusal));
                 }
@@ -62,8 +62,8 @@ impl Call {
         self.release(result, kept, now, notices)
     }
 
-    /// Whether there may be an answer under the key, and nobody could look. Who was told of the breaker then would take it that
-    /// nothing has run, and have another tool do it: that is no harmless repetition, whatever this tool is.
+    /// Returns true if a result may be stored for the key and the lookup failed. A caller that only saw an open breaker
+    /// would conclude that nothing ran and use another tool. That repetition is not harmless, whatever this tool is.
     fn could_not_look(&self) -> bool {
         self.is_explicit()
             && self.dedupe() == Mode::Enforce
@@ -71,13 +71,13 @@ impl Call {
             && self.attempts == 0
     }
 
-    /// Tells that the call was refused without a run.
+    /// Returns the notice that the call was refused without a run.
     pub(super) fn blocked(&self, shared: &Shared<'_>, failure: &Failure, now: Timestamp) -> Notice {
         let breaker = Some(shared.breaker.state(&self.policy.breaker, now));
         Notice::CallBlocked { code: failure.code, retriable: failure.retriable, breaker }
     }
 
-    /// The store says no: nothing was claimed.
+    /// Ends a call that the store refused: nothing was claimed.
     pub(super) fn turn_away(
         &mut self,
         shared: &mut Shared<'_>,
@@ -104,7 +104,7 @@ impl Call {
         self.conclude(shared, result, now, notices)
     }
 
-    /// A result that was found, with what this call has done itself.
+    /// Adds the attempts of this call to a result that was found.
     pub(super) fn with_what_was(&self, found: CallResult, now: Timestamp) -> CallResult {
         CallResult {
             attempts: self.attempts,
@@ -126,19 +126,19 @@ impl Call {
         self.finish(result, Vec::new(), now, notices)
     }
 
-    /// A result that says why there is none, with everything else as it stands now.
+    /// Returns a result for a failure, with the current state of the call.
     pub(super) fn failed(&self, failure: Failure, now: Timestamp) -> CallResult {
         self.result(Err(failure), now)
     }
 
-    /// A result with everything as it stands now.
+    /// Returns a result with the current state of the call.
     pub(super) fn result(&self, ended: Result<Output, Failure>, now: Timestamp) -> CallResult {
         self.with_what_was(CallResult::bare(ended), now)
     }
 
-    // ---- who counts it ----
+    // ---- counting by trust and guard ----
 
-    /// The guard hears of every answer that goes to the model, once per call.
+    /// Reports the response to the guard, once per call.
     pub(super) fn judge(
         &mut self,
         shared: &mut Shared<'_>,
@@ -149,7 +149,7 @@ impl Call {
         self.judge_guard(shared, result, None, now, notices)
     }
 
-    /// Trust and guard hear of a call that ran, once.
+    /// Reports a call that ran to trust and guard, once.
     pub(super) fn judge_run(
         &mut self,
         shared: &mut Shared<'_>,
@@ -181,7 +181,7 @@ impl Call {
         self.judge_guard(shared, result, mistake, now, notices)
     }
 
-    /// A dangerous command that was run costs the tool its trust, whatever came of it.
+    /// Lowers the trust in a tool that ran a dangerous command, whatever the outcome was.
     fn record_danger(&self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) {
         if self.request.danger.is_some() && self.policy.approval.dangerous == Dangerous::Record {
             let finished = Finished::Failure { severity: Severity::Security, recoverable: true };
@@ -191,7 +191,7 @@ impl Call {
         }
     }
 
-    /// The call ends without an answer that says anything about the tool: its caller withdrew it.
+    /// Ends the counting of a call that its caller cancelled: it says nothing about the tool.
     pub(super) fn abandon(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) {
         if std::mem::replace(&mut self.judged, true) {
             return;
@@ -204,15 +204,15 @@ impl Call {
         }
     }
 
-    /// The tool has not begun yet. Neither guard nor trust has anything to count, a dangerous command included: that
-    /// is still to come.
+    /// Ends the counting of a call whose tool has not started. Neither guard nor trust has anything to count, a
+    /// dangerous command included: that is still to come.
     pub(super) fn put_off(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
         if self.entered && !std::mem::replace(&mut self.judged, true) {
             shared.guard.abandon(&self.policy.guard, self.guarded(), now);
         }
     }
 
-    /// The digest of an answer, where the guard asks for it. That of a run is made when it ends.
+    /// Returns the digest of a result, if the guard needs it. For a run it is computed when the run ends.
     pub(super) fn result_digest(&self, output: &Output) -> Option<Digest> {
         match self.outcomes.last() {
             Some(AttemptOutcome::Answered { result, .. }) => *result,
@@ -239,15 +239,15 @@ impl Call {
         let told_before = self.request.in_turn
             && matches!(result.provenance, Provenance::Replayed { .. })
             && !result.was_followed();
-        // What nobody is told, no model can learn from: only what is delivered counts.
+        // The model cannot learn from a response that it never gets: only delivered responses count.
         if self.caller != Caller::Waiting || told_before {
             shared.guard.abandon(&self.policy.guard, self.guarded(), now);
             return result;
         }
         let ending = match &result.ended {
             Ok(output) => guard::Ending::Success { result: self.result_digest(output) },
-            // Neither says anything about the tool or the model. Nor does an unknown outcome: who does what it was told calls
-            // again.
+            // These codes say nothing about the tool or the model. Neither does an unknown outcome: a caller that
+            // follows its instructions calls again.
             Err(failure)
                 if matches!(failure.code, Code::InFlight | Code::Cancelled)
                     || (result.unknown.is_some() && self.dedupe() == Mode::Enforce) =>
@@ -255,15 +255,15 @@ impl Call {
                 shared.guard.abandon(&self.policy.guard, self.guarded(), now);
                 return result;
             }
-            // Our own refusals differ in nothing but their numbers, so that the code says it all.
+            // Refusals by Steadfast differ only in their numbers, so the code identifies them.
             Err(failure) if self.attempts == 0 && failure.code.is_refusal() => {
                 guard::Ending::Failure { message: failure.code.as_str(), mistake }
             }
             Err(failure) => guard::Ending::Failure { message: &failure.message, mistake },
         };
         let remarks = shared.guard.end(&self.policy.guard, self.guarded(), ending, now);
-        // A refusal that says when to come again, or who has to be asked, must not be told with "do not retry": one answer, one
-        // instruction. Should the model come before that, the guard refuses it.
+        // A refusal that says when to call again, or that approval is needed, must not come with "do not retry": one
+        // response, one instruction. If the model calls earlier, the guard refuses the call.
         let says_when = result.ended.as_ref().is_err_and(|failure| {
             let asks =
                 matches!(failure.code, Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked);
@@ -275,15 +275,15 @@ impl Call {
             notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
             result.remarks = remarks;
         } else if let Some(remark) = remarks.first() {
-            // In shadow the guard has not acted: the answer goes out as it is.
+            // In shadow mode the guard does not act: the response is sent unchanged.
             self.shadow(Shadowed::Remarked(remark.layer), notices);
         }
         result
     }
 
-    // ---- what the record becomes ----
+    // ---- record ----
 
-    /// Saves the ending under the fence; without a claim there is nothing to save.
+    /// Saves the ending under the fencing token. Without a claim there is nothing to save.
     pub(super) fn save(
         &mut self,
         result: CallResult,
@@ -304,7 +304,7 @@ impl Call {
         }
     }
 
-    /// What is saved, if there is a claim.
+    /// Returns the save command, if there is a claim.
     pub(super) fn save_of(&self, ending: Ending) -> Option<Box<Save>> {
         let claimed = self.record.clone()?;
         let hold =
@@ -339,7 +339,7 @@ impl Call {
         self.finish(result, Vec::new(), now, notices)
     }
 
-    /// Gives back what was claimed, then ends.
+    /// Releases the claim, then ends the call.
     pub(super) fn release(
         &mut self,
         result: CallResult,
@@ -363,13 +363,13 @@ impl Call {
         Some(Kept::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() }))
     }
 
-    /// However a call ends that made no attempt: what was approved was not done, and the approval is still good.
+    /// Returns the spent grant of a call that made no attempt: the approval is still valid.
     fn unused_grant(&mut self) -> Option<Kept> {
         let (grant, owner) = self.spent.take().filter(|_| self.attempts == 0)?;
         Some(Kept::GiveBack { grant, owner })
     }
 
-    /// Remembers that the last claim may have been written although no answer came.
+    /// Marks the last claim as possibly written although no answer came.
     pub(super) fn doubt_claim(&mut self) {
         let owner = self.owner();
         if !self.claims_in_doubt.contains(&owner) {
@@ -377,7 +377,7 @@ impl Call {
         }
     }
 
-    /// Gives back the claims that may have been written without our knowing.
+    /// Releases the claims that may have been written although no answer came.
     fn releases_in_doubt(&mut self) -> Vec<Kept> {
         let owners = std::mem::take(&mut self.claims_in_doubt);
         let Some(address) = self.request.address() else { return Vec::new() };
@@ -386,7 +386,7 @@ impl Call {
         owners.into_iter().map(|owner| Kept::Release(Release { key, index, owner })).collect()
     }
 
-    /// Answers the caller while what was going on goes on.
+    /// Answers the caller while the call continues.
     pub(super) fn answer_early(
         &mut self,
         state: State,
@@ -406,9 +406,10 @@ impl Call {
         Step::Answer { result: Box::new(result), upstream }
     }
 
-    /// An answer that comes late may have missed its caller: its arrival proves nothing, and it is given again.
+    /// Drops the receipt of a late response. The caller may have gone, so its delivery proves nothing, and the result
+    /// is replayed.
     fn mind_the_time(&self, result: &mut CallResult) {
-        // A host that ran the tool itself has waited for nothing.
+        // A host that runs the tool itself did not wait.
         let has_waited = self.attempts == 0 || self.request.run_by == RunBy::Driver;
         if has_waited && result.took > self.policy.dedupe.late_after {
             result.receipt = None;
@@ -429,7 +430,7 @@ impl Call {
         result.took = now.since(self.arrived);
         self.mind_the_time(&mut result);
         if self.dedupe() == Mode::Shadow {
-            // A shadow record answers nobody, so nothing is promised.
+            // A shadow record is never replayed, so it does not count as recorded.
             result.recorded = Recorded::NotAsked;
         }
         notices.push(Notice::CallFinished {
@@ -443,8 +444,8 @@ impl Call {
 }
 
 impl CallResult {
-    /// What somebody is told who asked [to hear of a record](crate::dedupe::Claim::to_hear_of), where there is anything to
-    /// tell: a run that goes on says nothing yet.
+    /// Returns the response to a caller that [waits for a record](crate::dedupe::Claim::to_hear_of); `None` while the
+    /// run continues.
     pub fn heard(verdict: ClaimVerdict, policy: &Policy) -> Option<Self> {
         match verdict {
             ClaimVerdict::Replay(replay) => Some(Self::replayed(*replay, policy)),
@@ -460,7 +461,7 @@ impl CallResult {
         }
     }
 
-    /// An answer that was found.
+    /// Returns the response for a stored result.
     pub(super) fn replayed(replay: Replay, policy: &Policy) -> Self {
         let ended = match replay.answer {
             Ok(Some(output)) => Ok(output),
@@ -475,19 +476,19 @@ impl CallResult {
         Self { provenance, recorded: Recorded::Yes, receipt: Some(replay.receipt), ..Self::bare(ended) }
     }
 
-    /// It may have run; nobody knows.
+    /// Returns the response for an unknown outcome.
     pub(super) fn unknown(unsettled: Unsettled, reads: &[Box<str>], policy: &Policy) -> Self {
         let Unsettled { end, observed, words, output, runs_in, receipt } = unsettled;
         let unknown = say::Unknown { end, observed, words, output, runs_in };
         let ended = Err(say::outcome_unknown(reads, policy, unknown));
-        // Only what is final can have arrived.
+        // Only a final response can count as delivered.
         let receipt = Some(receipt).filter(|_| end == End::Settled);
         let unknown = Some(ToldUnknown { observed, ended: end == End::Settled });
         Self { recorded: Recorded::Yes, receipt, unknown, ..Self::bare(ended) }
     }
 
-    /// The outcome was unknown, and a verification with this tool has shown what it is. The receipt is that of the record that
-    /// says so.
+    /// Replaces an unknown outcome by the finding of a verification with this tool. The receipt is that of the record
+    /// that stores the finding.
     pub fn verified(self, tool: &ToolRef, resolution: Resolution, receipt: Option<Receipt>) -> Self {
         let Some(unknown) = self.unknown else { return self };
         let failure = match resolution {
@@ -497,7 +498,7 @@ impl CallResult {
         Self { ended: Err(failure), unknown: None, receipt, ..self }
     }
 
-    /// Nothing but how it ended.
+    /// Returns a result without any details.
     fn bare(ended: Result<Output, Failure>) -> Self {
         Self {
             ended,
@@ -516,24 +517,24 @@ impl CallResult {
         }
     }
 
-    /// Whether the call was turned away before the tool was bothered, which is never stored as an answer.
+    /// Returns true if the call was refused without an attempt. Such a response is never stored.
     pub fn is_refused(&self) -> bool {
         let code = self.ended.as_ref().err().map(|failure| failure.code);
         self.attempts == 0 && code.is_some_and(|code| code.is_refusal() && code != Code::Cancelled)
     }
 
-    /// Whether its caller is told that nobody knows whether the call had its effect.
+    /// Returns true if the response says that the outcome of the call is unknown.
     pub fn is_unknown_outcome(&self) -> bool {
         self.ended.as_ref().is_err_and(|failure| failure.code.is_unknown_outcome())
     }
 
-    /// Whether those who waited for this call are refused like it: not by what its own caller wanted.
+    /// Returns true if calls that waited for this one are refused too: the reason is not a limit of its own caller.
     pub fn is_refused_for_all(&self) -> bool {
         let code = self.ended.as_ref().err().map(|failure| failure.code);
         self.is_refused() && code != Some(Code::DeadlineExceeded)
     }
 
-    /// Whether the answer comes from a run that was in flight when the call came.
+    /// Returns true if the result comes from a run that was in flight when the call arrived.
     pub fn was_followed(&self) -> bool {
         matches!(self.provenance, Provenance::Replayed { reason: ReplayReason::Waited, .. })
     }

@@ -1,7 +1,7 @@
-//! From an envelope to a request: what the call is, which key it has, what may be done for it.
+//! Conversion of an envelope into a request: identity, idempotency key and allowed mechanisms of the call.
 //!
-//! Everything that is derived from the parameters (digest, signature, domain, dangerous shape, fit with the
-//! tool's schema) is derived here, from one reading of their text and one canonical form.
+//! Everything that is derived from the parameters (digest, signature, domain, dangerous command pattern, schema check)
+//! is derived here, from one parse of their text and one canonical form.
 
 use std::sync::Arc;
 
@@ -18,40 +18,39 @@ use crate::json::{Document, Limits, Value};
 use crate::key::{self, DedupeMode, GivenKey, Key, Scope};
 use crate::policy::{ArgumentCheck, ComputedKeys, Conflict, Policy, ToolClass};
 
-/// What the surface knows about a call that its envelope does not say.
+/// Facts about a call that the surface knows and the envelope does not say.
 #[derive(Clone, Copy, Debug)]
 pub struct Intake<'a> {
     /// The process that drives the call.
     pub process: &'a Process,
-    /// The call within the process.
+    /// Number of the call within the process.
     pub number: u64,
-    /// The id of its run, should it be the first.
+    /// Id of its run, if this call is the first with its key.
     pub run: &'a RunId,
-    /// Whether anybody can be asked.
+    /// The channel for approvals.
     pub channel: Channel,
-    /// The key that the `key` hook gave. The caller's own counts before it.
+    /// The idempotency key from the `key` hook. A key from the caller goes first.
     pub hook_key: Option<&'a str>,
-    /// Whether it belongs to a turn that may be submitted again, which gave it its own key.
+    /// True if the call belongs to a turn that may be submitted again, which gave it its own key.
     pub in_turn: bool,
-    /// What becomes of equal calls without a key.
+    /// Deduplication of equal calls without a key.
     pub equal_calls: EqualCalls,
-    /// The client's id of this dispatch. It counts where nobody gave a key.
+    /// The client's id of this dispatch. It is used if no key was given.
     pub call_id: Option<&'a CallId>,
-    /// Whose keys those are that callers give.
+    /// The scope of keys from callers.
     pub keys_of: KeysOf,
-    /// How long the caller is known to wait.
+    /// Time for which the caller is known to wait.
     pub waits: Waits,
-    /// What the client brings back to a call that asked for input; see [`key::continuation_digest`].
+    /// Digest of the input that the client returns to a call that asked for it; see [`key::continuation_digest`].
     pub continuation: Option<Digest>,
-    /// The trace that the call belongs to, where those of a conversation may be its turns. It counts where nobody names the
-    /// turn.
+    /// The trace of the call, if the traces of a session may be its turns. It is used if the turn is not named.
     pub trace: Option<&'a TurnId>,
-    /// The tool's own input schema, where it is known. Only looked at where the policy enforces it.
+    /// The tool's own input schema, if it is known. Only used if the policy enforces it.
     pub input_schema: Option<Value<'a>>,
 }
 
 impl Request {
-    /// The request that an envelope makes.
+    /// Returns the request of an envelope.
     #[cfg(test)]
     pub(super) fn from_envelope(
         envelope: &CallEnvelope,
@@ -61,8 +60,8 @@ impl Request {
         Ok(Self::from_params(envelope, Self::params(envelope)?.root(), policy, intake))
     }
 
-    /// The parameters of an envelope, read. Fails only where they are no JSON, which an envelope that was
-    /// [parsed](CallEnvelope::parse) cannot have.
+    /// Parses the parameters of an envelope. Fails only if they are not valid JSON, which cannot happen for an envelope
+    /// that was [parsed](CallEnvelope::parse).
     pub fn params(envelope: &CallEnvelope) -> Result<Document<'_>, EnvelopeError> {
         let params = envelope.payload.params.as_str();
         Document::parse(params.as_bytes(), Limits::PARAMS).map_err(|error| {
@@ -71,7 +70,7 @@ impl Request {
         })
     }
 
-    /// The request that an envelope makes whose [parameters](Self::params) were read already, to find its policy.
+    /// Returns the request of an envelope whose [parameters](Self::params) were already parsed to find its policy.
     pub fn from_params(
         envelope: &CallEnvelope,
         params: Value<'_>,
@@ -82,7 +81,8 @@ impl Request {
         let target = &envelope.target;
         let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
         let own_key = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
-        // The key of a turn is no caller's: the arguments must be there as without it, because the tool is given what they make.
+        // The key of a turn is not from a caller. The arguments must be present as without it, because the tool is
+        // given what they make.
         let has_callers = !intake.in_turn && own_key.or(intake.hook_key).is_some();
         let template = policy.dedupe.key.as_ref().filter(|_| !has_callers);
         let made = template.map(|template| template.fill(params));
@@ -133,9 +133,11 @@ impl Request {
     }
 }
 
-/// Whether and how duplicates are recognised. A caller that asks for it without a key means the computed one, and
-/// means it: it counts as if the caller had given it. Where none may be computed, there is nothing to recognise it by.
-/// Where nobody gave a key and nobody asked, the surface says what equal calls are to each other.
+/// Returns the deduplication of a call.
+///
+/// A caller that requests deduplication without a key means the computed key, which then counts as if the caller had
+/// given it. If no key may be computed, the call is not deduplicated. Without a key and without a request, the surface
+/// decides about equal calls.
 fn duplicates(
     envelope: &CallEnvelope,
     tool: &ToolRef,
@@ -168,7 +170,7 @@ fn duplicates(
     }
 }
 
-/// By the id of the dispatch, and by equal arguments as far as they count between these calls.
+/// Returns the deduplication by the id of the dispatch, and by equal arguments if they count between these calls.
 fn keyless(scope: &Scope<'_>, digest: Digest, policy: &Policy, intake: &Intake<'_>) -> Duplicates {
     let joined = match (intake.equal_calls, policy.class) {
         (EqualCalls::Apart, _) => false,
@@ -201,18 +203,18 @@ fn key_of(scope: &Scope<'_>, digest: Digest, policy: &Policy, given: GivenKey<'_
     }
 }
 
-/// That the key of a call cannot be made of its arguments.
+/// Returns the message for a call whose idempotency key cannot be made of its arguments.
 fn no_key(missing: &[String]) -> Arc<str> {
     let named: Vec<_> = missing.iter().map(|name| format!("`{name}`")).collect();
     let named = named.join(" and ");
-    format!("the idempotency key of this tool is made of {named}, which must be a text or a number").into()
+    format!("the idempotency key of this tool is made of {named}, which must be a string or a number").into()
 }
 
-/// How the arguments break the tool's schema, where that is enforced.
+/// Returns the violations of the tool's schema, if the policy enforces it.
 fn invalid_arguments(policy: &Policy, schema: Option<Value<'_>>, params: Value<'_>) -> Option<Arc<str>> {
     let problems = match policy.arguments {
         ArgumentCheck::Enforce => check_arguments(schema?, params, policy.dedupe.key_argument.as_deref()),
-        // The tool answers for itself; its refusal is explained when it comes.
+        // The tool checks for itself. Its refusal is explained when it comes.
         ArgumentCheck::Assist | ArgumentCheck::Off => return None,
     };
     let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Callers who cancel or go away, and holders whose record is another's.
+//! Callers that cancel or disconnect, and renewals of the lease.
 
 use super::*;
 
@@ -22,7 +22,7 @@ impl Call {
                 self.doubt_claim();
                 self.finish(result, Vec::new(), now, notices)
             }
-            // Others wait for this run: it goes on without its first caller.
+            // Other callers wait for this run, so it continues without its first caller.
             (
                 state @ (State::AwaitingApproval { .. }
                 | State::Spending
@@ -74,16 +74,17 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         match state {
-            // What was never sent is given back.
+            // A claim whose attempt was never sent is released.
             state @ (State::Probing { .. } | State::Renewing) if self.attempts == 0 => {
                 self.cancelled(shared, state, others, now, notices)
             }
-            // Where everything is off, nothing else would ever end it: it goes with its caller, as it would without us.
+            // With every mechanism off, nothing else would ever end the attempt. It ends with its caller, as it would
+            // without Steadfast.
             state @ State::Attempting(_) if self.policy.modes.furthest() == Mode::Off => {
                 self.cancelled(shared, state, others, now, notices)
             }
             State::Settling(settling) => self.left_settling(shared, settling, None, now, notices),
-            // A disconnect never ends what was started.
+            // A disconnect never ends an attempt that has started.
             state @ (State::Attempting(_)
             | State::Marking(_)
             | State::Probing { .. }
@@ -113,18 +114,19 @@ impl Call {
         Step::Stay
     }
 
-    /// Whether this is the token of the record that we hold: a renewal of an earlier claim may be late on the wire.
+    /// Returns true if this is the owner of the record that the call holds: a renewal of an earlier claim may arrive
+    /// late.
     pub(super) fn owns(&self, owner: &Owner) -> bool {
         self.record.as_ref().is_some_and(|record| record.owner == *owner)
     }
 
     pub(super) fn renewed(&mut self, verdict: RenewVerdict, sent: Timestamp, notices: &mut Vec<Notice>) {
         match verdict {
-            // A renewal that was overtaken by a later one does not shorten what that one gained.
+            // A renewal that was overtaken by a later one does not shorten the lease that the later one gained.
             RenewVerdict::Renewed => {
                 self.lease_until = self.lease_until.max(sent + self.policy.dedupe.keep.lease);
             }
-            // A shadow record holds nothing up.
+            // A shadow record blocks nothing.
             RenewVerdict::MarkedUnknown | RenewVerdict::Lost if self.dedupe() == Mode::Shadow => {
                 self.record = None
             }

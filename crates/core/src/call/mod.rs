@@ -1,18 +1,18 @@
-//! The one path of a call: an event in, one step out, notices beside.
+//! State machine of a call: each event returns one step, and adds notices for logs, metrics and audit.
 //!
-//! The order is part of the promise, and it stands in this module, each stage with the reason for its place:
+//! The order of the stages is part of the contract. It is defined in this module, with the reason for each position:
 //!
-//! 1. **Refusals that need no wait** (deadline, arguments, guard, breaker, trust). Before refusing, the key is
-//!    looked up: a finished answer is still an answer, and a call in flight is still followed. Nothing is
-//!    taken on this way.
+//! 1. **Refusals without a wait** (deadline, arguments, guard, breaker, trust). Before it refuses, the call looks up
+//!    its idempotency key: a finished result is still replayed, and a call in flight is still waited for. Nothing is
+//!    claimed on this path.
 //! 2. **Claim**, so that everything after it happens once.
-//! 3. **Ask** a person, if needed. After the claim, so that duplicates wait for one answer.
+//! 3. **Approval**, if required. After the claim, so that duplicates wait for one decision.
 //! 4. **Admission**: limits and breaker, before every attempt.
 //! 5. **Attempt**, bounded in time.
 //! 6. **Classify**, and record into the breaker: each attempt counts.
 //! 7. **Retry or stop.**
-//! 8. **Save** under the fence, or release. Trust and guard count the finished call, once. An outcome that is not known
-//!    goes the way of `settle.rs`, and who finds one waits for its end (`AwaitingEnd`) where it has the time.
+//! 8. **Save** under the fencing token, or release. Trust and guard count the finished call once. `settling.rs` handles
+//!    an unknown outcome. A call that finds one waits for its end (`AwaitingEnd`) if its time allows.
 //!
 //! ```text
 //!            ┌──────── refused, nothing found ─────────────────────────────┐
@@ -80,33 +80,33 @@ use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};
 use crate::watchdog::Watchdog;
 use settle::Settling;
 
-/// The small machines that calls share. The driver lends them for the length of one step.
+/// State machines that calls share. The driver lends them for the length of one step.
 #[derive(Debug)]
 pub struct Shared<'a> {
-    /// The tool's own breaker.
+    /// Circuit breaker of the tool.
     pub breaker: &'a mut Breaker,
-    /// The coarser one, where the caller asked for it.
+    /// Circuit breaker of the dependency, if the caller asked for one.
     pub dependency: Option<&'a mut Breaker>,
-    /// The retries of this dependency.
+    /// Retry budget of this dependency.
     pub budget: &'a mut RetryBudget,
-    /// The limits of this tool.
+    /// Limits of this tool.
     pub limiter: &'a mut Limiter,
-    /// The limits of everything on this dependency.
+    /// Limits of the dependency, shared by all its tools.
     pub dependency_limiter: &'a mut Limiter,
-    /// The guard of this session.
+    /// Loop guard of this session.
     pub guard: &'a mut LoopGuard,
-    /// The trust of this tenant.
+    /// Trust ledger of this tenant.
     pub trust: &'a mut TrustLedger,
-    /// The approvals of this tenant.
+    /// Approvals of this tenant.
     pub approvals: &'a Approvals,
 }
 
-/// An event that does not belong to the state; the machine is left as it was.
+/// An event that does not belong to the current state. The state machine is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misuse {
-    /// The state.
+    /// Name of the state.
     pub state: &'static str,
-    /// The event.
+    /// Name of the event.
     pub event: &'static str,
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Display for Misuse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "the event {} does not belong to the state {}: the driver answered a step that it was not given",
+            "event {} is not valid in state {}: the driver answered a step that the call did not return",
             self.event, self.state
         )
     }
@@ -122,81 +122,81 @@ impl std::fmt::Display for Misuse {
 
 impl std::error::Error for Misuse {}
 
-/// One call on its way.
+/// The state machine of one call.
 #[derive(Debug)]
 pub struct Call {
     request: Request,
     policy: Arc<Policy>,
     seed: u64,
     arrived: Timestamp,
-    /// The turn, as far as the guard knows.
+    /// Turn of the call, as far as the guard knows it.
     turn: Option<TurnId>,
     retry_safe: bool,
-    /// Claims made so far; numbers the owner tokens.
+    /// Number of claims made so far. It numbers the owner tokens.
     claims: u32,
-    /// The grant that was spent for it, and in whose name.
+    /// The grant that was spent for the call, and the owner that spent it.
     spent: Option<(GrantId, Owner)>,
-    /// Whether what was approved was a call of a blocked tool.
+    /// True if the approval was for a blocked tool.
     approved_blocked: bool,
-    /// The record that is ours, as we claimed it.
+    /// The record that this call claimed.
     record: Option<Arc<Record>>,
-    /// Claims that may have been written without our knowing. They are given back when the call ends.
+    /// Claims that may have been written although no answer came. They are released when the call ends.
     claims_in_doubt: Vec<Owner>,
-    /// Whether the store has the claim.
+    /// State of the claim in the store.
     store: StoreSight,
-    /// When a holder that nobody heard of may count as gone, by our own clock: counted from when the store was asked.
+    /// Time at which the lease may have expired, by the local clock. It counts from when the store was asked.
     lease_until: Timestamp,
     schedule: Option<Schedule>,
     first_attempt: Option<Timestamp>,
-    /// Since when its outcome is unknown.
+    /// Time since which the outcome is unknown.
     settling_since: Option<Timestamp>,
     attempts: u32,
     facts: Vec<AttemptFact>,
-    /// How they ended, for whoever replays the call one day.
+    /// Outcomes of the attempts, for a later replay of the call.
     outcomes: Vec<AttemptOutcome>,
     retries: Vec<Retried>,
-    /// Why the last attempt failed.
+    /// Classification of the last failed attempt, and its failure.
     last: Option<(Classified, Failure)>,
-    /// What its tool said; nothing if it worked.
+    /// Error details of the last attempt; `None` if it succeeded.
     trouble: Option<failed::LastTrouble>,
-    /// How bad the failure is that the call ended with, if it ran.
+    /// Severity of the failure that the call ended with, if it ran.
     severity: Option<Severity>,
     caller: Caller,
-    /// Whether the guard knows that the call is under way.
+    /// True if the guard knows that the call is in flight.
     entered: bool,
-    /// Whether trust and guard have counted this call.
+    /// True if trust and guard have counted this call.
     judged: bool,
-    /// How it counts for the scores of its tool, if it does.
+    /// Outcome for the scores of the tool, if the call counts for them.
     scored: Option<stats::Outcome>,
-    /// Whether something spoke against a run when the call came; it is asked again before a run.
+    /// True if a refusal was pending when the call arrived. The check is repeated before a run.
     held_back: bool,
-    /// The refusal that shadow mode did not carry out, until it is known whether there is a run to speak against.
+    /// Code of the refusal that shadow mode did not enforce, until it is known whether the call would have run.
     withheld: Option<Code>,
     shadow_told: bool,
     state: State,
 }
 
-/// How things stand between the call and the store.
+/// State of the claim in the store, as this call knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoreSight {
-    /// It knows of the call, or was not asked to.
+    /// The store has the claim, or was not asked for one.
     Fine,
-    /// It is down; the call goes on without it.
+    /// The store is unavailable; the call continues without it.
     Down,
-    /// It has declared the outcome unknown, because we were silent for too long. Our answer still counts, but
-    /// others were told: nothing more may be started.
+    /// The store has declared the outcome unknown because the lease was not renewed in time. The result of this call
+    /// still counts, but other callers have seen the unknown outcome, so no further attempt may start.
     MarkedUnknown,
-    /// The record is another's: nothing more may be started in its name.
+    /// Another call owns the record; no further attempt may start in its name.
     FenceLost,
 }
 
-/// Whether somebody waits for the answer.
+/// State of the caller of this call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     Waiting,
-    /// It was answered, or is gone; the run goes on for the record.
+    /// The caller was answered or has disconnected. The run continues for the record.
     Gone,
-    /// It has given up, and the tool was told to stop: the attempt may still answer, but nothing more is started.
+    /// The caller has cancelled, and the tool was asked to stop. The attempt may still answer, but no new one starts.
     GaveUp,
 }
 
@@ -219,7 +219,7 @@ enum State {
     AwaitingApproval {
         ask: Box<Ask>,
     },
-    /// A claim is given back, to be made anew.
+    /// The claim is being released, to be made again.
     GivingBack,
     Spending,
     Starting,
@@ -245,7 +245,7 @@ enum State {
     Finished,
 }
 
-/// An attempt that runs.
+/// An attempt in flight.
 #[derive(Debug)]
 struct Attempt {
     number: u32,
@@ -253,11 +253,11 @@ struct Attempt {
     watchdog: Option<Watchdog>,
     deadline: Option<Timestamp>,
     tickets: Tickets,
-    /// The cut that was asked for.
+    /// The cut that was requested.
     cut: Option<Cut>,
 }
 
-/// What breakers and limiters gave out for an attempt.
+/// Permits that breakers and limiters gave out for an attempt.
 #[derive(Debug, Default)]
 struct Tickets {
     tool: Option<Ticket>,
@@ -265,7 +265,7 @@ struct Tickets {
     places: Places,
 }
 
-/// Whether an attempt has a place among those that run at once, to be given back.
+/// State of the attempt's concurrency permits, which have to be returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Places {
     #[default]
@@ -274,7 +274,7 @@ enum Places {
 }
 
 impl Attempt {
-    /// Gives back its places among the calls that may run at once.
+    /// Returns its concurrency permits.
     fn leave_places(&mut self, shared: &mut Shared<'_>) {
         if std::mem::take(&mut self.tickets.places) == Places::Taken {
             shared.limiter.leave();
@@ -287,7 +287,7 @@ impl Attempt {
     }
 }
 
-/// A refusal in the making.
+/// A refusal that has not been returned yet.
 #[derive(Clone, Debug)]
 struct Refusal {
     failure: Failure,
@@ -297,7 +297,7 @@ struct Refusal {
 
 #[derive(Clone, Debug)]
 enum RefusedBy {
-    /// Something that nobody counts.
+    /// A refusal that no mechanism counts.
     Us,
     /// The guard, which counts its own refusals.
     Guard(crate::guard::Layer),
@@ -305,7 +305,7 @@ enum RefusedBy {
     Trust(Box<Ask>),
 }
 
-/// What a person has to do with a call.
+/// The approval that a call needs.
 #[derive(Clone, Debug)]
 enum Need {
     Nobody,
@@ -314,11 +314,11 @@ enum Need {
     Refuse(Box<Refusal>),
 }
 
-/// How often a claim without answer is repeated before the call gives up on the store.
+/// Number of repeats of a claim without answer before the call treats the store as unavailable.
 const CLAIM_REPEATS: u32 = 2;
 
 impl Call {
-    /// A call comes in. `seed` decides its jitter and nothing else.
+    /// Starts a call. `seed` decides its jitter and nothing else.
     pub fn begin(
         shared: &mut Shared<'_>,
         mut request: Request,
@@ -328,7 +328,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> (Self, Step) {
         notices.push(Notice::CallStarted { at: now });
-        // Decided once: a call does not change its turn because another one came.
+        // Decided once: a call does not change its turn because another call arrived.
         let turn = match request.turn.clone() {
             None if policy.modes.guard != Mode::Off => {
                 request.trace.take().filter(|trace| shared.guard.is_turn(trace))
@@ -386,7 +386,7 @@ impl Call {
         (call, step)
     }
 
-    /// Something happened; what to do next.
+    /// Processes an event and returns the next step.
     pub fn on(
         &mut self,
         shared: &mut Shared<'_>,
@@ -433,7 +433,7 @@ impl Call {
                 Ok(self.woke_following(shared, record, wake, now, notices))
             }
 
-            // Whoever has no time left is told that it is not over yet.
+            // If no time is left, the caller gets a response that says that the earlier call has not ended.
             (State::AwaitingEnd { record, .. }, Event::Woke(Wake::Time)) => {
                 Ok(self.woke_following(shared, record, Wake::Changed, now, notices))
             }
@@ -461,7 +461,7 @@ impl Call {
                 Ok(self.started(shared, now, notices))
             }
             (State::Starting, Event::Started(StartVerdict::Lost)) => Ok(self.look_again(now)),
-            // In shadow the record is nobody's protection.
+            // In shadow mode the record protects nothing.
             (State::Starting, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
                 if !self.goes_on_without_store() {
                     self.shadow(Shadowed::Refused(Code::StoreUnavailable), notices);
@@ -490,7 +490,7 @@ impl Call {
                 tickets.agreed(scope, shared);
                 Ok(self.probed(shared, scope, tickets, now, notices))
             }
-            // Where the store cannot be asked, each finds out for itself.
+            // If the store is unavailable, each process probes for itself.
             (State::Probing { scope, tickets }, Event::StoreFailed(_)) => {
                 Ok(self.probed(shared, scope, tickets, now, notices))
             }
@@ -514,12 +514,12 @@ impl Call {
                 Ok(self.attempt(shared, now, notices))
             }
             (State::Renewing, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
-                // A shadow record holds nothing up.
+                // A shadow record blocks nothing.
                 self.record = None;
                 Ok(self.attempt(shared, now, notices))
             }
             (State::Renewing, Event::StoreFailed(_)) => {
-                // Whoever cannot renew cannot know that the record is still its own.
+                // Without a renewal, the call cannot know that it still owns the record.
                 notices.push(Notice::StoreFailed { goes_on: false });
                 Ok(self.give_up(shared, now, notices))
             }
@@ -540,7 +540,7 @@ impl Call {
             (State::Settling(settling), Event::DriverEnds) => {
                 Ok(self.driver_ends(shared, settling, now, notices))
             }
-            // What ended by itself is judged by what it said.
+            // The result of an attempt that ended by itself decides how it counts.
             (state @ (State::Attempting(_) | State::Saving { .. }), Event::Settled) => Ok(self.stay(state)),
 
             (State::Saving { result, .. }, Event::Saved(verdict)) => {
@@ -566,7 +566,7 @@ impl Call {
             (state, Event::Disconnected(others)) if !matches!(state, State::Finished) => {
                 Ok(self.disconnected(shared, state, others, now, notices))
             }
-            // A renewal is made at any time while the call is open; a sign of life may be late.
+            // The lease can be renewed at any time while the call is open; a progress event may be late.
             (
                 state @ (State::Saving { .. }
                 | State::Releasing { .. }
@@ -581,7 +581,7 @@ impl Call {
                 Ok(self.stay(state))
             }
             (state, Event::Progressed) if !matches!(state, State::Finished) => Ok(self.stay(state)),
-            // A timer that fires late, or a record that changes once more, is no mistake of the driver.
+            // A timer that fires late, or a record that changes once more, is not a misuse by the driver.
             (state, Event::Woke(_)) if !matches!(state, State::Finished) => Ok(self.stay(state)),
 
             (state, event) => {
@@ -592,7 +592,7 @@ impl Call {
         }
     }
 
-    /// When the machine wants [`Event::Woke`], if nothing else happens before.
+    /// Returns the time at which the machine needs [`Event::Woke`] if no other event comes before.
     pub fn wake_at(&self) -> Option<Timestamp> {
         match &self.state {
             State::Following { .. } => Some(self.follow_until()),
@@ -615,25 +615,27 @@ impl Call {
         }
     }
 
-    /// Whether the outcome is unknown, and the call goes on until that is settled.
+    /// Returns true if the outcome is unknown and the call continues until it is settled.
     pub fn is_settling(&self) -> bool {
         matches!(self.state, State::Settling(_))
     }
 
-    /// Whether the record says so.
+    /// Returns true if the store has recorded the outcome as unknown.
     pub fn is_recorded_as_unknown(&self) -> bool {
         matches!(&self.state, State::Settling(settling) if !settling.unsaved)
     }
 
-    /// Whether [`Event::Settled`] is waited for: the attempt was given up, and its end can be seen.
+    /// Returns true if the call waits for [`Event::Settled`]: the attempt was given up, and its end can be observed.
     pub fn awaits_end(&self) -> bool {
         let State::Settling(settling) = &self.state else { return false };
         settling.by.is_none() && self.request.end == AttemptEnd::Seen
     }
 
-    /// The record that is ours and has to be renewed while the call is open. What is being saved or given back
-    /// is not renewed any more, and a save or release is not sent before the last renewal is answered or void: after
-    /// an emptied store, a renewal that comes too late would bring back what is over.
+    /// Returns the record that this call owns and has to renew while it is open.
+    ///
+    /// A record that is being saved or released is no longer renewed. The driver sends a save or release only after the
+    /// last renewal was answered or is void: if the store was emptied, a late renewal would restore a record that has
+    /// ended.
     pub fn record(&self) -> Option<&Record> {
         let ends = matches!(
             self.state,
@@ -642,62 +644,62 @@ impl Call {
         self.record.as_deref().filter(|_| self.store == StoreSight::Fine && !ends)
     }
 
-    /// The record that carries this run, also where the store does not have it yet.
+    /// Returns the record that carries this run, even if the store does not have it yet.
     pub fn claimed(&self) -> Option<&Record> {
         self.record.as_deref()
     }
 
-    /// What was asked for.
+    /// Returns the request of the call.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// By which policy it is decided.
+    /// Returns the policy that the call follows.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// How it counts for the scores of its tool and its model; nothing as long as it says nothing about them.
+    /// Returns the outcome for the scores of its tool and model; `None` if the call says nothing about them.
     pub fn scored(&self) -> Option<stats::Outcome> {
         self.scored
     }
 
-    /// The policy, for whoever keeps it.
+    /// Returns the shared policy, for callers that store it.
     pub fn shared_policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
-    /// The last attempts that were made, as the record remembers them.
+    /// Returns the last attempts, as the record stores them.
     pub fn attempts(&self) -> &[AttemptFact] {
         &self.facts
     }
 
-    /// How the first attempts ended: as far as anything was decided by it.
+    /// Returns the outcomes of the first attempts, with everything that decisions were based on.
     pub fn outcomes(&self) -> &[AttemptOutcome] {
         &self.outcomes
     }
 
-    /// What decided its jitter.
+    /// Returns the seed of the jitter.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// When it came.
+    /// Returns the arrival time of the call.
     pub fn arrived(&self) -> Timestamp {
         self.arrived
     }
 
-    /// The name of the state, for logs and tests.
+    /// Returns the name of the state, for logs and tests.
     pub fn state(&self) -> &'static str {
         self.state.name()
     }
 
-    /// Whether the call is over.
+    /// Returns true if the call has ended.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)
     }
 
-    // ---- 1. refusals that need no wait ----
+    // ---- 1. refusals without a wait ----
 
     fn refusal(&mut self, shared: &mut Shared<'_>, now: Timestamp) -> Option<Box<Refusal>> {
         let rest = self.policy.modes.furthest();
@@ -710,7 +712,7 @@ impl Call {
         }
         let invalid = match (self.policy.arguments, &self.request.invalid_arguments) {
             (ArgumentCheck::Enforce, Some(problem)) => Some(Refusal::us(say::invalid_arguments(problem))),
-            // Without its key the call might run twice.
+            // Without its idempotency key the call might run twice.
             (_, Some(problem)) if self.policy.dedupe.key.is_some() => {
                 Some(Refusal::us(say::invalid_arguments(problem)))
             }
@@ -743,14 +745,14 @@ impl Call {
         self.latest_start().is_some_and(|latest| latest <= now)
     }
 
-    /// From when on no attempt may start.
+    /// Returns the time from which no attempt may start.
     fn latest_start(&self) -> Option<Timestamp> {
         let limits = &self.request.limits;
         [limits.deadline, limits.start_by].into_iter().flatten().min()
     }
 
-    /// A refusal under its mode: carried out, told [once it is known](Self::tell_withheld) that there is a run, or not made
-    /// at all.
+    /// Applies a mode to a refusal: enforces it, [reports it](Self::tell_withheld) once it is known that there would
+    /// have been a run, or drops it.
     fn or_withheld(&mut self, mode: Mode, refusal: Option<Refusal>) -> Option<Refusal> {
         let refusal = refusal?;
         match mode {
@@ -763,14 +765,14 @@ impl Call {
         }
     }
 
-    /// Nothing but the tool would have answered, so that a refusal would have counted.
+    /// Reports the withheld refusal. Only the tool would have answered, so the refusal would have taken effect.
     fn tell_withheld(&mut self, notices: &mut Vec<Notice>) {
         if let Some(code) = self.withheld.take() {
             self.shadow(Shadowed::Refused(code), notices);
         }
     }
 
-    /// A refusal of a run that is about to begin, under its mode: carried out, told, or not made at all.
+    /// Applies a mode to a refusal of a run that is about to start: enforces it, reports it, or drops it.
     fn or_told(&mut self, mode: Mode, refusal: Refusal, notices: &mut Vec<Notice>) -> Option<Refusal> {
         match mode {
             Mode::Enforce => Some(refusal),
@@ -782,7 +784,7 @@ impl Call {
         }
     }
 
-    /// Tells the first decision that would have differed, once per call.
+    /// Reports the first decision that would have been different, once per call.
     fn shadow(&mut self, shadowed: Shadowed, notices: &mut Vec<Notice>) {
         if !std::mem::replace(&mut self.shadow_told, true) {
             notices.push(Notice::WouldHave(shadowed));
@@ -805,7 +807,7 @@ impl Call {
         matches!(standing, Standing::Blocked(_))
     }
 
-    /// What a person has to do with this call.
+    /// Returns the approval that this call needs.
     fn need(&self, shared: &Shared<'_>, now: Timestamp) -> Need {
         let standing = self.standing(shared, now);
         if self.policy.approval.when != AskWhen::Always
@@ -849,14 +851,14 @@ impl Call {
         }
     }
 
-    /// The guard learns that the call is under way.
+    /// Reports to the guard that the call is in flight.
     fn enter(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
         if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.entered, true) {
             shared.guard.begin(&self.policy.guard, self.guarded(), now);
         }
     }
 
-    // ---- small views ----
+    // ---- accessors ----
 
     fn guarded(&self) -> GuardedCall<'_> {
         GuardedCall { tool: &self.request.tool, arguments: self.request.digest, turn: self.turn.as_ref() }

@@ -1,4 +1,4 @@
-//! From a result to the envelope that carries it, and to the words that a model reads.
+//! Conversion of a call result into its envelope, and into the text that a model reads.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ use crate::id::{RequestId, ToolName};
 use crate::millis;
 use crate::output::{Output, RawJson};
 
-/// The member of an answer's metadata that carries what the guard adds to a success.
+/// Metadata member that carries the guard's remarks on a success.
 const REMARKS: &str = "dev.steadfast/remarks";
 
 impl CallResult {
-    /// The envelope that carries this result. What the guard adds stands with the message of a failure, and in the
-    /// metadata of a success: the answer itself is the tool's and is not touched.
+    /// Returns the envelope that carries this result. The guard's remarks are part of the message of a failure, and of
+    /// the metadata of a success: the tool's own output is not changed.
     pub fn to_envelope(&self, request: &Request) -> ResultEnvelope {
         let turn = request.turn.clone();
         ResultEnvelope { turn, ..self.to_envelope_of(&request.id, &request.tool.tool) }
     }
 
-    /// The same, of a request of which no more is known than this.
+    /// Returns the envelope for a request of which only the id and the tool are known.
     pub fn to_envelope_of(&self, request: &RequestId, tool: &ToolName) -> ResultEnvelope {
         ResultEnvelope {
             request_id: request.clone(),
@@ -49,18 +49,18 @@ impl CallResult {
         }
     }
 
-    /// How the call ended, by the code of its failure and by what had happened before it.
+    /// Returns the status of the call, from the code of its failure and from what happened before it.
     pub fn status(&self) -> Status {
         match &self.ended {
             Ok(_) => Status::Success,
-            // It was tried, and the breaker opened before the next try.
+            // The call was tried, and the breaker opened before the next attempt.
             Err(Failure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => Status::RetryExhausted,
             Err(failure) => failure.code.status(failure.retriable),
         }
     }
 
-    /// What a model is told beside the tool's own output: why there is none, and what the guard adds. Nothing for a
-    /// success about which the guard has nothing to say.
+    /// Returns the text that a model gets beside the tool's own output: the reason for a failure, and the guard's
+    /// remarks. Returns `None` for a success without remarks.
     pub fn told(&self) -> Option<Cow<'_, str>> {
         let message = self.ended.as_ref().err().map(|failure| &*failure.message);
         let mut lines = message.into_iter().chain(self.remarks.iter().map(|remark| &*remark.text));
@@ -94,8 +94,8 @@ impl CallResult {
         }
     }
 
-    /// Adds the command that resolves an unknown outcome. It names one run, so it is added here: two equal failures stay
-    /// equal for the guard.
+    /// Adds the command that resolves an unknown outcome. It names one run, so it is added here: two equal failures
+    /// stay equal for the guard.
     fn with_the_way_out(&self, told: Cow<'_, str>) -> String {
         match (&self.ended, &self.receipt) {
             (Err(Failure { code, .. }), Some(receipt)) if code.is_unknown_outcome() => {
@@ -108,14 +108,13 @@ impl CallResult {
         }
     }
 
-    /// What we add to the words of the tool.
+    /// Returns the remarks that Steadfast adds to the tool's output.
     pub fn remarks(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let note = self.note.map(Cow::Borrowed);
         note.into_iter().chain(self.remarks.iter().map(|remark| remark.text.clone()))
     }
 
-    /// An answer with our remarks in its metadata. Metadata that is no object has no place for them and
-    /// stays as it is.
+    /// Returns an output with the remarks in its metadata. Metadata that is not an object stays as it is.
     fn remarked(&self, output: &Output) -> Output {
         let mut output = output.clone();
         let texts: Vec<String> =

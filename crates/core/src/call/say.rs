@@ -1,4 +1,4 @@
-//! What the model or a person is told when there is no answer of the tool: what happened, and what to do next.
+//! Messages for the model or the operator when the tool has no result: what happened, and what to do next.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::limit::Overloaded;
 use crate::output::Output;
 use crate::policy::{Policy, Silence};
 
-/// Messages of tools are passed on up to this length.
+/// Maximum length of a tool's message that is passed on.
 const LONGEST_MESSAGE: usize = 8 << 10;
 
 fn failure(code: Code, message: impl Into<Cow<'static, str>>, retriable: bool) -> Failure {
@@ -60,25 +60,24 @@ pub(super) fn circuit_open(request: &Request, refused: breaker::Refused, now: Ti
     let tool = &request.tool;
     let why = match refused.by {
         RefusedBy::Failures => {
-            format!("{tool} keeps failing, so calls to it are held back and this one was not sent")
+            format!("{tool} keeps failing, so its circuit breaker is open and this call was not sent")
         }
         RefusedBy::Hand => {
-            format!("an operator has stopped calls to {tool} by hand, and this one was not sent")
+            format!("an operator opened the circuit breaker of {tool}, and this call was not sent")
         }
         RefusedBy::Configuration => {
-            format!("the configuration stops calls to {tool}, and this one was not sent")
+            format!("the configuration keeps the circuit breaker of {tool} open, and this call was not sent")
         }
     };
     let next = match (retry_after, refused.by) {
-        (Some(wait), _) => format!(
-            "it may be tried again in {} s; use another way until then",
-            wait.as_millis().div_ceil(1000)
-        ),
+        (Some(wait), _) => {
+            format!("call again in {} s, or use another approach until then", wait.as_millis().div_ceil(1000))
+        }
         (None, RefusedBy::Failures | RefusedBy::Hand) => {
-            "it stays so until an operator resets it; use another way".to_owned()
+            "it stays open until an operator resets it; use another approach".to_owned()
         }
         (None, RefusedBy::Configuration) => {
-            "it stays so until an operator changes that; use another way".to_owned()
+            "it stays open until an operator changes the configuration; use another approach".to_owned()
         }
     };
     let message = format!("{why}: {next}");
@@ -87,8 +86,8 @@ pub(super) fn circuit_open(request: &Request, refused: breaker::Refused, now: Ti
 
 pub(super) fn overloaded(request: &Request, overloaded: Overloaded, now: Timestamp) -> Failure {
     let (why, rule) = match overloaded {
-        Overloaded::Concurrency => ("as many calls to it as allowed are running", "limit.concurrency"),
-        Overloaded::Rate(_) => ("it was called as often as allowed for now", "limit.rate"),
+        Overloaded::Concurrency => ("its concurrency limit has been reached", "limit.concurrency"),
+        Overloaded::Rate(_) => ("its rate limit has been reached", "limit.rate"),
     };
     too_much(request, overloaded, why, rule, now)
 }
@@ -96,11 +95,9 @@ pub(super) fn overloaded(request: &Request, overloaded: Overloaded, now: Timesta
 pub(super) fn dependency_overloaded(request: &Request, overloaded: Overloaded, now: Timestamp) -> Failure {
     let (why, rule) = match overloaded {
         Overloaded::Concurrency => {
-            ("as many calls to what it depends on as allowed are running", "limit.dependency_concurrency")
+            ("the concurrency limit of its dependency has been reached", "limit.dependency_concurrency")
         }
-        Overloaded::Rate(_) => {
-            ("what it depends on was called as often as allowed for now", "limit.dependency_rate")
-        }
+        Overloaded::Rate(_) => ("the rate limit of its dependency has been reached", "limit.dependency_rate"),
     };
     too_much(request, overloaded, why, rule, now)
 }
@@ -123,7 +120,7 @@ fn too_much(
 pub(super) fn store_full() -> Failure {
     failure(
         Code::Overloaded,
-        "the call was not run: too many calls are open to keep track of another one. Wait until some have ended, then call again",
+        "the call was not run: the limit of open call records has been reached. Wait until some calls have ended, then call again",
         true,
     )
     .with_rule("store.full")
@@ -131,7 +128,7 @@ pub(super) fn store_full() -> Failure {
 
 pub(super) fn store_unavailable(request: &Request) -> Failure {
     let message = format!(
-        "{} was not called: the store that keeps calls from running twice cannot be reached. Call again later",
+        "{} was not called: the store that prevents duplicate runs is unavailable. Call again later",
         request.tool
     );
     failure(Code::StoreUnavailable, message, true).with_rule("store")
@@ -147,7 +144,7 @@ pub(super) fn records_lost(request: &Request) -> Failure {
     failure(Code::StoreUnavailable, message, true).with_rule("store.records_lost")
 }
 
-/// The process was frozen between its claim and the attempt, for longer than the claim lasts.
+/// The process was frozen between its claim and the attempt, for longer than the lease.
 pub(super) fn stood_still(request: &Request) -> Failure {
     let message = format!(
         "{} was not called: this process was paused for too long before it could send the call. Nothing was sent. Call again",
@@ -186,7 +183,7 @@ pub(super) fn result_not_kept(policy: &Policy) -> Failure {
     Failure { verify: policy.verify_hint(), ..failure(Code::ResultNotKept, message, false) }
 }
 
-/// The tool has answered, and its answer is longer than what is taken.
+/// The tool has answered, and its result is larger than the limit.
 pub(super) fn result_too_large(message: String) -> Cow<'static, str> {
     format!(
         "the tool has run and answered, but its result is too large: {}. Do not repeat the call to get it; ask for less, or read it \
@@ -196,18 +193,19 @@ pub(super) fn result_too_large(message: String) -> Cow<'static, str> {
     .into()
 }
 
-/// An outcome that is not known.
+/// Facts for the message about an unknown outcome.
 pub(super) struct Unknown {
     pub(super) end: End,
     pub(super) observed: Observed,
-    /// What was said about it, where the tool itself said nothing.
+    /// Message about the failure, if the tool itself returned nothing.
     pub(super) words: Option<Arc<str>>,
     pub(super) output: Option<Output>,
-    /// When the same call is run again, if nobody looks before; nothing where it never is by itself.
+    /// Time after which the same call runs again, if the caller does not check before; `None` if it never does by
+    /// itself.
     pub(super) runs_in: Option<Duration>,
 }
 
-/// It is not known whether the call had its effect: what was observed, and what to do next.
+/// Returns the failure for an unknown outcome: what was observed, and what to do next.
 pub(super) fn outcome_unknown(reads: &[Box<str>], policy: &Policy, unknown: Unknown) -> Failure {
     let Unknown { end, observed, words, output, runs_in } = unknown;
     let seen = seen(observed, words.as_deref());
@@ -247,7 +245,7 @@ pub(super) fn outcome_unknown(reads: &[Box<str>], policy: &Policy, unknown: Unkn
     .with_rule("unknown")
 }
 
-/// An answer of another call that a call without a key gets.
+/// Returns the note for a result of another call that a call without a key gets.
 pub(super) fn replayed(reason: ReplayReason) -> Option<&'static str> {
     match reason {
         ReplayReason::SameKey => None,
@@ -261,7 +259,7 @@ pub(super) fn replayed(reason: ReplayReason) -> Option<&'static str> {
     }
 }
 
-/// What was observed of an attempt, and what was said about it.
+/// Describes the observation about an attempt, with the message that came with it.
 fn seen(observed: Observed, words: Option<&str>) -> String {
     let seen = observed.describe();
     match words.filter(|words| !words.is_empty()) {
@@ -270,7 +268,7 @@ fn seen(observed: Observed, words: Option<&str>) -> String {
     }
 }
 
-/// The same where nobody keeps a record: what the next call does is not ours to say.
+/// Returns the failure for an unknown outcome without a record. What the next call does is not known.
 pub(super) fn outcome_unknown_unrecorded(
     reads: &[Box<str>],
     policy: &Policy,
@@ -284,7 +282,7 @@ pub(super) fn outcome_unknown_unrecorded(
         .with_rule("unknown")
 }
 
-/// The outcome of a call was unknown, and a verification has shown that it took effect.
+/// Returns the failure for an unknown outcome that a verification found to have taken effect.
 pub(super) fn verified_as_run(tool: &ToolRef) -> Failure {
     let message = format!(
         "the call took effect: {tool} shows it. Only its result was lost. Do not run it again to get the result; read it another \
@@ -293,7 +291,7 @@ pub(super) fn verified_as_run(tool: &ToolRef) -> Failure {
     failure(Code::ResultNotKept, message, false).with_rule("verified")
 }
 
-/// The same where it has shown that it did not.
+/// Returns the failure for an unknown outcome that a verification found not to have taken effect.
 pub(super) fn verified_as_not_run(tool: &ToolRef, observed: Observed) -> Failure {
     let seen = observed.describe();
     let message = format!(
@@ -306,7 +304,7 @@ pub(super) fn verified_as_not_run(tool: &ToolRef, observed: Observed) -> Failure
     failure(code, message, true).with_rule("verified")
 }
 
-/// How a caller finds out whether a call had its effect.
+/// Returns the advice how a caller checks whether a call took effect.
 fn check_first(reads: &[Box<str>], policy: &Policy) -> String {
     const MOST: usize = 4;
     match (policy.verify_hint(), reads) {
@@ -320,12 +318,12 @@ fn check_first(reads: &[Box<str>], policy: &Policy) -> String {
     }
 }
 
-/// A span as it is told: rounded up, so that whoever waits for it does not come too early.
+/// Formats a duration for a message. It is rounded up, so that a caller that waits for it is not too early.
 fn seconds(span: Duration) -> String {
     format!("{} s", span.as_millis().div_ceil(1000))
 }
 
-/// An unknown outcome after our own clock cut the attempt.
+/// Returns the failure for an attempt that Steadfast's own clock cut, with an unknown outcome.
 pub(super) fn cut_unknown(unknown: Failure, policy: &Policy, cut: Cut) -> Failure {
     match (cut, policy.time.silence) {
         (Cut::Silent(_) | Cut::TooLong, Silence::Stuck) => Failure {
@@ -340,7 +338,7 @@ pub(super) fn cut_unknown(unknown: Failure, policy: &Policy, cut: Cut) -> Failur
     }
 }
 
-/// The caller's time is up, and the call goes on without it.
+/// Returns the failure for a caller whose time is up while the call continues.
 pub(super) fn deadline_while_running(policy: &Policy) -> Failure {
     let message = "the deadline of this call passed while it was running, so its outcome is unknown. The call continues: repeat it \
                    later to get its result";
@@ -356,13 +354,13 @@ pub(super) fn approval(request: &Request, ask: &Ask) -> Failure {
     let reason = &ask.escalation.reason;
     if ask.operator_only {
         let message = format!(
-            "{} is blocked ({reason}) and was not called. An operator can approve this call or reset the tool; use another way until then",
+            "{} is blocked ({reason}) and was not called. An operator can approve this call or reset the tool; use another approach until then",
             request.tool
         );
         return failure(Code::ToolBlocked, message, false).with_rule("trust.blocked");
     }
     let message = format!(
-        "{} needs a person's approval ({reason}) and was not called. The request is waiting for an operator; call again when it was granted, or use another way",
+        "{} needs approval ({reason}) and was not called. The request waits for an operator; call again when it is approved, or use another approach",
         request.tool
     );
     failure(Code::ApprovalRequired, message, false).with_rule("trust.escalated")
@@ -370,7 +368,7 @@ pub(super) fn approval(request: &Request, ask: &Ask) -> Failure {
 
 pub(super) fn approval_denied(request: &Request) -> Failure {
     let message = format!(
-        "a person denied this call of {}; it was not made. Do not repeat it; ask or use another way",
+        "the approval of this call to {} was denied; it was not made. Do not repeat it; ask first, or use another approach",
         request.tool
     );
     failure(Code::ApprovalDenied, message, false).with_rule("approval")
@@ -378,31 +376,31 @@ pub(super) fn approval_denied(request: &Request) -> Failure {
 
 pub(super) fn approval_lost(request: &Request) -> Failure {
     let message = format!(
-        "the approval for {} was used by another call, and this one was not made. Call again to ask anew",
+        "the approval for {} was used by another call, and this one was not made. Call again to request a new approval",
         request.tool
     );
     failure(Code::ApprovalRequired, message, false).with_rule("approval")
 }
 
-/// The message of a failed call: the tool's own words, and how often it was tried.
+/// Returns the message of a failed call: the tool's own message, and the number of attempts.
 pub(super) fn failed(code: Code, attempts: u32, message: String) -> Cow<'static, str> {
     let message = as_told(message);
     let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
     let prefix = if code == Code::CircuitOpen {
-        format!("failed {times}, and calls to the tool are held back now: ")
+        format!("failed {times}, and the circuit breaker of the tool is open now: ")
     } else if code == Code::RetryExhausted {
-        format!("failed {times}, and there will be no further try: ")
+        format!("failed {times}, and there is no further retry: ")
     } else if code == Code::Overloaded {
-        format!("failed {times}, and the tool has as many calls as allowed now: ")
+        format!("failed {times}, and a limit of the tool has been reached: ")
     } else if code == Code::DeadlineExceeded {
-        "failed, and the deadline leaves no time for another try: ".to_owned()
+        "failed, and the deadline leaves no time for another attempt: ".to_owned()
     } else {
         return message.into();
     };
     (prefix + &message).into()
 }
 
-/// The message of a call that was ended by the watchdog.
+/// Returns the message of a call that the watchdog ended.
 pub(super) fn stuck(cut: Cut, message: String) -> Cow<'static, str> {
     format!("{} and was ended: {}", too_long(cut), as_told(message)).into()
 }
@@ -414,7 +412,7 @@ fn too_long(cut: Cut) -> &'static str {
     }
 }
 
-/// As much of what a tool said as is passed on.
+/// Shortens a tool's message to the maximum length.
 pub(super) fn as_told(mut message: String) -> String {
     if message.len() > LONGEST_MESSAGE {
         let cut = (0..=LONGEST_MESSAGE).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);

@@ -1,5 +1,4 @@
-//! Outcomes that are not known: recorded before anybody is told, and told as final only when the attempt can take no effect
-//! any more.
+//! Unknown outcomes: recorded before any caller gets them, and final only when the attempt can no longer take effect.
 //!
 //! ```text
 //!   Attempting ── cut, lost or ambiguous ──▶ Marking ── recorded ──▶ Settling ── its end was seen ──▶ Marking
@@ -9,8 +8,8 @@
 //!                    it still succeeds: Saving ◀───────────────────────┴──── settled: answer *final* ◀───┘
 //! ```
 //!
-//! An error that comes back after we cut an attempt counts as the cut that it answers, and not as its end: servers answer a
-//! cancel at once and go on working. A success is a result at any time.
+//! An error that arrives after an attempt was cut counts as a response to the cut, and not as the end of the attempt:
+//! servers answer a cancellation at once and continue to work. A success counts as a result at any time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +25,7 @@ use crate::dedupe::{End, Ending, Observed, Receipt, SaveVerdict, SettlesIn, Unkn
 use crate::output::Output;
 use crate::policy::{AfterUnknown, SettlingPolicy};
 
-/// An outcome that is not known, and is being settled.
+/// An unknown outcome that is not settled yet.
 #[derive(Debug)]
 pub(super) struct Settling {
     /// The attempt, as long as it may still answer.
@@ -34,37 +33,36 @@ pub(super) struct Settling {
     pub(super) observed: Observed,
     pub(super) words: Option<Arc<str>>,
     pub(super) output: Option<Output>,
-    /// How it counts for trust and scores; nothing where it says nothing about the tool.
+    /// Severity for trust and scores; `None` if the outcome says nothing about the tool.
     pub(super) severity: Option<Severity>,
-    /// What the caller is told beside that nobody knows.
+    /// The reason that the caller gets.
     pub(super) why: Why,
-    /// What is recorded of when it settles.
+    /// Settling time, as recorded.
     pub(super) settles: SettlesIn,
-    /// From when on the attempt can take no effect any more, by our own clock; nothing where its end will be seen.
+    /// Time from which the attempt can no longer take effect, by the local clock; `None` if its end will be seen.
     pub(super) by: Option<Timestamp>,
-    /// Whether the tool is to be told that nobody wants its answer any more.
+    /// True if the tool still has to be asked to cancel.
     pub(super) cancel: bool,
     pub(super) receipt: Option<Receipt>,
-    /// The tool was told to stop: before this moment it may still say that it was never reached, and nobody is told
-    /// otherwise.
+    /// Time before which the tool may still report that the attempt was never sent. The caller is not answered earlier.
     pub(super) told_from: Option<Timestamp>,
-    /// Whether the store could not be told.
+    /// True if the store could not record the outcome.
     pub(super) unsaved: bool,
-    /// When it is told again.
+    /// Time of the next try to record it.
     pub(super) save_at: Option<Timestamp>,
 }
 
-/// Why an attempt was given up.
+/// The reason why an attempt was given up.
 #[derive(Clone, Debug)]
 pub(super) enum Why {
-    /// Our own clock cut it.
+    /// The attempt was cut by Steadfast's own clock.
     Cut(Cut),
-    /// What came back decided it, by this rule.
+    /// The response decided it, by this rule.
     Rule(std::borrow::Cow<'static, str>),
 }
 
 impl Call {
-    /// The outcome of the attempt is not known. That is recorded first.
+    /// Handles an attempt with an unknown outcome. The outcome is recorded first.
     pub(super) fn outcome_unknown(
         &mut self,
         shared: &mut Shared<'_>,
@@ -78,7 +76,7 @@ impl Call {
         self.mark(shared, settling, settles, now, notices)
     }
 
-    /// Records what is known of the end of the attempt.
+    /// Records the known facts about the end of the attempt.
     fn mark(
         &mut self,
         shared: &mut Shared<'_>,
@@ -115,7 +113,7 @@ impl Call {
             SaveVerdict::Saved(receipt) => {
                 settling.unsaved = false;
                 settling.receipt = Some(receipt);
-                // The store counts from when it was told, which was before now.
+                // The store counts from when it was asked, which was before now.
                 settling.counts_from(now);
             }
             SaveVerdict::FenceLost => {
@@ -123,7 +121,7 @@ impl Call {
                     notices.push(Notice::FenceLost);
                 }
                 self.store = StoreSight::FenceLost;
-                // There is nothing left to save it in.
+                // There is no record left to save it in.
                 settling.unsaved = false;
                 settling.receipt = None;
             }
@@ -144,7 +142,8 @@ impl Call {
         self.marked(shared, settling, now, notices)
     }
 
-    /// It is recorded, or could not be: now the tool may be told to stop, and the caller what is known.
+    /// Continues after the outcome was recorded, or could not be: now the tool may be asked to stop, and the caller may
+    /// be answered.
     pub(super) fn marked(
         &mut self,
         shared: &mut Shared<'_>,
@@ -160,7 +159,7 @@ impl Call {
             let settles = settling.left(now);
             return self.mark(shared, *settling, settles, now, notices);
         }
-        // What can take no effect any more is in nobody's way.
+        // An attempt that can no longer take effect needs no permits.
         if settling.is_settled(now)
             && let Some(attempt) = &mut settling.attempt
         {
@@ -181,14 +180,14 @@ impl Call {
         Step::Wait
     }
 
-    /// Whether the caller gets its answer now: it is final, or the time of the caller is up.
+    /// Returns true if the caller gets its response now: it is final, or the caller's time is up.
     fn is_to_be_told(&self, settling: &Settling, now: Timestamp) -> bool {
         self.caller == Caller::Waiting
             && settling.speaks_until().is_none_or(|until| until <= now)
             && (settling.is_settled(now) || !self.can_wait(settling.end(now), now))
     }
 
-    /// Whether the caller has the time to wait for the end.
+    /// Returns true if the caller has the time to wait for the end.
     pub(super) fn can_wait(&self, end: End, now: Timestamp) -> bool {
         let until = self.waits_until();
         match end {
@@ -198,7 +197,7 @@ impl Call {
         }
     }
 
-    /// Until when the caller is kept waiting for the end of an attempt. What comes later may miss it.
+    /// Returns the time until which the caller waits for the end of an attempt. A later response may miss it.
     pub(super) fn waits_until(&self) -> Timestamp {
         let late = self.policy.dedupe.late_after;
         let limits = [self.patience(), self.request.limits.elapsed];
@@ -206,13 +205,13 @@ impl Call {
         (self.arrived + patience).min(self.latest_start().unwrap_or(Timestamp::MAX))
     }
 
-    /// Whether nothing more can be learnt about the attempt.
+    /// Returns true if nothing more can become known about the attempt.
     fn is_done_with(&self, settling: &Settling, now: Timestamp) -> bool {
         self.caller != Caller::Waiting && settling.attempt.is_none() && settling.by.is_some()
             || self.observed_until(settling).is_some_and(|until| until <= now)
     }
 
-    /// How long the attempt is listened to, at most.
+    /// Returns the time until which the call waits for the attempt, at most.
     fn observed_until(&self, settling: &Settling) -> Option<Timestamp> {
         match self.request.end {
             AttemptEnd::Seen if settling.by.is_none() => {
@@ -235,12 +234,12 @@ impl Call {
         [until, by, leaves, save_at, self.observed_until(settling)].into_iter().flatten().min()
     }
 
-    /// Whether the attempt was to be ended by now, and nobody has seen its end.
+    /// Returns true if the end of the attempt is overdue and was not seen.
     fn end_was_missed(&self, settling: &Settling, now: Timestamp) -> bool {
         settling.by.is_none() && self.observed_until(settling).is_some_and(|until| until <= now)
     }
 
-    /// Nothing is left of the attempt: whatever it had not done by now it will not do.
+    /// Handles the end of the attempt: it can no longer take effect.
     pub(super) fn end_was_seen(
         &mut self,
         shared: &mut Shared<'_>,
@@ -257,7 +256,7 @@ impl Call {
         self.mark(shared, *settling, settles, now, notices)
     }
 
-    /// The attempt has answered after all.
+    /// Handles a result of the attempt that arrives after all.
     pub(super) fn ran_late(
         &mut self,
         shared: &mut Shared<'_>,
@@ -272,12 +271,12 @@ impl Call {
             return self.never_sent(shared, attempt, heard, now, notices);
         }
         match (settling.attempt.take(), outcome) {
-            // Who asks a question, or was never reached, has done nothing.
+            // A tool that asks for input, or was never reached, has done nothing.
             (
                 Some(attempt),
                 outcome @ (Outcome::Success { .. } | Outcome::InputRequired { .. } | Outcome::NotRun { .. }),
             ) => self.ran(shared, attempt, outcome, now, notices),
-            // Nobody says so much to a cancel.
+            // A response to a cancellation is never that large.
             (Some(attempt), outcome) if outcome.is_too_large() => {
                 self.ran(shared, attempt, outcome, now, notices)
             }
@@ -289,7 +288,7 @@ impl Call {
         }
     }
 
-    /// Nobody listens to the attempt any more.
+    /// Stops waiting for the attempt.
     fn drop_attempt(
         &mut self,
         shared: &mut Shared<'_>,
@@ -302,7 +301,7 @@ impl Call {
         self.cut_ended(&attempt, now, notices);
     }
 
-    /// The caller withdraws the call, or is gone. What was begun is settled all the same.
+    /// Handles a caller that cancels or disconnects. What has started is settled all the same.
     pub(super) fn left_settling(
         &mut self,
         shared: &mut Shared<'_>,
@@ -312,7 +311,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         match (self.caller, cancelled) {
-            // Nothing more can be learnt about it.
+            // Nothing more can become known about the attempt.
             (Caller::Waiting, Some(result)) if settling.attempt.is_none() && settling.by.is_some() => {
                 self.abandon(shared, now, notices);
                 let kept = self.unsaved(&mut settling, now);
@@ -330,7 +329,7 @@ impl Call {
         }
     }
 
-    /// Whoever drives the call ends: what is not settled by now will be settled by others.
+    /// Handles the end of the driver: other processes settle what is not settled by now.
     pub(super) fn driver_ends(
         &mut self,
         shared: &mut Shared<'_>,
@@ -341,7 +340,7 @@ impl Call {
         self.close(shared, settling, now, notices)
     }
 
-    /// Answers the caller with what is known now, and goes on where there is more to learn.
+    /// Answers the caller with what is known now, and continues if more can become known.
     fn tell(
         &mut self,
         shared: &mut Shared<'_>,
@@ -354,12 +353,12 @@ impl Call {
             return self.finish(result, self.unsaved(&mut settling, now), now, notices);
         }
         let step = self.answer_early(State::Settling(settling), result, Upstream::LeaveAlone, notices);
-        // It was cut by us: what it still says is no answer to a caller who gave up.
+        // Steadfast cut the attempt: a late result is not a response to a caller that cancelled.
         self.caller = Caller::Gone;
         step
     }
 
-    /// The end of a call whose caller was answered, or never will be.
+    /// Ends a call whose caller was answered, or never will be.
     fn close(
         &mut self,
         shared: &mut Shared<'_>,
@@ -373,13 +372,14 @@ impl Call {
         self.finish(result, kept, now, notices)
     }
 
-    /// What has to be recorded still.
+    /// Returns the save command that is still due.
     fn unsaved(&self, settling: &mut Settling, now: Timestamp) -> Vec<Kept> {
         if !std::mem::take(&mut settling.unsaved) {
             return Vec::new();
         }
         let settles = match settling.left(now) {
-            // Nobody will be there to say so. By then its child was ended, by us or by its leash, and what it handed on is over.
+            // No process will be there to report the end. By then the child process was ended, by its gateway or by its
+            // leash, and the work that it passed on is over.
             SettlesIn::WhenOwnerSays => {
                 let settling = &self.policy.settling;
                 let ended = settling.to_end_child() + settling.after_child();
@@ -390,7 +390,7 @@ impl Call {
         self.save_of(Ending::Unknown(settling.ending(settles))).map(Kept::Save).into_iter().collect()
     }
 
-    /// What the caller is told, judged once.
+    /// Returns the response for the caller, counted once.
     fn unknown_result(
         &mut self,
         shared: &mut Shared<'_>,
@@ -425,7 +425,8 @@ impl Call {
         }
     }
 
-    /// When the same call is run again after a final answer, if nobody looks before; nothing where it never is by itself.
+    /// Returns the time after which the same call runs again after a final response, if the caller does not check
+    /// before; `None` if it never does by itself.
     fn runs_again_in(&self) -> Option<Duration> {
         let hold =
             self.request.hints.safety_critical || self.policy.dedupe.after_unknown == AfterUnknown::Hold;
@@ -433,7 +434,7 @@ impl Call {
         (keyless && !hold).then_some(self.policy.dedupe.after_telling)
     }
 
-    /// What is told of an unknown outcome that was found.
+    /// Handles an unknown outcome of an earlier call.
     pub(super) fn found_unknown(
         &mut self,
         shared: &mut Shared<'_>,
@@ -458,17 +459,18 @@ impl Call {
     }
 }
 
-/// How long a tool that was told to stop has to say that it was never reached, before its caller is told that nobody knows.
+/// Time in which a tool that was asked to stop can report that it was never reached, before its caller gets an unknown
+/// outcome.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// How often the store is told again of an unknown outcome that it could not take.
+/// Interval at which the store is asked again to record an unknown outcome.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Nobody tells us of an end that another process sees: it is looked for this often.
+/// Interval at which the record is looked up: another process sees the end and does not notify this one.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 impl Settling {
-    /// The time until it is settled begins now.
+    /// Starts the settling time now.
     fn counts_from(&mut self, now: Timestamp) {
         self.by = match self.settles {
             SettlesIn::WhenOwnerSays => None,
@@ -477,12 +479,12 @@ impl Settling {
         };
     }
 
-    /// Until when an attempt that was told to stop may say that it was never sent.
+    /// Returns the time until which an attempt that was asked to stop may report that it was never sent.
     fn speaks_until(&self) -> Option<Timestamp> {
         self.told_from.filter(|_| self.attempt.is_some())
     }
 
-    /// What is left of that time.
+    /// Returns the rest of the settling time.
     fn left(&self, now: Timestamp) -> SettlesIn {
         match self.by {
             None => SettlesIn::WhenOwnerSays,
@@ -509,10 +511,10 @@ impl Settling {
     }
 }
 
-/// From when on an attempt that was lost or cut can take no effect any more.
+/// Returns the time after which an attempt that was lost or cut can no longer take effect.
 pub(super) fn settles_after(end: AttemptEnd, observed: Observed, policy: &SettlingPolicy) -> SettlesIn {
     match (observed, end) {
-        // It has answered; what it had handed on may still go on.
+        // The tool has answered; the work that it passed on may continue.
         (Observed::ErrorAnswer, _) => SettlesIn::After(policy.settle),
         (_, AttemptEnd::Seen) => SettlesIn::WhenOwnerSays,
         (_, AttemptEnd::Unseen) => SettlesIn::After(policy.linger),

@@ -1,36 +1,36 @@
-//! What a call is aimed at, as far as the names of its parameters tell: URLs, paths, commands.
+//! The targets of a call, found by the names of its parameters: URLs, paths and commands.
 //!
-//! Every call passes here, so that its names are looked at once, and whoever judges by them (the signature, the
-//! domain, the table of dangerous shapes) shares what was found.
+//! Every call passes through this module. The names are examined once, and all judgements that use them (the signature,
+//! the domain, the table of dangerous commands) share the result.
 
 use std::borrow::Cow;
 
 use super::shell::{self, Command};
 use crate::json::{Kind, Spelling, Value};
 
-/// The parameters that say what a call works on.
+/// The parameters that name the targets of a call.
 #[derive(Clone, Debug)]
 pub struct Aims<'d> {
-    /// In the order of [`NAMES`].
+    /// Found parameters, in the order of [`NAMES`].
     found: Vec<(Aim, Value<'d>)>,
     commands: Vec<Command>,
 }
 
-/// What a parameter of a known name holds.
+/// The kind of target that a known parameter holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aim {
     Url,
     Path,
-    /// A command line, or the words of one.
+    /// A command line, or its words.
     Command,
-    /// A command line, or several.
+    /// One or more command lines.
     Commands,
-    /// The words behind a command.
+    /// The arguments of a command.
     Arguments,
 }
 
 impl<'d> Aims<'d> {
-    /// Looks at the parameters of a call.
+    /// Finds the targets in the parameters of a call.
     pub fn of(params: Value<'d>) -> Self {
         let entries = params.entries().into_iter().flatten();
         let mut ranked: Vec<(usize, Value<'d>)> = entries
@@ -46,12 +46,12 @@ impl<'d> Aims<'d> {
         aims
     }
 
-    /// The parameters of this kind; the first counts most.
+    /// Returns the parameters of this kind. The first has the highest priority.
     pub(super) fn all(&self, wanted: Aim) -> impl Iterator<Item = Value<'d>> {
         self.found.iter().filter(move |(aim, _)| *aim == wanted).map(|(_, value)| *value)
     }
 
-    /// The commands that the call would start.
+    /// Returns the commands that the call would start.
     pub(super) fn commands(&self) -> &[Command] {
         &self.commands
     }
@@ -79,7 +79,7 @@ impl<'d> Aims<'d> {
         commands
     }
 
-    /// `{"command": "rm", "args": ["-rf", "x"]}` as one list of words.
+    /// Returns `{"command": "rm", "args": ["-rf", "x"]}` as one list of words.
     fn words_behind(&self, program: &str) -> Option<Vec<String>> {
         let Kind::Array(list) = self.all(Aim::Arguments).next()?.kind() else { return None };
         if program.contains(char::is_whitespace) {
@@ -90,7 +90,7 @@ impl<'d> Aims<'d> {
     }
 }
 
-/// The names under which tools take what a call is aimed at. Of one kind, the first that is present counts.
+/// The parameter names that tools use for targets. For each kind, the first that is present counts.
 const NAMES: &[(Aim, Folded)] = &[
     (Aim::Url, Folded::wanted("url")),
     (Aim::Url, Folded::wanted("uri")),
@@ -117,13 +117,13 @@ const NAMES: &[(Aim, Folded)] = &[
     (Aim::Arguments, Folded::wanted("arguments")),
 ];
 
-/// A name in small letters and without `_` and `-`, so that `file_path` and `filePath` are the same; up to
-/// sixteen letters, the last one lowest.
+/// A name in lower case without `_` and `-`, so that `file_path` and `filePath` are the same. Holds up to sixteen
+/// letters, with the last one in the lowest byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Folded(u128);
 
 impl Folded {
-    /// Nothing if the name cannot be one that is looked for.
+    /// Returns the folded name, or `None` if it cannot be one of the known names.
     fn of(name: Spelling<'_>) -> Option<Self> {
         match name {
             Spelling::Plain(plain) => plain.bytes().try_fold(Self(0), Self::and),
@@ -133,7 +133,7 @@ impl Folded {
         }
     }
 
-    /// A name that is looked for, written as it is folded.
+    /// Returns a known name that is already written in folded form.
     const fn wanted(name: &str) -> Self {
         let (mut folded, mut rest) = (0, name.as_bytes());
         assert!(rest.len() <= 16);

@@ -1,15 +1,15 @@
-//! Commands of a dangerous shape: what nobody should run without being asked.
+//! Dangerous commands: commands that must not run without approval.
 //!
-//! The judgement is made of what was asked, never of a word in an answer, which an attacker or a file name
-//! could choose. The command line is read as a shell would read it, so that `echo 'rm -rf /'` is harmless
-//! and `bash -c "rm -rf /"` is not. This is a net for accidents of a model, not a sandbox.
+//! The judgement uses only the request, never words of a response, which an attacker or a file name could choose. The
+//! command line is parsed as a shell would parse it, so `echo 'rm -rf /'` is harmless and `bash -c "rm -rf /"` is not.
+//! This is a safety net for accidents of a model, not a sandbox.
 
 use std::borrow::Cow;
 
 use super::aims::Aims;
 use super::shell::{Command, Program, SHELLS, takes_line};
 
-/// The first dangerous shape among the commands that a call would start.
+/// Returns the first dangerous shape among the commands that a call would start.
 pub fn dangerous(aims: &Aims<'_>, shapes: &Shapes) -> Option<DangerousShape> {
     let commands = aims.commands();
     let by_structure = shapes.structures.iter().find(|structure| structure.is_in(commands));
@@ -24,10 +24,10 @@ pub fn dangerous(aims: &Aims<'_>, shapes: &Shapes) -> Option<DangerousShape> {
     Some(DangerousShape { name })
 }
 
-/// What was found.
+/// A dangerous shape that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DangerousShape {
-    /// The name of the shape.
+    /// Name of the shape.
     pub name: Cow<'static, str>,
 }
 
@@ -39,23 +39,23 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// No shapes at all: nothing is dangerous.
+    /// An empty table: nothing is dangerous.
     pub const NONE: Self = Self { structures: Vec::new(), commands: Vec::new() };
 
-    /// The same table without the shape of this name.
+    /// Returns the table without the shape of this name.
     pub fn without(mut self, name: &str) -> Self {
         self.structures.retain(|structure| structure.name() != name);
         self.commands.retain(|shape| shape.name != name);
         self
     }
 
-    /// The same table with one more shape.
+    /// Returns the table with one more shape.
     pub fn with(mut self, shape: Shape) -> Self {
         self.commands.push(shape);
         self
     }
 
-    /// The names of all shapes, in the order in which they are tried.
+    /// Returns the names of all shapes, in the order in which they are tried.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let structures = self.structures.iter().map(|structure| structure.name());
         structures.chain(self.commands.iter().map(|shape| &*shape.name))
@@ -65,24 +65,24 @@ impl Shapes {
 /// A program with options and operands that together are dangerous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What it is called where it is told of.
+    /// Name of the shape in messages.
     pub name: Cow<'static, str>,
-    /// The programs, without folder; a trailing `*` stands for any end.
+    /// Programs without their folder. A trailing `*` matches any ending.
     pub programs: Vec<Cow<'static, str>>,
-    /// Of each group one option must be given; letters also within others (`-rf` has `-r`).
+    /// Groups of options. One option of each group must be given, also combined with others (`-rf` contains `-r`).
     pub options: Vec<Vec<Cow<'static, str>>>,
-    /// What one of the operands must be.
+    /// Requirement for one of the operands.
     pub target: Target,
-    /// Whose rights it takes.
+    /// Required privileges.
     pub rights: Rights,
 }
 
-/// What an operand must be for a command to be dangerous.
+/// The requirement for an operand of a dangerous command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Anything, or nothing.
+    /// Any operand, or none.
     Anything,
-    /// The root, a home, or a folder that the system lives in.
+    /// The root, a home folder, or a system folder.
     SystemFolder,
     /// A disk or the memory of the machine.
     Device,
@@ -90,12 +90,12 @@ pub enum Target {
     Words(Vec<Cow<'static, str>>),
 }
 
-/// Whose rights a command takes to be dangerous.
+/// The privileges that make a command dangerous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// The caller's own are enough.
+    /// Any privileges.
     Any,
-    /// Only through `sudo` or the like.
+    /// Only elevated privileges, by `sudo` or similar.
     Elevated,
 }
 
@@ -189,14 +189,14 @@ fn is_device(word: &str) -> bool {
     word.strip_prefix("/dev/").is_some_and(|name| DEVICES.iter().any(|device| name.starts_with(device)))
 }
 
-/// Shapes that more than one command makes.
+/// Shapes that consist of more than one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Structure {
-    /// What was fetched from the network is run.
+    /// A script that was fetched from the network is run.
     FetchedScript,
-    /// A function that starts itself twice.
+    /// A function starts itself twice.
     ForkBomb,
-    /// Output goes straight to a disk.
+    /// Output is written directly to a disk.
     DeviceWrite,
 }
 
@@ -247,7 +247,7 @@ fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
     {
         return true;
     }
-    // A shell with a line of its own, or an interpreter with a script of its own, only reads data.
+    // A shell with a command line of its own, or an interpreter with a script of its own, only reads data.
     let reads_script = match (shell, INTERPRETERS.contains(&program.name)) {
         (true, _) => !program.arguments.iter().any(|word| takes_line(word)),
         (false, true) => program.arguments.iter().all(|word| word == "-"),
@@ -256,7 +256,7 @@ fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
     if !reads_script {
         return false;
     }
-    // Back along the pipe, over the commands that were only substituted into this one.
+    // Go back along the pipe, past the commands that were only substituted into this one.
     let mut at = index;
     while commands.get(at).is_some_and(|command| command.piped) {
         let substituted = commands.get(at).map(|command| &*command.substituted).unwrap_or_default();
@@ -402,7 +402,7 @@ mod tests {
             "curl x; bash build.sh",
             "curl x || sh",
             "systemctl status nginx",
-            // No fork bombs: nothing calls itself twice through a pipe.
+            // No fork bombs: no function calls itself twice through a pipe.
             "f() { f; }; f",
             "f() { f | g; }; f",
             "f() { g | f; }; f",
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_would_be_started_is_read() {
+    fn only_commands_that_would_be_started_are_read() {
         let shapes = Shapes::default();
         for (params, shape) in [
             (r#"{"command":["rm","-rf","/"]}"#, Some("rm-system")),

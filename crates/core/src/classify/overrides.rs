@@ -1,8 +1,8 @@
-//! The rules that a tool's policy puts before the built-in ones.
+//! Rules of a tool's policy that come before the built-in rules.
 //!
-//! A rule names facts that all have to hold, and what they mean for this tool. It may carry examples that it
-//! must match and examples that it must not; both are checked when the rules are made, so that a pattern
-//! that does not do what its author thinks never gets as far as a call.
+//! A rule names facts that must all hold, and their meaning for this tool. It may contain examples that it must match
+//! and examples that it must not match. Both are checked when the rules are created, so a pattern that does not do what
+//! its author intended never reaches a call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,89 +13,89 @@ use regex::{Regex, RegexBuilder};
 use super::text::Facts;
 use super::{Classified, Fault, Nature, Reach, Severity, SourceKind, Transport};
 
-/// The most rules that one tool may have; each costs a comparison per fault.
+/// The maximum number of rules of one tool. Each costs a comparison per fault.
 const MOST_RULES: usize = 64;
-/// The longest name of a rule, in bytes.
+/// The maximum length of a rule's name, in bytes.
 const LONGEST_NAME: usize = 64;
-/// The longest pattern, in bytes.
+/// The maximum length of a pattern, in bytes.
 const LONGEST_PATTERN: usize = 512;
-/// The memory that one compiled pattern may take; what needs more is refused.
+/// The maximum memory of one compiled pattern. A pattern that needs more is refused.
 const PATTERN_MEMORY: usize = 1 << 18;
 
-/// What a fault means for one tool, other than by the built-in rules.
+/// A rule that changes the classification of a fault for one tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideRule {
-    /// What the rule is called where its verdict is explained; without one it is known by its position.
+    /// Name of the rule in explanations. Without one, the rule is identified by its position.
     pub name: Option<String>,
-    /// When it holds.
+    /// Facts that the rule matches.
     pub when: Match,
-    /// Whether trying again can help.
+    /// Transient or permanent.
     pub nature: Nature,
-    /// How bad it is; by the built-in rules if not set.
+    /// Severity. Set by the built-in rules if absent.
     pub severity: Option<Severity>,
-    /// How far the call got; by the built-in rules if not set. To say that a tool did not run is the
-    /// operator's promise: a call is repeated on the strength of it.
+    /// Progress of the call. Set by the built-in rules if absent. With a value that means that the tool did not run,
+    /// the operator guarantees that a repeated call does no harm.
     pub reach: Option<Reach>,
-    /// How long to wait at least where the other side does not say.
+    /// Minimum delay if the other side asks for none.
     pub retry_after: Option<Duration>,
     /// Faults that the rule must match.
     pub matches: Vec<Fault>,
-    /// Faults that it must not match.
+    /// Faults that the rule must not match.
     pub misses: Vec<Fault>,
 }
 
-/// Facts of a fault. Those that are set must all hold; at least one must be set.
+/// Facts of a fault. All facts that are set must hold, and at least one must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// The HTTP status, also where a message states it (`Service unavailable (503)`).
+    /// HTTP status, also if a message contains it (`Service unavailable (503)`).
     pub status: Option<u16>,
-    /// The JSON-RPC code, also where a message states it (`MCP error -32603: …`).
+    /// JSON-RPC code, also if a message contains it (`MCP error -32603: …`).
     pub json_rpc: Option<i64>,
-    /// The error of the transport.
+    /// Transport error.
     pub transport: Option<Transport>,
-    /// The close code of a WebSocket, also where a message states it (`closed (1012)`).
+    /// Close code of a WebSocket, also if a message contains it (`closed (1012)`).
     pub web_socket: Option<u16>,
-    /// The exit code of a process: of a command that answered by it, or of a server that ended.
+    /// Exit code of a process: of a command that responded with it, or of a server that ended.
     pub exit: Option<i32>,
-    /// The kind of source.
+    /// Kind of source.
     pub source: Option<SourceKind>,
-    /// A regular expression. It has to match at the start of the message, of its first line, or of what
-    /// follows a `: ` in that line; a leading `.*` searches within. Only the first 4 KiB are looked at.
+    /// Regular expression. It must match at the start of the message, at the start of its first line, or after a `: `
+    /// in that line. A leading `.*` searches within. Only the first 4 KiB are searched.
     pub text: Option<String>,
 }
 
-/// Why rules were refused, and which one is to blame.
+/// The reason why rules were refused, and the invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidOverride {
-    /// The position of the rule, from 0.
+    /// Position of the rule, from 0.
     pub rule: usize,
-    /// What is wrong with it.
+    /// Problem of the rule.
     pub problem: OverrideProblem,
 }
 
-/// What is wrong with a rule.
+/// The problem of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverrideProblem {
-    /// There are too many of them.
+    /// There are too many rules.
     TooMany,
-    /// It would match everything.
+    /// The rule would match everything.
     MatchesAnything,
     /// The name is empty, too long, or would break a log line.
     Name,
-    /// The pattern cannot be used; the text says why.
+    /// The pattern cannot be used. The text contains the reason.
     Pattern(String),
-    /// An example that it must match is not matched.
+    /// The rule does not match an example that it must match.
     Missed {
-        /// Which one, from 0.
+        /// Position of the example, from 0.
         example: usize,
-        /// Its message.
+        /// Message of the example.
         message: String,
     },
-    /// An example that it must not match is matched.
+    /// The rule matches an example that it must not match.
     Matched {
-        /// Which one, from 0.
+        /// Position of the example, from 0.
         example: usize,
-        /// Its message.
+        /// Message of the example.
         message: String,
     },
 }
@@ -124,7 +124,7 @@ impl fmt::Display for InvalidOverride {
 
 impl std::error::Error for InvalidOverride {}
 
-/// Checked rules, in the order in which they are tried, and what unknown errors of the transport mean.
+/// Valid rules in the order in which they are tried, and the classification of unknown transport errors.
 #[derive(Clone, Debug)]
 pub struct Overrides {
     rules: Vec<Checked>,
@@ -138,7 +138,7 @@ impl Default for Overrides {
 }
 
 impl Overrides {
-    /// The rules, if every one is sound and does what its examples say.
+    /// Returns the rules if each one is valid and matches its examples.
     pub fn new(rules: Vec<OverrideRule>) -> Result<Self, InvalidOverride> {
         if rules.len() > MOST_RULES {
             return Err(InvalidOverride { rule: MOST_RULES, problem: OverrideProblem::TooMany });
@@ -151,13 +151,13 @@ impl Overrides {
         Ok(Self { rules: checked, ..Self::default() })
     }
 
-    /// The same rules, with errors of the transport that no rule knows taken as this.
+    /// Returns the rules with this classification of transport errors that no rule matches.
     pub fn with_unknown(mut self, unknown: Nature) -> Self {
         self.unknown = unknown;
         self
     }
 
-    /// Whether one of these rules has this name, or is known by it where it has none.
+    /// Returns true if one of these rules has this name, or is identified by it because it has none.
     pub fn has(&self, name: &str) -> bool {
         self.rules.iter().enumerate().any(|(index, checked)| checked.rule.known_as(index) == name)
     }
@@ -173,17 +173,17 @@ impl Overrides {
 }
 
 impl OverrideRule {
-    /// What it is called where its verdict is explained.
+    /// Returns the name of the rule in explanations.
     pub(super) fn known_as(&self, index: usize) -> Cow<'static, str> {
         Cow::Owned(self.name.clone().unwrap_or_else(|| format!("override.{index}")))
     }
 
-    /// Puts what the rule says over what the built-in rules said.
+    /// Applies the rule to the verdict of the built-in rules.
     pub(super) fn apply(&self, decided: &mut Classified) {
         decided.nature = self.nature;
         decided.reach = self.reach.unwrap_or(decided.reach);
         decided.severity = self.severity.unwrap_or(match (self.nature, decided.severity) {
-            // What was nothing to anyone now has a meaning: it passes.
+            // A failure that did not count before now has a meaning: it passes by itself.
             (Nature::Transient, Severity::Informational) => Severity::Transient,
             (Nature::Transient | Nature::Permanent, severity) => severity,
         });
@@ -345,7 +345,7 @@ mod tests {
         assert!(holds("Error executing tool x: backend is away"));
         assert!(!holds("they say that backend is asleep"));
         assert!(!holds("line one\nbackend is asleep"));
-        // The pattern ends the group that an anchored form would wrap it in, or comments its end away.
+        // The pattern would end the group that wraps it when it is anchored, or would comment out its end.
         assert!(Checked::new(rule(text("(?x) backend # a comment"), Nature::Transient)).is_ok());
         assert!(matches!(compile("a)(b"), Err(OverrideProblem::Pattern(_))));
     }
@@ -369,7 +369,7 @@ mod tests {
         let told = Fault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
         assert_eq!(classify(&told, &overrides, Timestamp::ZERO).retry_after, Some(Duration::from_secs(2)));
 
-        // Unknown answers become transient ones, and a mistake that passes by itself is none.
+        // Unknown responses become transient, and a transient failure is not a mistake of the model.
         let plain = Overrides::new(vec![rule(text("."), Nature::Transient)]).unwrap();
         let decided = classify(&Fault::new(Source::IsError, "hm"), &plain, Timestamp::ZERO);
         assert_eq!(decided.severity, Severity::Transient);

@@ -1,7 +1,7 @@
-//! The built-in rules: what structured facts mean, and what words may add to them.
+//! The built-in rules: the meaning of structured facts, and the additions from message texts.
 //!
-//! Each table is complete: every status, code and close code gets a verdict and a rule name. How far the
-//! call got follows one list (DESIGN, D4): only what is named there as proof counts as [`Reach::Refused`].
+//! Each table is complete: every status, code and close code has a verdict and a rule name. The progress of the call
+//! follows one list (DESIGN, D4): only the proofs named there lead to [`Reach::Refused`].
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::text::{self, Facts};
 use super::{Classified, Fault, Mistake, Nature, Reach, Severity, Source, SourceKind, Transport};
 use crate::code::Code;
 
-/// A verdict and the rule that gave it.
+/// A verdict and the name of its rule.
 #[derive(Clone, Debug)]
 pub(super) struct Decision {
     pub(super) verdict: Verdict,
     pub(super) rule: Cow<'static, str>,
 }
 
-/// What a rule says.
+/// The verdict of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verdict {
     pub(super) nature: Nature,
@@ -61,14 +61,15 @@ impl Verdict {
     }
 }
 
-/// The verdict of the built-in rules. `unknown` is what a transport error means that no rule knows.
+/// Returns the verdict of the built-in rules. `unknown` is the classification of a transport error that no rule
+/// matches.
 pub(super) fn decide(fault: &Fault, facts: &Facts<'_>, unknown: Nature) -> Decision {
     use Reach::{Refused, Unknown};
     match fault.source {
         Source::Transport { error, written } => transport(error, written, facts, unknown),
         Source::Http { status } => {
             let mut verdict = http(status, fault.retry_after.is_some(), unknown);
-            // These three are also what a strict tool says about its arguments; only its words tell.
+            // A strict tool may also use these three for its arguments. Only the message distinguishes them.
             if matches!(status, 400 | 404 | 422)
                 && let Some(mistake) = text::mistake(facts)
             {
@@ -90,13 +91,13 @@ pub(super) fn decide(fault: &Fault, facts: &Facts<'_>, unknown: Nature) -> Decis
         }
         Source::Exit { code, signal } => exit(code, signal),
         Source::Timeout { .. } => Verdict::transient(Unknown, Severity::Timeout, Code::Timeout).by("timeout"),
-        // A panic is a mistake in the tool's own code, in our process: it would be made again. How far the tool got
-        // before it, nobody knows.
+        // A panic is a mistake in the tool's own code, in the process of Steadfast, so it would happen again. The
+        // tool's progress before the panic is unknown.
         Source::Panic => Verdict::permanent(Unknown, Severity::Crash).by("panic"),
-        // Something came back, but nobody can read in it that the tool said no: it may as well have said yes. Asking again
-        // would most likely give the same.
+        // A response arrived, but its content does not show that the tool refused: it may as well have succeeded. A
+        // retry would most likely give the same response.
         Source::BadAnswer => Verdict::permanent(Unknown, Severity::Validation).by("bad-answer"),
-        // It ran to its end, since it answered, and would answer the same again.
+        // The tool ran to its end, since it responded, and would give the same response again.
         Source::TooLarge => {
             let verdict = Verdict::permanent(Reach::Answered, Severity::Validation);
             Verdict { code: Code::ResultTooLarge, ..verdict }.by("too-large")
@@ -108,7 +109,7 @@ fn transport(error: Transport, written: bool, facts: &Facts<'_>, unknown: Nature
     let reach = if written { Reach::Unknown } else { Reach::NotSent };
     let lost = |reach| Verdict::transient(reach, Severity::Transient, Code::UpstreamUnavailable);
     match error {
-        // Refused is what the other host said; if something was written before, it was said too late.
+        // Refused counts only before the first byte is written. After that, the refusal came too late.
         Transport::ConnectionRefused if !written => lost(Reach::Refused).by("transport.refused"),
         Transport::ConnectionRefused => lost(reach).by("transport.refused"),
         Transport::ConnectionReset => lost(reach).by("transport.reset"),
@@ -118,7 +119,7 @@ fn transport(error: Transport, written: bool, facts: &Facts<'_>, unknown: Nature
         }
         Transport::NameNotFound => lost(reach).by("transport.name-not-found"),
         Transport::Unreachable => lost(reach).by("transport.unreachable"),
-        // A handshake that was cut may succeed next time; a certificate that is not accepted will not be.
+        // A handshake that was cut may succeed next time. A certificate that is not accepted will not be.
         Transport::Tls if text::is_about_a_certificate(facts) => {
             let verdict = Verdict::permanent(reach, Severity::ServerError);
             Verdict { code: Code::UpstreamUnavailable, ..verdict }.by("transport.certificate")
@@ -131,7 +132,7 @@ fn transport(error: Transport, written: bool, facts: &Facts<'_>, unknown: Nature
     }
 }
 
-/// An error of the transport that no rule knows.
+/// Returns the verdict for a transport error that no rule matches.
 fn of_unknown_transport(reach: Reach, unknown: Nature) -> Decision {
     let verdict = Verdict::transient(reach, Severity::ServerError, Code::UpstreamUnavailable);
     Verdict { nature: unknown, ..verdict }.by("unknown.transport")
@@ -148,13 +149,13 @@ fn http(status: u16, asked_to_wait: bool, unknown: Nature) -> Verdict {
         400 | 405 | 406 | 411 | 414..=417 | 422 | 431 => Verdict::permanent(Answered, Severity::InvalidInput),
         425 => busy(Answered, Severity::Transient),
         429 => busy(Refused, Severity::Transient),
-        // A conflict, a lock, a failed precondition: nobody's mistake and no sign of a broken service.
+        // A conflict, a lock, a failed precondition: no mistake, and no sign of a broken service.
         401..500 => Verdict::permanent(Answered, Severity::Informational),
         500 => Verdict::transient(Unknown, Severity::ServerError, Code::ToolError),
         501 | 505 | 506 | 508 | 510 | 511 => Verdict::permanent(Answered, Severity::ServerError),
         503 if asked_to_wait => busy(Refused, Severity::ServerError),
         501..600 => busy(Unknown, Severity::ServerError),
-        // A redirect that nobody followed is an answer, if a strange one.
+        // A redirect that was not followed is a response, if an unusual one.
         300..400 => Verdict::permanent(Answered, Severity::Validation),
         _ => Verdict { nature: unknown, ..busy(Unknown, Severity::Validation) },
     }
@@ -168,18 +169,18 @@ fn json_rpc(code: i64, facts: &Facts<'_>, unknown: Nature) -> Decision {
         return said.by(rule);
     }
     if code == -32001 {
-        // A local time-out and a forgotten session share this number. Both are the transport's.
+        // A local timeout and a forgotten session share this number. Both are errors of the transport.
         return of_unknown_transport(Reach::Unknown, unknown);
     }
     Verdict::permanent(Reach::Answered, Severity::Informational).by("unknown.jsonrpc")
 }
 
-/// What a JSON-RPC code says by itself, or with words that only make sense beside it.
+/// Returns the verdict for a JSON-RPC code, if needed with a message that has a meaning only for this code.
 fn json_rpc_by_code(code: i64, facts: &Facts<'_>) -> Option<Decision> {
     use Reach::{Answered, Refused, Unknown};
     let rule = format!("jsonrpc.{code}");
     let mistake = || text::mistake(facts);
-    // A session may be lost while the tool is at work in it: words do not prove that nothing ran.
+    // A session may be lost while the tool runs in it. The message does not prove that nothing ran.
     if matches!(code, -32600 | 32600 | -32000 | -32001 | -32002) && text::is_about_a_lost_session(facts) {
         let verdict = Verdict::transient(Unknown, Severity::Transient, Code::UpstreamUnavailable);
         return Some(verdict.by("text.session-lost"));
@@ -188,7 +189,7 @@ fn json_rpc_by_code(code: i64, facts: &Facts<'_>) -> Option<Decision> {
         -32700 | -32600 => Verdict::permanent(Answered, Severity::Validation).by(rule),
         -32601 => Verdict::mistake(Refused, Mistake::UnknownTool).by(rule),
         -32602 => Verdict::mistake(Refused, mistake().unwrap_or(Mistake::Arguments)).by(rule),
-        // Proxies are known to turn -32602 into -32603; the words survive.
+        // Some proxies turn -32602 into -32603, but keep the message.
         -32603 => match mistake() {
             Some(mistake) => Verdict::mistake(Answered, mistake).by(mistake.rule()),
             None => Verdict::transient(Unknown, Severity::ServerError, Code::ToolError).by(rule),
@@ -196,7 +197,7 @@ fn json_rpc_by_code(code: i64, facts: &Facts<'_>) -> Option<Decision> {
         -32002 => Verdict::permanent(Answered, Severity::NotFound).by(rule),
         // Header mismatch, missing client capability, unsupported protocol version.
         -32022..=-32020 => Verdict::permanent(Answered, Severity::Validation).by(rule),
-        // A page has to be visited by the user first: an answer, not a failure of anyone.
+        // The user has to visit a page first: a response, not a failure.
         -32042 => Verdict::permanent(Answered, Severity::Informational).by(rule),
         _ => return None,
     })
@@ -211,16 +212,16 @@ impl Mistake {
     }
 }
 
-/// What a tool told in words, as an answer (`isError`) or in place of one.
+/// Returns the verdict for a message of the tool, as a result (`isError`) or in place of one.
 fn told(facts: &Facts<'_>, unknown: Nature) -> Decision {
     let Some(Decision { verdict, rule }) = told_by_words(facts, unknown) else {
         return Verdict::permanent(Reach::Answered, Severity::Informational).by("unknown.tool");
     };
-    // A proxy that wraps a protocol error into a result tells of the transport behind it; any other
-    // `isError` is the word of the tool itself.
+    // A proxy that wraps a protocol error into a result reports the transport behind it. Any other `isError` comes from
+    // the tool itself.
     let answered = facts.kind == SourceKind::IsError && facts.json_rpc.is_none();
     let reach = match verdict.reach {
-        // A tool that tells of a time-out or a lost connection may have had its effect before.
+        // A tool that reports a timeout or a lost connection may have taken effect before.
         Reach::Unknown => Reach::Unknown,
         // Text is no proof that nothing ran.
         Reach::NotSent | Reach::Refused | Reach::Answered => Reach::Answered,
@@ -239,7 +240,7 @@ fn told_by_words(facts: &Facts<'_>, unknown: Nature) -> Option<Decision> {
         .or_else(|| facts.close.map(|code| web_socket(code, unknown).by(format!("text.websocket.{code}"))));
     match by_number {
         Some(decision) if decision.verdict.nature == Nature::Transient => Some(decision),
-        // A permanent status may be the outside of a mistake that the words name.
+        // A permanent status may hide a mistake that the message names.
         Some(decision) => {
             let mistake = text::mistake(facts);
             Some(
@@ -272,7 +273,7 @@ fn web_socket(code: u16, unknown: Nature) -> Verdict {
 }
 
 fn exit(code: Option<i32>, signal: Option<i32>) -> Decision {
-    // By these two a shell says that it could not start the command.
+    // With these two codes a shell reports that it could not start the command.
     let not_started = |severity| Verdict {
         code: Code::UpstreamUnavailable,
         ..Verdict::permanent(Reach::NotSent, severity)

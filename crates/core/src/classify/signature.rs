@@ -1,9 +1,9 @@
-//! What trust counts failures by: the tool, and the part of its arguments that names what it worked on.
+//! The signature of a call, the unit by which trust counts failures: the tool and the target in its arguments.
 //!
-//! A tool that fails at one host must not lose trust for all of them, so a signature adds the host and first
-//! path segment of a URL, the parent folder of a path, and the first real word of a command. It is stored,
-//! logged and shown, so nothing that could be a credential enters it: no user information, no query, and no
-//! segment that does not look like a plain name.
+//! A tool that fails at one host must not lose trust for all hosts. So a signature adds the host and first path segment
+//! of a URL, the parent folder of a path, and the first real word of a command. Signatures are stored, logged and
+//! shown, so they contain nothing that could be a credential: no user information, no query, and no segment that does
+//! not look like a plain name.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -15,10 +15,10 @@ use super::text::cut;
 use crate::id::{Digest, Domain, ToolRef};
 use crate::trust::Signature;
 
-/// The longest part of a signature that is kept as it is, in bytes.
+/// The maximum length of an unshortened part, in bytes.
 const LONGEST_PART: usize = 160;
 
-/// The signature of a call.
+/// Returns the signature of a call.
 pub fn signature(tool: &ToolRef, aims: &Aims<'_>) -> Signature {
     let mut text = String::with_capacity(128);
     escape(&mut text, tool.namespace.as_str());
@@ -40,7 +40,7 @@ pub fn signature(tool: &ToolRef, aims: &Aims<'_>) -> Signature {
     Signature(Arc::from(text))
 }
 
-/// What a call depends on: the host of its URL, else the server that the tool belongs to.
+/// Returns the domain that a call depends on: the host of its URL, or else the server of the tool.
 pub fn domain(tool: &ToolRef, aims: &Aims<'_>) -> Domain {
     let host = aims.all(Aim::Url).find_map(|value| match place_of(&value.as_str()?)? {
         Place::Remote { host, .. } => Domain::new(host).ok(),
@@ -49,8 +49,8 @@ pub fn domain(tool: &ToolRef, aims: &Aims<'_>) -> Domain {
     host.unwrap_or_else(|| Domain::from(&tool.namespace))
 }
 
-/// The program that a command line is about: not a substituted one, not a shell that is handed another
-/// line, and nothing that only prepares.
+/// Returns the main program of a command line. Not a substituted one, not a shell that receives another line, and not a
+/// command that only prepares.
 fn main_program(commands: &[Command]) -> Option<&str> {
     let substituted: Vec<usize> =
         commands.iter().flat_map(|command| command.substituted.iter().copied()).collect();
@@ -68,10 +68,10 @@ fn main_program(commands: &[Command]) -> Option<&str> {
     Some(name_or_star(real.unwrap_or(first).name))
 }
 
-/// What often stands before the command that matters.
+/// Commands that often come before the main one.
 const PREPARATIONS: &[&str] = &["cd", "pushd", "export", "set", "source", ".", "umask", "true", ":", "eval"];
 
-/// Where a URL points.
+/// The target of a URL.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     Remote { host: String, port: Option<String>, segment: String },
@@ -131,7 +131,7 @@ fn host_and_port(authority: &str) -> Option<(String, &str)> {
         .then(|| (host.to_ascii_lowercase(), port))
 }
 
-/// A plain name as it is, and a star for anything that may be an id or a credential.
+/// Returns a plain name unchanged, and a star for anything that may be an id or a credential.
 fn name_or_star(name: &str) -> &str {
     let plain = name.len() <= 32
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._~+-[".contains(&byte));
@@ -139,7 +139,7 @@ fn name_or_star(name: &str) -> &str {
     if plain && (name.len() < 16 || digits < 4) { name } else { "*" }
 }
 
-/// The folder that a path is in, with `.`, `..` and double slashes resolved as far as words can tell.
+/// Returns the folder of a path, with `.`, `..` and double slashes resolved as far as the text allows.
 fn parent(path: &str) -> Option<String> {
     let path = cut(path.trim(), 4096);
     if path.is_empty() {
@@ -164,12 +164,12 @@ fn parent(path: &str) -> Option<String> {
     Some(folder)
 }
 
-/// Takes the last part off a path.
+/// Removes the last part of a path.
 fn leave(folder: &mut String) {
     folder.truncate(folder.rfind('/').unwrap_or(0));
 }
 
-/// A long part keeps its beginning and a fingerprint, so that two long ones stay different.
+/// Shortens a long part to its beginning and a fingerprint, so that two long parts stay different.
 fn shortened(part: &str) -> Cow<'_, str> {
     if part.len() <= LONGEST_PART {
         return Cow::Borrowed(part);
@@ -178,7 +178,7 @@ fn shortened(part: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}~{fingerprint}", cut(part, LONGEST_PART)))
 }
 
-/// Writes a part so that it cannot be taken for two, nor break a log line.
+/// Writes a part so that it cannot be taken for two parts and cannot break a log line.
 fn escape(text: &mut String, part: &str) {
     if part.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'|' | b'%')) {
         return text.push_str(part);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_name_what_a_call_worked_on() {
+    fn signatures_name_the_target_of_a_call() {
         for (name, params, expected) in [
             ("get", r#"{"url":"https://api.example.com/data/7?k=v"}"#, "ns/get|url=api.example.com/data"),
             ("get", r#"{"URL":"https://API.Example.com:443"}"#, "ns/get|url=api.example.com/"),

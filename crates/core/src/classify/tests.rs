@@ -1,4 +1,4 @@
-//! The verdicts, row by row: (source, words) to (nature, reach, severity, rule).
+//! Tests of the verdicts, row by row: (source, message) to (nature, reach, severity, rule).
 
 use proptest::prelude::*;
 
@@ -206,7 +206,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (Source::Panic, "", Permanent, Unknown, S::Crash, "panic"),
         (Source::BadAnswer, "expected an object", Permanent, Unknown, S::Validation, "bad-answer"),
         (Source::TooLarge, "it has 70 bytes", Permanent, Answered, S::Validation, "too-large"),
-        // Words thrown in place of an answer are believed about the transport, but prove nothing.
+        // Text thrown in place of a result is believed about the transport, but proves nothing.
         (Source::Tool, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
         (Source::Tool, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
         (Source::Tool, "Payload too large (413)", Permanent, Answered, S::InvalidInput, "text.http.413"),
@@ -270,7 +270,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             S::Transient,
             "text.websocket.1012",
         ),
-        // A result with `isError` is an answer; where it tells of a time-out or a lost connection, nobody knows of what.
+        // A result with `isError` is a response. If it reports a timeout or a lost connection, the cause is unknown.
         (Source::IsError, "Command timed out after 120 s", Transient, Unknown, S::Timeout, "text.timeout"),
         (Source::IsError, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
         (Source::IsError, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
@@ -301,8 +301,8 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
 }
 
 #[test]
-fn how_far_a_call_got_follows_the_one_list() {
-    // D4: what is not on this list is no proof that the tool did not run.
+fn the_progress_of_a_call_follows_the_one_list() {
+    // D4: nothing outside this list proves that the tool did not run.
     for status in 0..1000 {
         let proved = matches!(status, 413 | 429);
         assert_eq!(classified(http(status), "").reach.proves_not_run(), proved, "{status}");
@@ -350,7 +350,7 @@ fn a_mistake_that_the_words_name_counts_before_a_permanent_status_and_not_before
 }
 
 #[test]
-fn a_date_in_the_past_still_says_that_the_server_refused() {
+fn a_date_in_the_past_still_means_that_the_server_refused() {
     let past = RetryAfter::At(Timestamp::from_millis(1));
     let fault = Fault { retry_after: Some(past), ..Fault::new(http(503), "") };
     let decided = classify(&fault, &Overrides::default(), Timestamp::from_millis(2));
@@ -358,7 +358,7 @@ fn a_date_in_the_past_still_says_that_the_server_refused() {
 }
 
 #[test]
-fn the_code_at_the_end_says_who_failed() {
+fn the_error_code_identifies_the_failed_side() {
     for (source, message, code) in [
         (TIMED_OUT, "", Code::Timeout),
         (transport(Transport::TimedOut, true), "", Code::Timeout),
@@ -389,7 +389,7 @@ fn the_code_at_the_end_says_who_failed() {
 }
 
 #[test]
-fn unknown_errors_of_the_transport_mean_what_the_policy_says() {
+fn unknown_transport_errors_follow_the_policy() {
     let strict = Overrides::default().with_unknown(Permanent);
     let nature = |source: Source| classify(&Fault::new(source, "odd"), &strict, Timestamp::ZERO).nature;
     assert_eq!(nature(transport(Transport::Other, true)), Permanent);
@@ -488,7 +488,7 @@ fn rp_2_every_row_of_the_severity_rules() {
         (Source::Tool, "name is required", S::InvalidInput),
         (Source::Tool, "limit must be positive", S::InvalidInput),
         (Source::Tool, "Expected a list", S::InvalidInput),
-        // Decided otherwise than in the seed: the default is the server's fault only if it is the transport's.
+        // Decided differently from the seed: the default is the server's fault only if it is the transport's.
         (transport(Transport::Other, true), "odd", S::ServerError),
         (Source::Tool, "odd", S::Informational),
         (Source::IsError, "odd", S::Informational),
@@ -553,7 +553,7 @@ fn tr_7_a_503_is_seen_by_the_breaker_each_time() {
 }
 
 #[test]
-fn error_words_in_what_came_along_decide_nothing() {
+fn error_words_in_attached_content_decide_nothing() {
     let words = "ECONNREFUSED timed out (503) HTTP 429 rate limit exceeded Missing required parameter: x";
     for message in [
         format!("checked 12 files\n{words}"),
@@ -602,7 +602,7 @@ proptest! {
         let decided = classify(&fault, &Overrides::default(), now);
         prop_assert_eq!(&decided, &classify(&fault, &Overrides::default(), now));
         prop_assert!(!decided.rule.is_empty());
-        // A mistake of the model never passes by itself, and words never prove that nothing ran.
+        // A mistake of the model never passes by itself, and text never proves that nothing ran.
         prop_assert!(decided.mistake.is_none() || decided.nature == Permanent);
         if matches!(fault.source, Source::Tool | Source::IsError) {
             prop_assert!(!decided.reach.proves_not_run());
@@ -620,9 +620,9 @@ proptest! {
     }
 }
 
-/// What a server wrote to stderr before it died stands behind the message, for people.
+/// A server's stderr output before its death is appended to the message for users.
 #[test]
-fn what_a_server_wrote_last_decides_nothing() {
+fn the_last_output_of_a_server_decides_nothing() {
     let judged = |source: &Source, message: &str| {
         classify(&Fault::new(source.clone(), message), &Overrides::default(), Timestamp::ZERO)
     };

@@ -1,9 +1,9 @@
-//! What the words of a fault say.
+//! Rules over the message text of a fault.
 //!
-//! A message is searched only where a program would put its complaint: in the first line (of a traceback:
-//! the last), at its start and after each `: `. Every pattern is anchored there and allows a few words of
-//! subject at most, so that error words inside a file, a log or a page that came along decide nothing.
-//! A message that is a JSON object is read for its own error member first.
+//! A message is searched only in the places where a program would put its error: in the first line (of a traceback: the
+//! last), at its start and after each `: `. Every pattern is anchored there and allows only a few words of subject. So
+//! error words inside a file, a log or a page within the message decide nothing. In a message that is a JSON object,
+//! its own error member is read first.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -16,14 +16,14 @@ use super::{Fault, Mistake, Reach, Severity, Source, SourceKind, Transport};
 use crate::code::Code;
 use crate::json::{Document, Limits};
 
-/// No more of a message is looked at.
+/// The maximum number of bytes of a message that are searched.
 pub(super) const SEARCHED: usize = 4096;
-/// No more of a line is looked at.
+/// The maximum number of bytes of a line that are searched.
 const STATEMENT: usize = 400;
-/// No more places of a line are tried.
+/// The maximum number of places of a line that are tried.
 const CLAUSES: usize = 8;
 
-/// What can be known of a fault: its structure, and what its words state as plainly as structure.
+/// The facts of a fault: its structure, and facts that its message states as clearly as structure.
 #[derive(Debug)]
 pub(super) struct Facts<'f> {
     pub(super) kind: SourceKind,
@@ -32,7 +32,7 @@ pub(super) struct Facts<'f> {
     pub(super) status: Option<u16>,
     pub(super) json_rpc: Option<i64>,
     pub(super) close: Option<u16>,
-    /// The first part of the message as it came.
+    /// First part of the message, unchanged.
     pub(super) head: &'f str,
     statement: Cow<'f, str>,
 }
@@ -75,7 +75,7 @@ impl<'f> Facts<'f> {
         facts
     }
 
-    /// The places at which a pattern may begin: the statement, and what follows each colon or dash in it.
+    /// Returns the places at which a pattern may begin: the statement, and the text after each colon or dash in it.
     pub(super) fn clauses(&self) -> impl Iterator<Item = &str> {
         let text = &*self.statement;
         let after = |mark: &'static str| text.match_indices(mark).map(|(at, mark)| at + mark.len());
@@ -85,12 +85,12 @@ impl<'f> Facts<'f> {
     }
 }
 
-/// The first rule whose words are in the fault, and its verdict on an error thrown in place of an answer.
+/// Returns the first rule that matches the message, and its verdict on an error thrown in place of a result.
 pub(super) fn decide(facts: &Facts<'_>) -> Option<(Verdict, &'static str)> {
     RULES.iter().find(|(_, pattern)| says(facts, pattern)).map(|(rule, _)| (rule.verdict, rule.name))
 }
 
-/// The mistake of the model that the words name, if they name one.
+/// Returns the mistake of the model that the message names, if any.
 pub(super) fn mistake(facts: &Facts<'_>) -> Option<Mistake> {
     RULES.iter().find_map(|(rule, pattern)| rule.verdict.mistake.filter(|_| says(facts, pattern)))
 }
@@ -103,7 +103,7 @@ pub(super) fn is_about_a_certificate(facts: &Facts<'_>) -> bool {
     says(facts, &CERTIFICATE)
 }
 
-/// The beginning of a text, at most so many bytes of it, cut between characters.
+/// Returns the beginning of a text, at most this many bytes, cut between characters.
 pub(super) fn cut(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     end.and_then(|end| text.get(..end)).unwrap_or_default()
@@ -120,7 +120,7 @@ fn number_by<N: std::str::FromStr>(facts: &Facts<'_>, patterns: &[Regex]) -> Opt
     })
 }
 
-/// The line in which a program would say what went wrong.
+/// Returns the line in which a program would report the error.
 fn statement(head: &str) -> Cow<'_, str> {
     let mut lines = head.lines().map(str::trim_end).filter(|line| !line.is_empty());
     let Some(first) = lines.next() else { return Cow::Borrowed("") };
@@ -130,7 +130,7 @@ fn statement(head: &str) -> Cow<'_, str> {
         return Cow::Borrowed(cut(last.unwrap_or(first), STATEMENT));
     }
     match lines.next() {
-        // "Error executing command:" and the like; the complaint is on the next line.
+        // "Error executing command:" and similar. The error is on the next line.
         Some(next) if first.ends_with(':') => {
             Cow::Owned(format!("{} {}", cut(first, STATEMENT / 2), cut(next.trim_start(), STATEMENT / 2)))
         }
@@ -138,7 +138,7 @@ fn statement(head: &str) -> Cow<'_, str> {
     }
 }
 
-/// Status and words of a message that is itself a JSON object with an error in it.
+/// Returns the status and text of a message that is a JSON object with an error in it.
 fn error_body(message: &str) -> Option<(Option<u16>, String)> {
     let text = message.trim();
     if !text.starts_with('{') {
@@ -149,7 +149,7 @@ fn error_body(message: &str) -> Option<(Option<u16>, String)> {
     Some((found.http_status, found.message))
 }
 
-/// A rule over words. It carries what it must and must not match; a test holds it to that.
+/// A rule over message texts. It contains texts that it must and must not match, and a test checks them.
 struct TextRule {
     name: &'static str,
     pattern: &'static str,
@@ -160,8 +160,8 @@ struct TextRule {
     misses: &'static [&'static str],
 }
 
-/// In order; the first that matches decides. Mistakes stand first because they are the most exact, what
-/// passes by itself stands before words like "invalid" or "expected", which appear in many sentences.
+/// The rules in order. The first that matches decides. Mistakes come first because they are the most exact. Transient
+/// failures come before words like "invalid" or "expected", which appear in many sentences.
 static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.unknown-tool",
@@ -336,8 +336,8 @@ static TABLE: &[TextRule] = &[
 static RULES: LazyLock<Vec<(&'static TextRule, Regex)>> =
     LazyLock::new(|| TABLE.iter().map(|rule| (rule, built_in(rule.pattern))).collect());
 
-/// A status that the words state: behind `HTTP` or `status`, before its reason phrase, or in parentheses at
-/// the end of a clause.
+/// A status in the message: after `HTTP` or `status`, before its reason phrase, or in parentheses at the end of a
+/// clause.
 static STATUSES: LazyLock<[Regex; 4]> = LazyLock::new(|| {
     [
         r"^[^:]+\((?:(?:http|status|code|error)(?: code)?:? ?)?([45]\d\d)\)[.!]?(?:$|:)",
@@ -356,7 +356,7 @@ static CLOSE_CODE: LazyLock<Regex> = LazyLock::new(|| {
     built_in(r"^<w>{0,4}?(?:closed|close|closure)(?: with)? (?:\((?:code )?|code[ :=]{1,2})([134]\d{3})\b")
 });
 
-/// How servers say that they do not know a session, beside a code that may mean it.
+/// Phrases by which servers report an unknown session, beside a code that may mean it.
 static LOST_SESSION: LazyLock<Regex> = LazyLock::new(|| {
     built_in(
         r"^(?:(?:mcp )?session (?:(?:was|has|is) )?(?:not found|terminated|expired|closed|unknown)\b|(?:no valid|invalid|unknown|missing) (?:mcp )?session\b|(?:the )?server (?:is )?not initialized\b|not initialized\b)",
@@ -369,12 +369,12 @@ static CERTIFICATE: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// A word of the subject that may stand before what a pattern is about: a name, a number, a path, quoted or
-/// not, but nothing that looks like code, a bullet or a comment. Patterns write it as `<w>`. Classes are
-/// ASCII and unbounded (the statement is bounded) because counted Unicode classes compile to megabytes.
+/// A word of the subject that may come before the main text of a pattern: a name, a number or a path, quoted or not,
+/// but nothing that looks like code, a bullet or a comment. Patterns write it as `<w>`. Classes are ASCII and unbounded
+/// (the statement is bounded) because counted Unicode classes compile to megabytes.
 const WORD: &str = r#"(?:["'`(\[]?[/~.@]?[a-z0-9_][a-z0-9_.,'"`@/()\[\]=+-]* )"#;
 
-/// The memory that one of our own patterns may take.
+/// The maximum memory of a built-in pattern.
 const LARGEST_PATTERN: usize = 1 << 17;
 
 #[expect(clippy::expect_used, reason = "a test compiles every pattern of this file")]

@@ -1,30 +1,31 @@
-//! Claim, look-up, and what a waiter does when it wakes: one table.
+//! The decision table for claims, lookups, and waiters that wake up.
 //!
 //! | found | explicit key | own call id | equal arguments only | waiter |
 //! | --- | --- | --- | --- | --- |
-//! | nothing | mine | mine | mine | mine |
-//! | own token, `inflight` | mine | mine | mine | mine |
-//! | `inflight`, lease holds | follow (`in_flight` under `bestEffort`) | follow | follow | follow |
-//! | `inflight`, lease ended, not `started` | mine | mine | mine | mine |
+//! | nothing | acquire | acquire | acquire | acquire |
+//! | own token, `inflight` | acquire | acquire | acquire | acquire |
+//! | `inflight`, lease holds | wait (`in_flight` under `bestEffort`) | wait | wait | wait |
+//! | `inflight`, lease ended, not `started` | acquire | acquire | acquire | acquire |
 //! | `inflight`, lease ended, `started`, `retry_safe` | take over | take over | take over | take over |
-//! | `inflight`, lease ended, `started`, not `retry_safe` | write `unknown`, tell | same | same | same |
-//! | `done`, not delivered | replay | replay | replay (10 min, then mine) | answer |
-//! | `done`, delivered | replay | replay | mine (calls that overlap: replay) | answer |
-//! | `failed` | by `cache_failures` | mine | mine | answer |
-//! | `unknown`, not settled | tell *not yet* | same | same | same |
-//! | `unknown`, settled, no final answer delivered | tell *final* | same | same | same |
-//! | `unknown`, settled, final answer delivered, then a verification read | tell *final* | same | mine (`hold`: tell) | tell *final* |
-//! | `unknown`, settled, final answer delivered 10 s ago or more | tell *final* | same | mine (`hold`: tell) | tell *final* |
+//! | `inflight`, lease ended, `started`, not `retry_safe` | write `unknown`, report it | same | same | same |
+//! | `done`, not delivered | replay | replay | replay (10 min, then acquire) | result |
+//! | `done`, delivered | replay | replay | acquire (calls that overlap: replay) | result |
+//! | `failed` | by `cache_failures` | acquire | acquire | result |
+//! | `unknown`, not settled | report *not yet* | same | same | same |
+//! | `unknown`, settled, no final response delivered | report *final* | same | same | same |
+//! | `unknown`, settled, final response delivered, then a verification read | report *final* | same | acquire (`hold`: report) | report *final* |
+//! | `unknown`, settled, final response delivered 10 s ago or more | report *final* | same | acquire (`hold`: report) | report *final* |
 //!
-//! *Settled* means that the attempt can take no effect any more. Nothing that was said or read before that counts: an answer
-//! *not yet* is never marked as delivered, and a read that began before a final answer arrived is no verification of it.
+//! *Settled* means that the attempt can no longer take effect. Nothing reported or read before that counts. A response
+//! *not yet* is never marked as delivered. A read that began before a final response arrived does not verify it.
 //!
-//! Finished answers that a computed key finds and that were recorded before [`Rules::computed_since`] count as nothing.
+//! Finished results that a computed key finds and that were recorded before [`Rules::computed_since`] are ignored.
 //!
 //! An explicit key with another digest is a conflict in every row, for waiters too, and nothing is written.
 //!
-//! A call id with other arguments finds nothing: it is another call. One whose own record failed, or lapsed before
-//! its start, stands back behind an equal run that is open or owes its answer, and takes the third column there.
+//! A call id with other arguments finds nothing, because it is another call. If a call's own record failed, or lapsed
+//! before its start, an equal run that is open or whose result is not delivered goes first. The third column then
+//! decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,29 +41,29 @@ use crate::key::Key;
 use crate::output::Output;
 use crate::policy::{AfterUnknown, CacheFailures, Lifetimes, Policy};
 
-/// Where a call looks for its record, and where it would write one.
+/// The keys under which a call finds its record and writes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Under a key that means intent.
+    /// An explicit idempotency key.
     Explicit(Key),
-    /// Under the client's id of this dispatch; else through the index of equal arguments.
+    /// The client's id of this dispatch, or else the index of equal arguments.
     CallId {
-        /// The id.
+        /// Key of the call id.
         id: Key,
-        /// The computed key.
+        /// Computed key.
         index: Key,
     },
-    /// Through the index of equal arguments; written under the id of the run.
+    /// The index of equal arguments. The record is written under the id of the run.
     Keyless {
-        /// The id of the run.
+        /// Key of the run id.
         run: Key,
-        /// The computed key.
+        /// Computed key.
         index: Key,
     },
 }
 
 impl Address {
-    /// Where the record of this call is written.
+    /// Returns the key under which the record of this call is written.
     pub fn own(&self) -> Key {
         match *self {
             Self::Explicit(key) => key,
@@ -71,7 +72,7 @@ impl Address {
         }
     }
 
-    /// The index of equal arguments, where it counts.
+    /// Returns the index of equal arguments, if the call uses it.
     pub fn index(&self) -> Option<Key> {
         match *self {
             Self::Explicit(_) => None,
@@ -79,7 +80,7 @@ impl Address {
         }
     }
 
-    /// The same address in the space of shadow mode.
+    /// Returns the same address in the key space of shadow mode.
     pub fn shadowed(&self) -> Self {
         match *self {
             Self::Explicit(key) => Self::Explicit(key.shadowed()),
@@ -88,7 +89,7 @@ impl Address {
         }
     }
 
-    /// How the record of this call is found.
+    /// Returns the kind of key under which the record is stored.
     pub fn origin(&self) -> Origin {
         match self {
             Self::Explicit(_) => Origin::Explicit,
@@ -105,26 +106,26 @@ impl Address {
     }
 }
 
-/// What a call wants of the store.
+/// The purpose of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// To run, if the table lets it. `started`: the attempt follows at once.
+    /// To run the call, if the table allows it. `started` means that the attempt follows at once.
     Take {
-        /// Written with the claim.
+        /// Value that is written with the claim.
         started: bool,
     },
-    /// To know whether there is an answer. Nothing is taken.
+    /// To look for a result. Nothing is claimed.
     Look,
 }
 
-/// Whether the call has waited for a record before.
+/// The history of the call: a first claim, or one after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It comes for the first time.
+    /// The first claim of the call.
     Fresh,
-    /// It followed this record and was woken.
+    /// A claim of a call that waited for a record and was woken.
     Waiter {
-        /// The record.
+        /// Key of the record that it waited for.
         followed: Key,
     },
 }
@@ -132,24 +133,25 @@ pub enum Role {
 /// The settings that the table depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Which failures an explicit key gets again.
+    /// Failures that an explicit key replays.
     pub cache_failures: CacheFailures,
-    /// What equal arguments get after an unknown outcome.
+    /// Handling of equal arguments after an unknown outcome.
     pub after_unknown: AfterUnknown,
-    /// Whether equal calls that overlap are one that was dispatched twice.
+    /// True if equal calls that overlap count as one call that was dispatched twice.
     pub double_dispatch: bool,
-    /// How long an undelivered answer waits for equal arguments.
+    /// Time for which an undelivered result is kept for equal arguments.
     pub undelivered: Duration,
-    /// After a final answer was delivered, equal arguments run no sooner than this, unless somebody has looked.
+    /// Time after the delivery of a final response before which equal arguments do not run, unless a verification read
+    /// came first.
     pub after_telling: Duration,
-    /// How long an attempt may still take effect whose end nobody can see.
+    /// Time for which an attempt may still take effect if its end cannot be observed.
     pub linger: Duration,
-    /// How long work may still take effect that a child of ours had handed on.
+    /// Time for which work may still take effect that a child process of Steadfast has handed on.
     pub settle: Duration,
-    /// How long records are kept.
+    /// Lifetimes of records.
     pub keep: Lifetimes,
-    /// Given where nobody gave the key, and duplicates were not recognised for a while: answers from before that
-    /// moment are not given again. What was open then, and who waited for it, stays.
+    /// Set for calls without an explicit key if duplicates were not detected for a while. Results from before this time
+    /// are not replayed. Runs that were in flight then, and their waiters, are kept.
     pub computed_since: Option<Timestamp>,
 }
 
@@ -170,58 +172,58 @@ impl From<&Policy> for Rules {
     }
 }
 
-/// How long the leash of a child takes to end its whole group when its owner is gone.
+/// The time that the leash of a child process takes to end its whole group when its owner is gone.
 const LEASH: Duration = Duration::from_secs(5);
 
-/// A call that looks for its record, and wants it if it may.
+/// A call that looks for its record and claims it if the table allows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Where.
+    /// Keys of the record.
     pub address: Address,
-    /// What for.
+    /// Purpose of the claim.
     pub intent: Intent,
-    /// As whom.
+    /// First claim, or claim after a wait.
     pub role: Role,
-    /// Under which token.
+    /// Token of the claim.
     pub owner: Owner,
-    /// The canonical arguments.
+    /// Digest of the canonical arguments.
     pub digest: Digest,
-    /// Whether it may run again if nobody knows.
+    /// True if the call may run again after an unknown outcome.
     pub retry_safe: bool,
-    /// Whether the caller would rather be refused than wait, and have a retriable failure run again.
+    /// True if the caller prefers a refusal to a wait, and wants a retriable failure to run again.
     pub best_effort: bool,
-    /// When the call came, for people to see.
+    /// Arrival time of the call, for display only.
     pub arrived: Timestamp,
-    /// How long ago that was. Clocks of two machines are never compared.
+    /// Time since the arrival. Clocks of two machines are never compared.
     pub age: Duration,
-    /// Where its driver can see the end of an attempt: how long after this it will have seen it at the latest.
+    /// Longest time after this claim until the driver has observed the end of an attempt, if it can observe it.
     pub seen_end_within: Option<Duration>,
-    /// The id of its run, should it be the first.
+    /// Id of the run, used if this is the first run.
     pub run: RunId,
-    /// The settings.
+    /// Settings of the table.
     pub rules: Rules,
-    /// The tool.
+    /// Tool of the call.
     pub tool: ToolRef,
-    /// Who asked.
+    /// Request that makes the claim.
     pub request: RequestId,
-    /// The model's id of the call.
+    /// Model's id of the call.
     pub tool_call: Option<ToolCallId>,
-    /// The caller's own words about it.
+    /// Context that the caller sent with the call.
     pub context: Option<Arc<CallContext>>,
-    /// The conversation.
+    /// Session of the call.
     pub session: Option<SessionKey>,
-    /// Who acts.
+    /// Actor that makes the call.
     pub actor: Option<ActorId>,
-    /// Whose data it is.
+    /// Tenant whose data the call uses.
     pub tenant: Option<TenantId>,
 }
 
 impl Claim {
-    /// What somebody asks the store who waited for this record, lost its connection, and does not call again but wants to
-    /// hear what came of it. Nothing where only a call can find out: the run may be made again.
+    /// Returns the claim for a client that waited for this record, lost its connection, and wants the result without
+    /// calling again. Returns `None` if only a call can find out, because the run may be repeated.
     ///
-    /// It takes nothing from anybody. Where the record has gone meanwhile the claim may be given all the same, and is to be
-    /// given back.
+    /// The claim takes nothing from other callers. If the record is gone by then, the claim may be granted, and must be
+    /// released.
     pub fn to_hear_of(record: &Record, owner: Owner, rules: Rules, now: Timestamp) -> Option<Self> {
         match record.state {
             RecordState::Inflight if record.may_be_taken_over() => return None,
@@ -259,8 +261,8 @@ impl Claim {
         })
     }
 
-    /// Whether the record of this key can be the one that the claim is decided by. Where an index points is not known before
-    /// somebody has looked.
+    /// Returns true if the record with this key can decide the claim. The target of an index is not known before the
+    /// lookup.
     pub fn may_find(&self, key: Key) -> bool {
         match (self.address, self.role) {
             (Address::Explicit(own), Role::Fresh) => own == key,
@@ -274,26 +276,26 @@ impl Claim {
     }
 }
 
-/// What the store found for a claim.
+/// The records that the store found for a claim.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found<'r> {
-    /// The record that a waiter followed.
+    /// Record that a waiter waited for.
     pub followed: Option<(&'r Record, LeaseSight)>,
-    /// The record under [`Address::own`].
+    /// Record under [`Address::own`].
     pub own: Option<(&'r Record, LeaseSight)>,
-    /// The record that the index points to.
+    /// Record that the index points to.
     pub indexed: Option<(&'r Record, LeaseSight)>,
 }
 
-/// What a claim gets, and what is written with it.
+/// The verdict on a claim, and the write that belongs to it.
 pub type ClaimDecision = Decided<ClaimVerdict>;
 
-/// A verdict and what has to be written in the same atomic operation.
+/// A verdict and the write that belongs to the same atomic operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decided<V> {
-    /// What the caller learns.
+    /// Verdict for the caller.
     pub verdict: V,
-    /// What the store writes.
+    /// Write for the store.
     pub write: Write,
 }
 
@@ -303,97 +305,97 @@ impl<V> Decided<V> {
     }
 }
 
-/// What a claim gets.
+/// The verdict on a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimVerdict {
-    /// The call may run; this is its record.
+    /// The call may run. This is its record.
     Mine(Arc<Record>),
-    /// Somebody else is at it: wait for this record.
+    /// The call is in flight elsewhere. Wait for this record.
     Follow(Key),
-    /// Somebody else is at it, and the caller does not want to wait.
+    /// The call is in flight elsewhere, and the caller does not want to wait.
     Busy,
-    /// There is an answer.
+    /// A stored result is replayed.
     Replay(Box<Replay>),
-    /// It may have run; nobody knows.
+    /// The call may have run. The outcome is unknown.
     Unknown(Box<Unsettled>),
-    /// The key stands for another call.
+    /// The key belongs to another call.
     Conflict,
-    /// A look-up found nothing that answers.
+    /// A lookup found no result.
     Nothing,
     /// The store is full of open records.
     Full,
-    /// The store has lost everything a moment ago, and the tool must not run twice: holders come first.
+    /// The store has just lost all records, and the tool must not run twice. Existing owners renew their claims first.
     Closed,
-    /// The store has lost records, nobody has accepted that, and the run of this call may be among them.
+    /// The store has lost records, the loss is not accepted, and the earlier run of this call may be among them.
     RecordsLost,
 }
 
-/// An unknown outcome that was found.
+/// An unknown outcome that a claim found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsettled {
-    /// Whether the attempt can take no effect any more.
+    /// State of the attempt: settled or not.
     pub end: End,
-    /// What was seen of it.
+    /// Reason why the outcome is unknown.
     pub observed: Observed,
-    /// What was said about it.
+    /// Details of that reason.
     pub words: Option<Arc<str>>,
-    /// What the tool itself said, word for word.
+    /// The tool's own output, unchanged.
     pub output: Option<Output>,
-    /// When the same call will be run again, if nobody looks before; nothing where it never will by itself.
+    /// Time until the same call runs again without a verification. `None` if it never runs again by itself.
     pub runs_in: Option<Duration>,
-    /// The record, and for a final answer what to mark its arrival by.
+    /// Receipt of the record. Marks the delivery of a final response.
     pub receipt: Receipt,
 }
 
-/// Whether an attempt can take no effect any more.
+/// The state of an attempt with an unknown outcome: settled or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It cannot.
+    /// The attempt can no longer take effect.
     Settled,
-    /// It may, for so long at most; nothing where only its owner can say.
+    /// The attempt may still take effect, for this long at most. `None` if only its owner can report the end.
     NotYet(Option<Duration>),
 }
 
-/// What a process knows and the store may not have been told, or is never told.
+/// Facts that a process knows and the store does not know yet, or never learns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Answers that have reached their callers.
+    /// Responses that have reached their callers.
     pub delivered: Vec<(Receipt, Timestamp)>,
-    /// Runs of this process whose answers were handed over after the call was received.
+    /// Runs of this process whose responses were sent after the call was received.
     pub overlapped: Vec<Owner>,
-    /// Runs whose answers were handed over before the call came, and could only be saved later.
+    /// Runs whose responses were sent before the call was received, and could only be saved later.
     pub answered_unsaved: Vec<Owner>,
-    /// Runs whose outcome is unknown and that the caller has looked into since it was told so.
+    /// Runs with an unknown outcome that the caller has verified since the final response.
     pub verified: Vec<Owner>,
 }
 
-/// An answer that was found.
+/// A stored result that a claim found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
-    /// What it is.
+    /// Result of the call.
     pub answer: Result<Option<Output>, Failure>,
-    /// Why it is given again.
+    /// Reason of the replay.
     pub reason: ReplayReason,
-    /// How old it is.
+    /// Age of the result.
     pub age: Duration,
-    /// For marking its arrival.
+    /// Receipt that marks the delivery.
     pub receipt: Receipt,
 }
 
-/// Why an answer is given again.
+/// The reason why a result is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayReason {
-    /// The same key, or the same dispatch.
+    /// The key or the dispatch is the same.
     SameKey,
-    /// Equal arguments, and the answer never arrived.
+    /// The arguments are equal, and the response never arrived.
     Undelivered,
-    /// Equal arguments, and the second call came before the first one was answered.
+    /// The arguments are equal, and the second call came before the first one got its response.
     DoubleDispatch,
-    /// The call had waited for it.
+    /// The call waited for the result.
     Waited,
 }
 
-/// Decides a claim. `known` is what the process of the caller knows beside what the store knows.
+/// Decides a claim. `known` holds the facts that only the caller's process knows.
 pub fn decide_claim(claim: &Claim, found: Found<'_>, known: &Known, now: Timestamp) -> ClaimDecision {
     let Some((record, sight, column)) = pick(claim, found, now) else {
         return mine(claim, None, found, now);
@@ -424,7 +426,7 @@ pub fn decide_claim(claim: &Claim, found: Found<'_>, known: &Known, now: Timesta
         },
         RecordState::Inflight | RecordState::Unknown(_) => {
             let Some((unknown, is_new)) = unknown_outcome(record, sight, &claim.rules, now) else {
-                // Its holder is gone, and it may run again.
+                // The owner is gone, and the call may run again.
                 return mine(claim, Some(record), found, now);
             };
             let is_waited = delivered.is_some_and(|at| now.since(at) >= claim.rules.after_telling);
@@ -447,7 +449,7 @@ pub fn decide_claim(claim: &Claim, found: Found<'_>, known: &Known, now: Timesta
     }
 }
 
-/// The columns of the table.
+/// The columns of the decision table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Explicit,
@@ -456,12 +458,13 @@ enum Column {
     Waiter,
 }
 
-/// The record that the table is about, and its column. A waiter looks at what it followed; if that is gone, or
-/// its holder is, at what took its place, so that of all who waited for a claim one runs and the rest wait on.
+/// Returns the record that decides the claim, and its column. A waiter looks at the record that it waited for. If that
+/// record or its owner is gone, it looks at the replacement. So of all calls that wait for a claim, one runs and the
+/// others keep waiting.
 fn pick<'r>(claim: &Claim, found: Found<'r>, now: Timestamp) -> Option<(&'r Record, LeaseSight, Column)> {
     type Seen<'r> = Option<(&'r Record, LeaseSight)>;
     let explicit = claim.address.origin() == Origin::Explicit;
-    // A call id that comes again with other arguments is another call: it finds nothing of the first one.
+    // A repeated call id with other arguments is another call. It finds nothing of the first one.
     let fresh = |seen: Seen<'r>| {
         seen.filter(|(record, _)| !record.is_expired(now) && (explicit || claim.is_same_call(record)))
     };
@@ -470,7 +473,7 @@ fn pick<'r>(claim: &Claim, found: Found<'r>, now: Timestamp) -> Option<(&'r Reco
     };
     let own = fresh(found.own).filter(|seen| !explicit || counts(seen));
     let (indexed, followed) = (fresh(found.indexed).filter(counts), fresh(found.followed));
-    // What nobody holds and nobody has an answer of stands back behind an equal run that is open or owes its answer.
+    // A record without an owner and without a result yields to an equal run that is open or has an undelivered result.
     let stands_back = |(record, sight): &(&Record, LeaseSight)| match record.state {
         RecordState::Inflight => {
             record.owner != claim.owner && !record.lease_holds(*sight, now) && record.may_be_taken_over()
@@ -527,13 +530,13 @@ fn done_is_replayed(
     }
 }
 
-/// Whether the call came before the answer in this record was given. An engine knows that of the answers that it has handed over
-/// itself. Of all others, also those that another engine or process has handed over, the age of the call says whether it came
-/// before the answer was saved, both by the time of the store.
+/// Returns true if the call arrived before the response in this record was sent. An engine knows that for the responses
+/// that it sent itself. For all others, including those of another engine or process, the age of the call shows if it
+/// arrived before the result was saved. Both times are taken from the clock of the store.
 fn overlaps(claim: &Claim, record: &Record, known: &Known, now: Timestamp) -> bool {
     let came_before_the_save = now.since(record.updated) < claim.age;
     known.overlapped.contains(&record.owner)
-        // An answer that could not be saved at once was given before it was saved.
+        // A response that could not be saved at once was sent before it was saved.
         || came_before_the_save && !known.answered_unsaved.contains(&record.owner)
 }
 
@@ -552,9 +555,9 @@ fn failure_is_replayed(claim: &Claim, failure: &Failure, column: Column) -> Opti
     }
 }
 
-/// Whether a call with equal arguments may ever run again without somebody who resolves the outcome.
+/// Returns true if a call with equal arguments may ever run again without an operator who resolves the outcome.
 fn may_run_again(claim: &Claim, record: &Record) -> bool {
-    // A record without an end was saved under hold, whatever this caller asks for.
+    // A record that never expires was saved under `hold`, whatever this caller asks for.
     record.expires.is_some()
         && match claim.rules.after_unknown {
             AfterUnknown::Hold => false,
@@ -562,7 +565,7 @@ fn may_run_again(claim: &Claim, record: &Record) -> bool {
         }
 }
 
-/// What a caller is told of an unknown outcome.
+/// Returns the verdict that reports an unknown outcome.
 fn told(
     claim: &Claim,
     record: &Record,
@@ -587,7 +590,7 @@ fn told(
     }))
 }
 
-/// Whether equal calls still have to find this record: it is open, or nobody has received its answer.
+/// Returns true if equal calls still have to find this record: it is open, or its result has not been delivered.
 fn owes(record: &Record, rules: &Rules, now: Timestamp) -> bool {
     match record.state {
         RecordState::Inflight | RecordState::Unknown(_) => true,
@@ -596,8 +599,8 @@ fn owes(record: &Record, rules: &Rules, now: Timestamp) -> bool {
     }
 }
 
-/// What is known of a run whose outcome is not, and whether the record does not say so yet. Nothing where the outcome is known,
-/// the run goes on, or may be made again. The owner stays, so that its late answer still counts.
+/// Returns the unknown outcome of a run, and true if the record does not contain it yet. Returns `None` if the outcome
+/// is known, or if the run is in flight or may be repeated. The owner stays, so its late result still counts.
 pub(super) fn unknown_outcome(
     record: &Record,
     sight: LeaseSight,
@@ -611,7 +614,7 @@ pub(super) fn unknown_outcome(
             let settles = unseen_end(record, sight, rules, now);
             let observed = match sight {
                 LeaseSight::Gone => Observed::ProcessDied,
-                // It was not heard of for one lease, and may live all the same.
+                // The owner was silent for one lease, and may be alive all the same.
                 LeaseSight::Alive | LeaseSight::Time => Observed::NoAnswer,
             };
             Some((UnknownOutcome { settles, ..UnknownOutcome::settled(observed) }, true))
@@ -625,20 +628,20 @@ pub(super) fn unknown_outcome(
     }
 }
 
-/// When an attempt is over whose owner does not say so any more.
+/// Returns the time at which an attempt settles if its owner can no longer report its end.
 fn unseen_end(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Settles {
     let Rules { linger, settle, .. } = *rules;
     Settles::By(match (record.seen_end_by, sight) {
         (None, _) => now + linger,
-        // What is left of it is ended by its leash.
+        // The leash ends the rest of it.
         (Some(_), LeaseSight::Gone) => now + LEASH + settle,
-        // Its owner may live, and has seen the end by then.
+        // The owner may be alive, and has observed the end by then.
         (Some(by), LeaseSight::Alive | LeaseSight::Time) => by.max(now) + settle,
     })
 }
 
-/// The record says from now on that its outcome is unknown, and when it settles. Who only looks writes that too: the time has to
-/// begin, and the owner has to learn that nobody waits for it any more.
+/// Records that the outcome is unknown, and the time at which it settles. A lookup writes this too: the time has to
+/// start, and the owner has to learn that no caller waits for it any more.
 fn begins_to_settle(
     claim: &Claim,
     record: &Record,
@@ -663,14 +666,14 @@ fn replay(
     Decided::only(ClaimVerdict::Replay(Box::new(replay)))
 }
 
-/// The call may run: its record is written, the index moves to it, and what only the index could find goes.
+/// Grants the claim: writes the record, points the index to it, and removes the record that only the index could find.
 fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) -> ClaimDecision {
     let Intent::Take { started } = claim.intent else {
         return Decided::only(ClaimVerdict::Nothing);
     };
     let again = over.filter(|record| record.owner == claim.owner);
     let taken = over.filter(|record| matches!(record.state, RecordState::Inflight));
-    // A take-over of a run that only the index finds stays where it is, so that its late owner meets the fence.
+    // A run that only the index finds is taken over in place, so that its late owner fails the fencing check.
     let in_place =
         taken.filter(|record| record.origin == Origin::Run && claim.address.origin() == Origin::Run);
     let key = in_place.map_or(claim.address.own(), |record| record.key);
@@ -685,7 +688,7 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
         tool: claim.tool.clone(),
         state: RecordState::Inflight,
         owner: claim.owner.clone(),
-        // A repeated claim may follow an attempt: what was started stays so.
+        // A repeated claim may follow an attempt. A record that was started stays started.
         started: started || again.is_some_and(|record| record.started),
         retry_safe: claim.retry_safe,
         digest: claim.digest,
@@ -706,8 +709,8 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
         tenant: claim.tenant.clone(),
         attempts: again.map_or_else(Vec::new, |record| record.attempts.clone()),
     };
-    // What was taken over goes, or everyone who waited for it would take it over in turn; and what nothing but the
-    // index could find goes when the index moves on.
+    // A record that was taken over is removed. Otherwise every waiter would take it over in turn. A record that only
+    // the index could find is removed when the index points elsewhere.
     let passed = found.indexed.map(|(other, _)| other);
     let orphan = passed.filter(|other| other.origin == Origin::Run && other.key != key && !other.is_open());
     let replaced = over.filter(|old| old.key != key && (old.origin == Origin::Run || taken.is_some()));

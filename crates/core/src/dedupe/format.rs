@@ -1,9 +1,8 @@
-//! How a record is written down: JSON with a format version, the same in every store.
+//! The stored format of a record: JSON with a format version, the same in every store.
 //!
-//! The shape is that of the contract's dedupe record with what the tables need beside it. An unknown outcome
-//! is written as `failed` with code `outcome_unknown`, so that a reader who knows only four states
-//! understands it. Readers ignore fields that they do not know; a new meaning of an old field needs a new
-//! format number.
+//! It is the dedupe record of the contract with the additional fields that the tables need. An unknown outcome is
+//! written as `failed` with code `outcome_unknown`, so a reader that knows only four states understands it. Readers
+//! ignore unknown fields. A new meaning of an existing field needs a new format number.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,18 +20,18 @@ use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, To
 use crate::key::Key;
 use crate::output::Output;
 
-/// The format that is written today.
+/// The current format number.
 pub const FORMAT: u32 = 1;
 
-/// How long a record is without its output, in most cases.
+/// The usual size of a record without its output.
 const ABOUT: usize = 1024;
 
-/// Why a stored record cannot be used.
+/// The reason why a stored record cannot be used.
 #[derive(Debug)]
 pub enum UnreadableRecord {
-    /// It was written by a newer version of Steadfast.
+    /// The record was written by a newer version of Steadfast.
     Newer(u32),
-    /// It is not a record.
+    /// The text is not a record.
     Damaged(String),
 }
 
@@ -51,7 +50,7 @@ impl fmt::Display for UnreadableRecord {
 impl std::error::Error for UnreadableRecord {}
 
 impl Record {
-    /// The record as it is stored, added to these bytes.
+    /// Appends the stored form of the record to these bytes.
     pub fn write_json(&self, into: &mut Vec<u8>) {
         let output = match &self.state {
             RecordState::Done(output) => output.as_ref(),
@@ -61,10 +60,10 @@ impl Record {
             | RecordState::Cancelled => None,
         };
         into.reserve(ABOUT + output.map_or(0, Output::len));
-        // Maps with text keys and finite numbers only: this cannot fail, and half a text is refused by the reader.
+        // Only maps with text keys and finite numbers: this cannot fail, and the reader refuses an incomplete text.
         let _ = serde_json::to_writer(&mut *into, &Stored::from(self));
         if let Some(Output { content, metadata }) = output {
-            // Behind the rest, and as it is: serde would read it all once more to know that it is JSON.
+            // Appended unchanged at the end: serde would parse it again only to check that it is JSON.
             into.pop();
             into.extend_from_slice(br#","payload":{"content":"#);
             into.extend_from_slice(content.as_str().as_bytes());
@@ -76,7 +75,7 @@ impl Record {
         }
     }
 
-    /// The record as a text.
+    /// Returns the stored form of the record.
     pub fn to_json(&self) -> String {
         let mut text = Vec::new();
         self.write_json(&mut text);
@@ -133,14 +132,14 @@ struct Stored<'r> {
     request: StoredRequest<'r>,
     #[serde(default, skip_serializing_if = "Execution::is_empty")]
     execution: Execution<'r>,
-    /// Written by hand.
+    /// Serialized by `write_json`.
     #[serde(default, skip_serializing)]
     payload: Option<Output>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<Cow<'r, Failure>>,
 }
 
-/// What is known of an outcome that is not. Records from before there was such a thing count as settled.
+/// An unknown outcome. Records without one, from older versions, count as settled.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredUnknown {
@@ -285,7 +284,7 @@ impl TryFrom<Stored<'_>> for Record {
             }
             (StoredState::Failed, Some(failure)) => RecordState::Failed(failure.into_owned()),
             (StoredState::Failed, None) => {
-                return Err(UnreadableRecord::Damaged("a failed record says nothing about its error".into()));
+                return Err(UnreadableRecord::Damaged("a failed record contains no error".into()));
             }
             (StoredState::Cancelled, _) => RecordState::Cancelled,
         };

@@ -1,33 +1,33 @@
-//! Which call is a duplicate, who holds it, and what a duplicate gets.
+//! Deduplication of calls: detects duplicates, tracks the owner of each claim, and decides the response to a duplicate.
 //!
-//! This is the part where a mistake costs someone money, so it is a set of tables: each function here is the
-//! decision of **one atomic store operation** (one SQLite transaction, one Redis script, one shard lock). The
-//! store finds the records, asks the function, and writes what it says, all in one; it never acts on an
-//! earlier look-up.
+//! A mistake here costs money, so this module is a set of tables. Each function is the decision of
+//! **one atomic store operation**: one SQLite transaction, one Redis script, or one shard lock. The store finds the
+//! records, calls the function and applies the write that it returns, all in one operation. It never acts on an
+//! earlier lookup.
 //!
 //! | operation | decided by |
 //! | --- | --- |
-//! | claim, look-up, and what a waiter does when it wakes | [`decide_claim`] |
+//! | claim, lookup, and the wake-up of a waiter | [`decide_claim`] |
 //! | mark `started` before an attempt | [`decide_start`] |
 //! | renew the lease | [`decide_renew`] |
-//! | save an answer, or that nobody knows | [`decide_save`] |
-//! | release: it never ran, or may run again | [`decide_release`] |
-//! | the answer has reached its caller | [`decide_delivered`] |
-//! | an operator settles an unknown outcome | [`decide_resolve`] |
-//! | somebody looks at a run whose holder is gone | [`decide_abandoned`] |
+//! | save a result or an unknown outcome | [`decide_save`] |
+//! | release: the call never ran, or may run again | [`decide_release`] |
+//! | the response has reached its caller | [`decide_delivered`] |
+//! | an operator resolves an unknown outcome | [`decide_resolve`] |
+//! | a run whose owner is gone is inspected | [`decide_abandoned`] |
 //!
 //! Six ideas carry the tables:
 //!
-//! - **The owner is the fence.** Every claim has a token of its own; whoever is not the owner any more
-//!   writes nothing.
-//! - **Delivered is a fact about an answer, not about a key.** An answer that did not arrive is given again;
-//!   one that did is history, and an equal call without a key is a new intent.
-//! - **Waiters take what they find.** Who waited for a run gets its answer, delivered or not.
-//! - **Call ids have their own records**; equal arguments are only an index to the newest one.
-//! - **No guessing.** A run that may have happened and must not happen twice becomes `unknown`, and that is
-//!   what its callers are told.
-//! - **Nothing counts before the end.** As long as the attempt may still take effect, its callers are only asked to wait.
-//!   What they are told after that is final, and lets them look and call again.
+//! - **The owner is the fencing token.** Every claim has its own token. A caller that is no longer the owner writes
+//!   nothing.
+//! - **Delivery is a fact about one response, not about a key.** A response that did not arrive is replayed. One that
+//!   arrived is history, and an equal call without a key is a new intent.
+//! - **Waiters take the result they find.** A call that waited for a run gets its result, delivered or not.
+//! - **Call ids have their own records.** Equal arguments are only an index to the newest one.
+//! - **No guessing.** A run that may have happened and must not happen twice becomes `unknown`, and its callers get
+//!   that as their response.
+//! - **Nothing counts before the end.** While the attempt can still take effect, its callers are only asked to wait.
+//!   The response after that is final: it lets them check the outcome and call again.
 
 mod claim;
 mod delivery;

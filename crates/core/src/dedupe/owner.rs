@@ -1,4 +1,4 @@
-//! What the owner of a record may do to it. The owner token is compared every time; it is the fence.
+//! Operations that the owner of a record may perform. Each one compares the owner token, which is the fencing token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::Timestamp;
 use crate::key::Key;
 use crate::policy::Lifetimes;
 
-/// What became of writing `started`.
+/// The result of marking a record as started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartVerdict {
     /// The attempt may begin.
     Started,
-    /// The record is another's, or gone: look again, as a waiter would.
+    /// The record is gone or has another owner. Claim again, as a waiter would.
     Lost,
 }
 
-/// Marks that an attempt may have been sent. Comes before the attempt.
+/// Marks that an attempt may have been sent. Must come before the attempt.
 pub fn decide_start(owner: &Owner, found: Option<&Record>, now: Timestamp) -> Decided<StartVerdict> {
     let mine = found.filter(|record| record.owner == *owner && matches!(record.state, RecordState::Inflight));
     match mine {
         None => Decided::only(StartVerdict::Lost),
         Some(record) if record.started => Decided::only(StartVerdict::Started),
         Some(record) => {
-            // The claim counted from its own moment.
+            // The claim counted from its own time.
             let seen_end_by = record.seen_end_by.map(|by| by + now.since(record.created));
             let version = record.version + 1;
             let started = Record { started: true, version, updated: now, seen_end_by, ..record.clone() };
@@ -37,28 +37,29 @@ pub fn decide_start(owner: &Owner, found: Option<&Record>, now: Timestamp) -> De
     }
 }
 
-/// What became of a renewal.
+/// The result of renewing a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewVerdict {
-    /// The lease runs on.
+    /// The lease is extended.
     Renewed,
-    /// The lease had ended and the outcome was declared unknown. A running attempt goes on; its answer still counts.
+    /// The lease had ended and the outcome was recorded as unknown. A running attempt continues, and its result still
+    /// counts.
     MarkedUnknown,
-    /// The record is another's. A running attempt goes on; no further one starts.
+    /// The record has another owner. A running attempt continues, but no other one starts.
     Lost,
 }
 
-/// Why a store may have no record where a holder expects its own.
+/// The reason why a store has no record where an owner expects its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// Somebody removed it, as the tables allow.
+    /// The record was removed, as the tables allow.
     Removed,
-    /// The store has lost everything; its marker is gone.
+    /// The store has lost all records, and its marker is gone.
     StoreEmptied,
 }
 
-/// Extends the lease. A holder that finds an emptied store writes its claim again. One that finds its record
-/// removed does not: a renewal that was late on the wire would bring back what is long over.
+/// Extends the lease. If the store was emptied, the owner writes its claim again. If only the record was removed, it
+/// does not: a renewal that was delayed on the network would bring back a call that ended long ago.
 pub fn decide_renew(
     claimed: &Record,
     keep: &Lifetimes,
@@ -88,7 +89,7 @@ pub fn decide_renew(
                 Decided { verdict: RenewVerdict::Renewed, write: put(renewed, IndexMove::Keep) }
             }
             RecordState::Unknown(_) => Decided::only(RenewVerdict::MarkedUnknown),
-            // Our own answer is there already: a renewal that was late on the wire.
+            // The owner's own result is already there: the renewal was delayed on the network.
             RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
                 Decided::only(RenewVerdict::Lost)
             }
@@ -96,36 +97,37 @@ pub fn decide_renew(
     }
 }
 
-/// An answer on its way into the record.
+/// A result to be saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Save {
-    /// The record as it was claimed; written anew if the store has none.
+    /// The record as it was claimed. Written again if the store has none.
     pub claimed: Arc<Record>,
-    /// How the run ended.
+    /// End of the run.
     pub ending: Ending,
-    /// The attempts that were made.
+    /// Attempts that were made.
     pub attempts: Vec<AttemptFact>,
-    /// When the answer reached its caller, if it was kept back by a failing store and did so meanwhile.
+    /// Time at which the response reached its caller, if a failing store delayed the save until then.
     pub delivered: Option<Timestamp>,
-    /// Whether an unknown outcome stands until someone settles it.
+    /// True if an unknown outcome stays until it is resolved.
     pub hold: bool,
-    /// How long records are kept.
+    /// Lifetimes of records.
     pub keep: Lifetimes,
 }
 
-/// What became of saving.
+/// The result of saving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaveVerdict {
-    /// The answer is in the record.
+    /// The result is in the record.
     Saved(Receipt),
-    /// The record is another's. The caller still gets its answer, marked as not recorded.
+    /// The record has another owner. The caller still gets its response, marked as not recorded.
     FenceLost,
 }
 
-/// Saves an answer under the fence. One that finds no record writes it: the answer is true all the same.
+/// Saves a result if the fencing token matches. If there is no record, it writes one, because the result is valid all
+/// the same.
 ///
-/// `own` is the record under the key of the claim, `indexed` the one that its index points to: a claim whose
-/// answer was lost may have taken over another record in place, and only the index knows where it is.
+/// `own` is the record under the key of the claim, and `indexed` is the one that its index points to. A claim whose
+/// response was lost may have taken over another record in place, and only the index leads to it.
 pub fn decide_save(
     save: &Save,
     own: Option<&Record>,
@@ -145,7 +147,7 @@ pub fn decide_save(
             (RecordState::Inflight, _) | (RecordState::Unknown(_), Ending::Done(_) | Ending::Failed(_)) => {
                 (record, IndexMove::Keep)
             }
-            // Of two that say when it is settled, the one that knows more counts.
+            // Of two times at which it settles, the more precise one counts.
             (RecordState::Unknown(known), Ending::Unknown(said))
                 if said.settles.at(now).knows_more_than(known.settles) =>
             {
@@ -168,7 +170,7 @@ pub fn decide_save(
             RecordState::Unknown(UnknownOutcome { settles: settles.at(now), observed, words, output })
         }
     };
-    // A final answer that has arrived stays one.
+    // A final response that has arrived stays final.
     let told_before = match &base.state {
         RecordState::Unknown(unknown) if unknown.is_settled(now) => base.delivered,
         RecordState::Unknown(_)
@@ -189,26 +191,26 @@ pub fn decide_save(
     Decided { verdict: SaveVerdict::Saved(saved.receipt()), write: put(saved, index) }
 }
 
-/// A claim to give back. Where its answer was lost, nobody knows under which key it was written: the index tells.
+/// A claim to be released. If the response to the claim was lost, its key is not known and the index leads to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Where the record is, or would be.
+    /// Key of the record, if it exists.
     pub key: Key,
-    /// The index that may point to it.
+    /// Index entry that may point to the record.
     pub index: Option<Key>,
-    /// Whose it is.
+    /// Owner of the claim.
     pub owner: Owner,
 }
 
-/// Gives the claim back: it never ran, or may run again. Also where others declared it unknown meanwhile,
-/// because the owner knows better.
+/// Releases the claim: the call never ran, or may run again. This also applies if others recorded it as unknown in the
+/// meantime, because the owner knows better.
 pub fn decide_release(release: &Release, own: Option<&Record>, indexed: Option<&Record>) -> Write {
     let mine =
         [own, indexed].into_iter().flatten().find(|record| record.owner == release.owner && record.is_open());
     mine.map_or(Write::Nothing, |record| Write::Remove { key: record.key, index: record.index })
 }
 
-/// The answer that this receipt names has reached its caller. A record that has changed since is left alone.
+/// Marks the response with this receipt as delivered. A record that has changed since does not change.
 pub fn decide_delivered(receipt: &Receipt, at: Timestamp, found: Option<&Record>) -> Write {
     match found {
         Some(record)
@@ -223,7 +225,7 @@ pub fn decide_delivered(receipt: &Receipt, at: Timestamp, found: Option<&Record>
     }
 }
 
-/// Whether a caller who received this at that time has an answer. That it is not over yet is none.
+/// Returns true if this state was a final response at that time. *Not yet* is not a final response.
 fn is_answer(state: &RecordState, at: Timestamp) -> bool {
     match state {
         RecordState::Done(_) | RecordState::Failed(_) => true,
@@ -232,51 +234,50 @@ fn is_answer(state: &RecordState, at: Timestamp) -> bool {
     }
 }
 
-/// What an operator found out about a run whose outcome was unknown.
+/// An operator's finding about a run with an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// It had its effect; the answer itself is lost.
+    /// The run took effect. Its result is lost.
     Ran,
-    /// It did not; the call may be made again.
+    /// The run had no effect. The call may be repeated.
     DidNotRun,
 }
 
-/// An unknown outcome to be resolved.
+/// A request to resolve an unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolve {
-    /// The record.
+    /// Key of the record.
     pub key: Key,
-    /// What was found out.
+    /// Finding about the run.
     pub resolution: Resolution,
-    /// The run that this was found out about; any other that is there by now is left alone. Nothing where a person says it, who
-    /// means whatever is there.
+    /// Owner of the run that the finding is about. A record of any other run does not change. `None` if an operator
+    /// resolves the record, whatever run it holds.
     pub of: Option<Owner>,
-    /// Whether the end of that run must have been seen before it can count as not run, and not only be over by the time that
-    /// it takes at most.
+    /// True if the run counts as not run only after its end was observed, and not only after its longest possible time.
     pub needs_seen_end: bool,
 }
 
 impl Resolve {
-    /// A person says it.
+    /// Returns the request of an operator.
     pub fn by_hand(key: Key, resolution: Resolution) -> Self {
         Self { key, resolution, of: None, needs_seen_end: false }
     }
 }
 
-/// What became of resolving.
+/// The result of resolving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolveVerdict {
-    /// It counts as the operator said.
+    /// The record now holds the operator's finding.
     Resolved,
-    /// There is no unknown outcome under this key.
+    /// The record has no unknown outcome.
     NotUnknown,
-    /// The attempt may still take effect, for so long at most; nothing where only its owner can say. That it did not run
-    /// cannot be known yet.
+    /// The attempt may still take effect, for this long at most, so it cannot count as not run yet. `None` if only its
+    /// owner can report the end.
     NotSettled(Option<Duration>),
 }
 
-/// Resolves an unknown outcome, also one of a run whose holder is gone and of which nobody has asked since. Anything else is left
-/// alone, which the verdict says.
+/// Resolves an unknown outcome. This includes a run whose owner is gone and that has had no lookup since. Any other
+/// record does not change, and the verdict reports it.
 pub fn decide_resolve(
     resolve: &Resolve,
     found: Option<(&Record, LeaseSight)>,
@@ -310,8 +311,8 @@ pub fn decide_resolve(
     Decided { verdict: ResolveVerdict::NotSettled(left), write }
 }
 
-/// Records that the outcome of a run is unknown whose holder is gone, where nobody has asked for it since. The verdict is the
-/// record as it is then; nothing if there is nothing to record.
+/// Records an unknown outcome for a run whose owner is gone and that has had no lookup since. The verdict is the new
+/// record, or `None` if there is nothing to record.
 pub fn decide_abandoned(
     found: Option<(&Record, LeaseSight)>,
     rules: &Rules,
@@ -330,7 +331,8 @@ pub fn decide_abandoned(
     }
 }
 
-/// A version that this key has not had: what was there before is unknown, and a mark for it must miss.
+/// Returns a version that this key never had. The earlier versions are unknown, and a delivery mark for one must not
+/// match.
 fn fresh_version(claimed: &Record, now: Timestamp) -> u64 {
     now.as_millis().max(claimed.version.saturating_add(1))
 }

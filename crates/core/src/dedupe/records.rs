@@ -1,7 +1,7 @@
-//! Records in memory, with the tables in front of them: the simplest store there is.
+//! An in-memory store of records that applies the tables.
 //!
-//! It adds nothing to the decisions but a place for what they write. The memory store, the simulation, the
-//! fuzzer and the benchmarks stand on it, so that there is one way in which a [`Write`] is carried out.
+//! It only holds the records. The memory store, the simulation, the fuzzer and the benchmarks are built on it, so a
+//! [`Write`] is applied in exactly one way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::Timestamp;
 use crate::key::Key;
 use crate::policy::Lifetimes;
 
-/// Records and the index of equal arguments.
+/// The records and the index of equal arguments.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     records: BTreeMap<Key, Arc<Record>>,
@@ -26,8 +26,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Decides a claim. `known` is what the process of the caller knows beside the records, `sight` says what is known of an
-    /// owner.
+    /// Decides a claim. `known` holds the facts that only the caller's process knows. `sight` returns the liveness of
+    /// an owner.
     pub fn claim(
         &mut self,
         claim: &Claim,
@@ -72,7 +72,7 @@ impl Records {
         decided.verdict
     }
 
-    /// Saves an answer.
+    /// Saves a result.
     pub fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
         let own = self.get(&save.claimed.key);
         let decided = decide_save(save, own, self.indexed(save.claimed.index), now);
@@ -80,13 +80,13 @@ impl Records {
         decided.verdict
     }
 
-    /// Gives a claim back.
+    /// Releases a claim.
     pub fn release(&mut self, release: &Release) {
         let write = decide_release(release, self.get(&release.key), self.indexed(release.index));
         self.apply(write);
     }
 
-    /// Marks an answer as delivered.
+    /// Marks a response as delivered.
     pub fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
         let write = decide_delivered(receipt, at, self.get(&receipt.key));
         self.apply(write);
@@ -106,7 +106,7 @@ impl Records {
         decided.verdict
     }
 
-    /// Records that an outcome is unknown whose run was abandoned.
+    /// Records the unknown outcome of an abandoned run.
     pub fn mark_abandoned(
         &mut self,
         key: &Key,
@@ -120,7 +120,7 @@ impl Records {
         decided.verdict
     }
 
-    /// Carries out what a table decided.
+    /// Applies a write.
     pub fn apply(&mut self, write: Write) {
         self.changed.clear();
         match write {
@@ -155,38 +155,38 @@ impl Records {
         }
     }
 
-    /// The records that the last operation wrote or removed: whose followers have to be woken.
+    /// Returns the keys that the last operation wrote or removed. Their waiters have to be woken.
     pub fn changed(&self) -> &[Key] {
         &self.changed
     }
 
-    /// The record under this key.
+    /// Returns the record with this key.
     pub fn get(&self, key: &Key) -> Option<&Record> {
         self.records.get(key).map(|record| &**record)
     }
 
-    /// All of them, in the order of their keys.
+    /// Returns all records in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = &Record> {
         self.records.values().map(|record| &**record)
     }
 
-    /// How many there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Removes what is past its lifetime.
+    /// Removes expired records.
     pub fn sweep(&mut self, now: Timestamp) {
         self.records.retain(|_, record| !record.is_expired(now));
         self.index.retain(|_, key| self.records.contains_key(key));
     }
 
-    /// The record that this entry of the index points to.
+    /// Returns the record that this index entry points to.
     pub fn indexed(&self, index: Option<Key>) -> Option<&Record> {
         self.get(self.index.get(&index?)?)
     }

@@ -1,4 +1,4 @@
-//! The tables, row by row. One row, one test; every column in it.
+//! Tests of the tables. Each row has one test with every column.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,12 +33,12 @@ fn output() -> Output {
     Output { content: RawJson::string("paid"), metadata: None }
 }
 
-/// An unknown outcome that can take no effect any more.
+/// Returns an unknown outcome that can no longer take effect.
 fn settled() -> RecordState {
     RecordState::Unknown(UnknownOutcome::settled(Observed::NoAnswer))
 }
 
-/// One that may.
+/// Returns an unknown outcome that settles at this time.
 fn settles(settles: Settles) -> RecordState {
     RecordState::Unknown(UnknownOutcome { settles, ..UnknownOutcome::settled(Observed::NoAnswer) })
 }
@@ -107,7 +107,7 @@ fn claim(column: Column) -> Claim {
     }
 }
 
-/// A record of somebody else, found through the column, a minute old.
+/// Returns a record of another owner, one minute old, that is found through the column.
 fn record(column: Column, state: RecordState) -> Record {
     let long_ago = NOW.before(60 * SECOND);
     Record {
@@ -181,13 +181,13 @@ fn name(decision: &ClaimDecision) -> &'static str {
     }
 }
 
-/// One verdict per column, in the order of the table.
+/// Returns one verdict per column, in the order of the table.
 fn row(make: impl Fn(Column) -> Record) -> [&'static str; 4] {
     COLUMNS.map(|column| verdict(column, &make(column)))
 }
 
 #[test]
-fn nothing_found_is_mine_in_every_column() {
+fn nothing_found_is_acquired_in_every_column() {
     for column in COLUMNS {
         let decision = decide(column, &claim(column), None, LeaseSight::Time);
         let ClaimVerdict::Mine(record) = &decision.verdict else { panic!("{column:?}: {decision:?}") };
@@ -207,7 +207,7 @@ fn an_expired_record_is_nothing() {
 }
 
 #[test]
-fn own_token_in_flight_is_mine_again() {
+fn own_token_in_flight_is_acquired_again() {
     let own = |column| Record { owner: owner(2), ..record(column, RecordState::Inflight) };
     assert_eq!(row(own), ["mine"; 4]);
     for column in COLUMNS {
@@ -216,13 +216,13 @@ fn own_token_in_flight_is_mine_again() {
         assert_eq!(again.state, RecordState::Inflight);
         assert!(again.started, "what was started stays started");
     }
-    // Whoever was told that it is over may have acted on that.
+    // A caller that received the final response may have acted on it.
     let told = |column| Record { owner: owner(2), ..record(column, settled()) };
     assert_eq!(row(told), ["tell"; 4]);
 }
 
 #[test]
-fn in_flight_with_a_lease_that_holds_is_followed() {
+fn in_flight_with_a_valid_lease_is_waited_for() {
     assert_eq!(row(|column| record(column, RecordState::Inflight)), ["follow"; 4]);
     let best_effort = Claim { best_effort: true, ..claim(Column::Explicit) };
     let found = record(Column::Explicit, RecordState::Inflight);
@@ -274,7 +274,7 @@ fn a_lapsed_run_that_is_safe_to_repeat_is_taken_over_under_its_run_id() {
 }
 
 #[test]
-fn a_lapsed_run_that_is_not_safe_to_repeat_becomes_unknown_and_is_told() {
+fn a_lapsed_run_that_is_not_safe_to_repeat_becomes_unknown_and_is_reported() {
     let lapsed = |column| Record { lease: Lease::Until(NOW), ..record(column, RecordState::Inflight) };
     assert_eq!(row(lapsed), ["not yet"; 4]);
     let linger = policy().settling.linger;
@@ -312,7 +312,7 @@ fn a_run_whose_owner_saw_its_end_is_settled_by_the_leash_or_by_the_limit_of_its_
         "it may have handed work on"
     );
     assert_eq!(by(&lapsed, LeaseSight::Time, zero), Settles::By(NOW + 90 * SECOND), "its owner may live");
-    // The same where the owner had recorded that the outcome is unknown, and is gone before it has seen the end.
+    // The same if the owner had recorded the unknown outcome and is gone before it observed the end.
     let unsaid = Record { state: settles(Settles::WhenOwnerSays), ..lapsed };
     assert_eq!(by(&unsaid, LeaseSight::Gone, zero), Settles::By(NOW + 5 * SECOND));
     assert_eq!(by(&unsaid, LeaseSight::Time, zero), Settles::By(NOW + 90 * SECOND));
@@ -338,13 +338,13 @@ fn nothing_counts_before_the_end() {
     let early = told_early(Column::Equal);
     let found = Found { indexed: Some((&early, LeaseSight::Time)), ..Found::default() };
     assert_eq!(name(&decide_claim(&claim(Column::Equal), found, &looked, NOW)), "not yet");
-    // From the moment that was announced it counts as over, although nobody has written that.
+    // From the announced time on, the attempt counts as settled although that is not written.
     let over = |column| record(column, settles(Settles::By(NOW)));
     assert_eq!(row(over), ["tell"; 4]);
 }
 
 #[test]
-fn who_was_told_finally_and_looked_may_call_again() {
+fn a_caller_that_verified_after_the_final_response_may_call_again() {
     let looked = Known { verified: vec![owner(1)], ..Known::default() };
     let with = |record: &Record, known: &Known| {
         let found = Found { indexed: Some((record, LeaseSight::Time)), ..Found::default() };
@@ -369,7 +369,7 @@ fn who_was_told_finally_and_looked_may_call_again() {
 }
 
 #[test]
-fn an_answer_says_when_the_same_call_is_run_again() {
+fn a_response_contains_the_time_of_the_next_run() {
     let runs_in = |column, record: &Record| {
         let decision = decide(column, &claim(column), Some(record), LeaseSight::Time);
         let ClaimVerdict::Unknown(told) = decision.verdict else { panic!("{decision:?}") };
@@ -385,7 +385,7 @@ fn an_answer_says_when_the_same_call_is_run_again() {
 }
 
 #[test]
-fn done_and_not_delivered_is_given_again() {
+fn done_and_not_delivered_is_replayed() {
     let done = |column| record(column, RecordState::Done(Some(output())));
     assert_eq!(row(done), ["replay", "replay", "replay undelivered", "answer"]);
     let old = |column| Record { updated: NOW.before(600 * SECOND), ..done(column) };
@@ -401,7 +401,7 @@ fn done_and_delivered_is_history_for_equal_arguments() {
     assert_eq!(row(done), ["replay", "replay", "mine", "answer"]);
 }
 
-/// What a call gets that came while another process answered an equal one, or this process did.
+/// Returns the verdict for a call that arrived while this or another process sent the response to an equal one.
 fn overlapping(claim: &Claim, record: &Record, overlapped: &[Owner]) -> &'static str {
     let known = Known { overlapped: overlapped.to_vec(), ..Known::default() };
     let found = Found { indexed: Some((record, LeaseSight::Time)), ..Found::default() };
@@ -409,7 +409,7 @@ fn overlapping(claim: &Claim, record: &Record, overlapped: &[Owner]) -> &'static
 }
 
 #[test]
-fn a_call_that_came_before_an_equal_one_was_answered_is_that_call_again() {
+fn a_call_before_the_response_to_an_equal_one_is_a_duplicate() {
     let answered = |process: u32| {
         let mut record = record(Column::Equal, RecordState::Done(Some(output())));
         record.owner.process.pid = process;
@@ -419,14 +419,14 @@ fn a_call_that_came_before_an_equal_one_was_answered_is_that_call_again() {
     let second = claim(Column::Equal);
     assert_eq!(overlapping(&second, &here, &[]), "mine", "it came after the answer, however soon");
     assert_eq!(overlapping(&second, &here, std::slice::from_ref(&here.owner)), "replay double dispatch");
-    // It was handed over before it could be saved, and the call came in between.
+    // The response was sent before it could be saved, and the call arrived in between.
     let old = Claim { age: 3600 * SECOND, ..second.clone() };
     let answered = Known { answered_unsaved: vec![here.owner.clone()], ..Known::default() };
     let found = Found { indexed: Some((&here, LeaseSight::Time)), ..Found::default() };
     assert_eq!(name(&decide_claim(&old, found, &answered, NOW)), "mine");
-    // This process ran it, and another one has handed it over: the client of this one was gone.
+    // This process ran the call, and another one sent the response because the client here was gone.
     assert_eq!(overlapping(&old, &here, &[]), "replay double dispatch");
-    // Of another process only the ages can be compared, both by the clock of the store.
+    // For another process only the ages can be compared, both by the clock of the store.
     assert_eq!(overlapping(&second, &elsewhere, &[]), "mine");
     let before = Claim { age: 10 * SECOND + Duration::from_millis(1), ..second.clone() };
     assert_eq!(overlapping(&before, &elsewhere, &[]), "replay double dispatch");
@@ -455,7 +455,7 @@ fn two_call_ids_that_differ_are_no_double_dispatch() {
 }
 
 #[test]
-fn what_this_process_knows_about_a_delivery_counts_before_the_store_knows_it() {
+fn a_delivery_known_to_this_process_counts_before_the_store_knows_it() {
     let done = record(Column::Equal, RecordState::Done(Some(output())));
     let found = Found { indexed: Some((&done, LeaseSight::Time)), ..Found::default() };
     let with = |receipt| {
@@ -467,7 +467,7 @@ fn what_this_process_knows_about_a_delivery_counts_before_the_store_knows_it() {
 }
 
 #[test]
-fn failed_is_given_again_by_policy_to_explicit_keys_and_always_to_waiters() {
+fn failed_is_replayed_by_policy_to_explicit_keys_and_always_to_waiters() {
     let expected = [
         (CacheFailures::Terminal, true, "replay"),
         (CacheFailures::Terminal, false, "mine"),
@@ -496,7 +496,7 @@ fn failed_is_given_again_by_policy_to_explicit_keys_and_always_to_waiters() {
 }
 
 #[test]
-fn unknown_is_told_until_that_arrived_and_ten_seconds_longer() {
+fn unknown_is_reported_until_delivered_and_ten_seconds_longer() {
     let unknown = |column| record(column, settled());
     assert_eq!(row(unknown), ["tell"; 4]);
     let just_told = |column| Record { delivered: Some(NOW.before(9 * SECOND)), ..unknown(column) };
@@ -509,7 +509,7 @@ fn unknown_is_told_until_that_arrived_and_ten_seconds_longer() {
 }
 
 #[test]
-fn a_cancelled_record_answers_nobody() {
+fn a_cancelled_record_is_never_replayed() {
     assert_eq!(row(|column| record(column, RecordState::Cancelled)), ["mine"; 4]);
 }
 
@@ -537,7 +537,7 @@ fn an_explicit_key_with_other_arguments_conflicts_in_every_state_for_waiters_too
 }
 
 #[test]
-fn a_look_up_takes_nothing_whatever_it_finds() {
+fn a_lookup_never_claims() {
     let states = [
         RecordState::Inflight,
         RecordState::Done(None),
@@ -560,7 +560,7 @@ fn a_look_up_takes_nothing_whatever_it_finds() {
 }
 
 #[test]
-fn whoever_waited_hears_what_there_is_and_takes_nothing_from_anybody() {
+fn a_waiter_gets_the_result_and_takes_no_claim() {
     for column in COLUMNS {
         let heard = |record: &Record, sight| {
             let claim = Claim::to_hear_of(record, owner(2), Rules::from(&policy()), NOW).unwrap();
@@ -604,7 +604,7 @@ fn whoever_waited_hears_what_there_is_and_takes_nothing_from_anybody() {
 }
 
 #[test]
-fn what_only_the_index_can_find_goes_when_the_index_moves_and_the_rest_stays() {
+fn a_record_only_the_index_can_find_is_removed_when_the_index_moves() {
     let done = Record {
         delivered: Some(NOW),
         arrived: NOW.before(SECOND),
@@ -621,7 +621,7 @@ fn what_only_the_index_can_find_goes_when_the_index_moves_and_the_rest_stays() {
 }
 
 #[test]
-fn a_waiter_whose_record_is_gone_follows_what_took_its_place() {
+fn a_waiter_whose_record_is_gone_waits_for_its_replacement() {
     let successor = record(Column::Equal, RecordState::Inflight);
     let found = Found { indexed: Some((&successor, LeaseSight::Time)), ..Found::default() };
     let mut waiter = claim(Column::Waiter);
@@ -629,11 +629,11 @@ fn a_waiter_whose_record_is_gone_follows_what_took_its_place() {
     assert_eq!(name(&decide_claim(&waiter, found, &Known::default(), NOW)), "follow");
 }
 
-/// Regression (seed 6600): four calls waited for the record of a dispatch whose process had died before its
-/// start. Each of them took it over under an address of its own, and because the record itself stayed, the next
-/// one found it lapsed as well: four runs instead of one.
+/// Regression (seed 6600): four calls waited for the record of a dispatch whose process had died before its start. Each
+/// took it over under its own address. The record itself stayed, so the next one found it lapsed as well: four runs
+/// instead of one.
 #[test]
-fn what_is_taken_over_is_gone_for_the_next_waiter() {
+fn a_record_that_was_taken_over_is_gone_for_the_next_waiter() {
     let lapsed =
         Record { lease: Lease::Until(NOW), started: false, ..record(Column::CallId, RecordState::Inflight) };
     let found = Found {
@@ -668,11 +668,11 @@ fn a_waiter_of_a_lapsed_run_follows_the_equal_run_that_lives() {
     );
 }
 
-/// Regression (seeds 15583 and 23936): a dispatch that had failed was sent again. It found its own record, ran, and
-/// moved the index away from an equal run that was still going on; when the caller of that run came back without
-/// an id, nothing led to it any more, and it ran a second time. The same with an answer that was not delivered.
+/// Regression (seeds 15583 and 23936): a failed dispatch was sent again. It found its own record, ran, and moved the
+/// index away from an equal run that was still in flight. When the caller of that run came back without an id, nothing
+/// led to the run, and it ran a second time. The same happened with a response that was not delivered.
 #[test]
-fn a_failed_dispatch_that_comes_again_joins_an_equal_run_that_owes_its_answer() {
+fn a_repeated_failed_dispatch_joins_an_equal_run_with_an_undelivered_result() {
     let failed = record(Column::CallId, RecordState::Failed(failure(true)));
     let verdict = |state, delivered| {
         let open = Record { key: key("open"), delivered, ..record(Column::Equal, state) };
@@ -690,7 +690,7 @@ fn a_failed_dispatch_that_comes_again_joins_an_equal_run_that_owes_its_answer() 
 }
 
 #[test]
-fn what_was_saved_under_hold_is_held_whoever_asks() {
+fn a_record_saved_under_hold_is_held_for_every_caller() {
     let held = Record {
         delivered: Some(NOW.before(60 * SECOND)),
         expires: None,
@@ -699,7 +699,7 @@ fn what_was_saved_under_hold_is_held_whoever_asks() {
     assert_eq!(verdict(Column::Equal, &held), "tell");
 }
 
-// ---- what the owner does ----
+// ---- operations of the owner ----
 
 fn mine(state: RecordState) -> Record {
     Record { owner: owner(2), ..record(Column::Explicit, state) }
@@ -732,7 +732,7 @@ fn started_is_written_by_the_owner_in_flight_only() {
         assert_eq!(other, Decided { verdict: StartVerdict::Lost, write: Write::Nothing });
     }
     assert_eq!(decide_start(&owner(2), None, NOW).verdict, StartVerdict::Lost);
-    // A person was asked for a while, and the attempt begins only now.
+    // An approval took a while, and the attempt begins only now.
     let by = NOW + Duration::from_secs(30);
     let asked = Record { started: false, seen_end_by: Some(by), ..mine(RecordState::Inflight) };
     let waited = Duration::from_secs(40);
@@ -743,7 +743,7 @@ fn started_is_written_by_the_owner_in_flight_only() {
 }
 
 #[test]
-fn a_renewal_extends_only_what_is_ours_and_in_flight() {
+fn a_renewal_extends_only_own_records_in_flight() {
     let keep = DedupePolicy::default().keep;
     let claimed = mine(RecordState::Inflight);
     let renewed = decide_renew(&claimed, &keep, Some(&claimed), Absence::Removed, NOW);
@@ -761,8 +761,8 @@ fn a_renewal_extends_only_what_is_ours_and_in_flight() {
         NOW,
     );
     assert_eq!(other, Decided { verdict: RenewVerdict::Lost, write: Write::Nothing });
-    // Regression (seed 3665): a renewal of a frozen process came after its save, and after the record had been
-    // replaced by the next run; it brought the finished claim back to life.
+    // Regression (seed 3665): a renewal from a frozen process came after its save, and after the next run had replaced
+    // the record. It brought the finished claim back.
     let removed = decide_renew(&claimed, &keep, None, Absence::Removed, NOW);
     assert_eq!(removed, Decided { verdict: RenewVerdict::Lost, write: Write::Nothing });
     let emptied = decide_renew(&claimed, &keep, None, Absence::StoreEmptied, NOW);
@@ -810,7 +810,7 @@ fn unknown_is_saved_over_in_flight_and_over_nothing_only() {
 }
 
 #[test]
-fn a_save_that_was_saved_before_says_so_and_writes_nothing() {
+fn a_repeated_save_writes_nothing() {
     for (ending, state) in [
         (Ending::Done(Some(output())), RecordState::Done(Some(output()))),
         (Ending::Failed(failure(true)), RecordState::Failed(failure(true))),
@@ -840,9 +840,9 @@ fn a_kept_result_that_was_delivered_meanwhile_is_saved_as_delivered() {
     assert_eq!(record.delivered, Some(NOW));
 }
 
-/// Regression (seed 2327): three claims in a row were applied and never answered. The first one had taken over
-/// a keyless run in place; the call went on without the store and saved its answer under its own run id, so the
-/// record that it really held stayed in flight for as long as its process lived.
+/// Regression (seed 2327): three claims in a row were applied, and their responses were lost. The first one had taken
+/// over a keyless run in place. The call continued without the store and saved its result under its own run id, so the
+/// record that it really owned stayed in flight as long as its process lived.
 #[test]
 fn a_save_after_an_unanswered_take_over_finds_its_record_through_the_index() {
     let taken =
@@ -872,7 +872,7 @@ fn only_the_owner_releases_and_only_what_is_open() {
 }
 
 #[test]
-fn a_delivery_mark_hits_the_answer_it_is_about_and_no_other() {
+fn a_delivery_mark_applies_to_one_response_only() {
     let told = mine(settled());
     let receipt = told.receipt();
     assert!(
@@ -935,7 +935,7 @@ fn a_verification_settles_the_run_that_it_was_about_and_no_other() {
 }
 
 #[test]
-fn where_the_end_must_be_seen_time_alone_does_not_show_that_a_call_did_not_run() {
+fn time_alone_does_not_prove_no_run_if_the_end_must_be_observed() {
     let rules = Rules::from(&policy());
     for (settles_at, verdict) in [
         (Settles::By(NOW), ResolveVerdict::NotSettled(Some(Duration::ZERO))),
@@ -953,7 +953,7 @@ fn where_the_end_must_be_seen_time_alone_does_not_show_that_a_call_did_not_run()
 }
 
 #[test]
-fn that_it_did_not_run_cannot_be_known_before_the_end() {
+fn did_not_run_cannot_be_known_before_the_end() {
     let rules = Rules::from(&policy());
     for (state, left) in
         [(settles(Settles::By(NOW + 7 * SECOND)), Some(7 * SECOND)), (settles(Settles::WhenOwnerSays), None)]
@@ -966,7 +966,7 @@ fn that_it_did_not_run_cannot_be_known_before_the_end() {
         let ran = decide_resolve(&by_hand(Resolution::Ran), Some((&early, LeaseSight::Alive)), &rules, NOW);
         assert_eq!(ran.verdict, ResolveVerdict::Resolved, "that it ran may be seen at any time");
     }
-    // Its holder is gone: nobody else will say when it is over.
+    // The owner is gone, so no other process will report the end.
     for state in [RecordState::Inflight, settles(Settles::WhenOwnerSays)] {
         let left = mine(state);
         let found = Some((&left, LeaseSight::Gone));
@@ -998,7 +998,7 @@ fn the_end_is_recorded_once_and_never_taken_back() {
     assert_eq!(after(settles(Settles::WhenOwnerSays), in_a_second), Some(Settles::By(NOW + SECOND)));
     assert_eq!(after(settles(Settles::WhenOwnerSays), SettlesIn::Settled), Some(Settles::Settled));
     assert_eq!(after(settles(Settles::By(NOW)), SettlesIn::Settled), Some(Settles::Settled));
-    // Who has seen the end knows better than who had to guess. What was announced is not put off.
+    // An observed end is better than an estimated one. An announced time is never moved later.
     assert_eq!(after(settles(Settles::By(NOW + 2 * SECOND)), in_a_second), Some(Settles::By(NOW + SECOND)));
     assert_eq!(after(settles(Settles::By(NOW + SECOND)), in_a_second), None);
     for found in [Settles::Settled, Settles::By(NOW)] {
@@ -1006,7 +1006,7 @@ fn the_end_is_recorded_once_and_never_taken_back() {
             assert_eq!(after(settles(found), said), None, "{found:?} {said:?}");
         }
     }
-    // A final answer that has arrived is not lost with the write.
+    // The delivery of a final response is not lost with the write.
     let told = Record { delivered: Some(NOW), ..mine(settles(Settles::By(NOW))) };
     let written = decide_save(&ending(SettlesIn::Settled), Some(&told), None, NOW).write;
     assert!(matches!(written, Write::Put { record, .. } if record.delivered == Some(NOW)));
@@ -1031,7 +1031,7 @@ fn open_records_live_a_day_and_under_hold_until_settled() {
 // ---- the stored form ----
 
 #[test]
-fn records_survive_being_written_down() {
+fn records_survive_serialization() {
     let described = Output { metadata: Some(RawJson::from_trusted(r#"{"a":[1,2]}"#)), ..output() };
     let answers = [RecordState::Done(None), RecordState::Done(Some(described))];
     for state in all_states().into_iter().chain(answers) {
@@ -1052,7 +1052,7 @@ fn records_survive_being_written_down() {
 }
 
 #[test]
-fn an_unknown_outcome_is_stored_as_a_failure_that_says_so() {
+fn an_unknown_outcome_is_stored_as_a_failure() {
     let text = mine(settled()).to_json();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((json["format"].as_u64(), json["state"].as_str()), (Some(1), Some("failed")));
@@ -1082,7 +1082,7 @@ fn answers_that_a_computed_key_finds_count_only_since_duplicates_are_recognised_
         let done = |since| verdict(column, RecordState::Done(None), since);
         assert!(matches!(done(then), ClaimVerdict::Replay(_)), "{column:?}: recorded since then");
         match column {
-            // Nobody gave the key, or these rules would not say so.
+            // The key is not explicit, or these rules would not apply.
             Column::Explicit | Column::Equal => {
                 assert!(matches!(done(later), ClaimVerdict::Mine(_)), "{column:?}")
             }
@@ -1096,9 +1096,9 @@ fn answers_that_a_computed_key_finds_count_only_since_duplicates_are_recognised_
     }
 }
 
-/// What a claim cannot find need not be known to it, and what it can must be.
+/// A claim may lack a record that it cannot find, but must have every record that it can find.
 #[test]
-fn a_claim_may_find_its_own_record_and_whatever_an_index_or_a_wait_leads_to() {
+fn a_claim_may_find_its_own_record_and_those_of_an_index_or_a_wait() {
     for (column, finds_others) in
         [(Column::Explicit, false), (Column::CallId, true), (Column::Equal, true), (Column::Waiter, true)]
     {

@@ -1,5 +1,5 @@
-//! Reading a call envelope: all mistakes at once, each with the path to its field, what was expected there,
-//! and what was found.
+//! Parsing of a call envelope: reports all errors at once, each with the path to its field, the expected value and the
+//! actual value.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,12 +19,12 @@ use crate::output::RawJson;
 use crate::redact;
 
 impl CallEnvelope {
-    /// Reads an envelope, or says everything that is wrong with it.
+    /// Parses an envelope, or returns all its errors.
     pub fn parse(text: &[u8], unknown: UnknownFields) -> Result<Self, EnvelopeError> {
         Self::parse_from(text, unknown, None)
     }
 
-    /// The same from a sender who is known, if it is: an envelope that does not say who calls is theirs.
+    /// Parses an envelope from a known sender, if there is one. An envelope without an actor belongs to the sender.
     pub fn parse_from(
         text: &[u8],
         unknown: UnknownFields,
@@ -37,43 +37,43 @@ impl CallEnvelope {
     }
 }
 
-/// What to do with fields that we do not know.
+/// The handling of unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownFields {
-    /// Keep and ignore them: a newer client may know more than we do.
+    /// Unknown fields are kept and ignored. A newer client may know more fields.
     Keep,
-    /// Refuse the envelope: strict mode, for those who want to hear of a misspelt field.
+    /// The envelope is refused. For strict callers that want to detect misspelt fields.
     Refuse,
 }
 
-/// Why an envelope cannot be read. The same envelope will never be readable, so this is final.
+/// The reason why an envelope is invalid. The same envelope will never be valid, so this is final.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// It is not JSON, or too large, or too deep.
+    /// The text is not JSON, or is too large or too deep.
     Json(JsonError),
-    /// The arguments of a call that came without an envelope are not JSON that every reader understands in the same way.
+    /// The arguments of a call without an envelope are not JSON that every reader parses in the same way.
     Arguments {
-        /// What is wrong with them.
+        /// Problem with the arguments.
         error: JsonError,
-        /// Where, in the arguments as they were sent.
+        /// Position in the arguments as they were sent.
         position: Position,
     },
-    /// It is JSON, but not an envelope.
+    /// The text is JSON, but not an envelope.
     Fields {
-        /// `unsupported_version` if a version is one that we do not speak, else `invalid_envelope`.
+        /// `unsupported_version` if a version is not supported, otherwise `invalid_envelope`.
         code: Code,
-        /// What is wrong, in the order of the contract.
+        /// Problems in the order of the contract.
         problems: Vec<Problem>,
-        /// How many more there are beyond those listed.
+        /// Number of further problems that are not listed.
         more: usize,
-        /// How many of all of them are fields that we do not know, which only a strict caller calls a mistake.
+        /// Number of unknown fields among all problems. Only a strict caller counts them as errors.
         unknown: usize,
     },
 }
 
 impl EnvelopeError {
-    /// True if the envelope fits the schema, and only has fields that we do not know.
+    /// Returns true if the envelope matches the schema except for unknown fields.
     pub fn is_of_unknown_fields(&self) -> bool {
         match self {
             Self::Json(_) | Self::Arguments { .. } => false,
@@ -81,7 +81,7 @@ impl EnvelopeError {
         }
     }
 
-    /// The code for the answer.
+    /// Returns the error code for the response.
     pub const fn code(&self) -> Code {
         match self {
             Self::Json(_) | Self::Arguments { .. } => Code::InvalidEnvelope,
@@ -123,14 +123,14 @@ impl std::error::Error for EnvelopeError {
     }
 }
 
-/// One mistake. Everything in it is bounded and redacted, so that it may be logged.
+/// A problem of an envelope. Everything in it is bounded and redacted, so it may be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The field, as `payload.callHints.timeoutMs`; empty for the envelope itself.
+    /// Path of the field, as `payload.callHints.timeoutMs`. Empty for the envelope itself.
     pub path: String,
-    /// What should be there.
+    /// Expected value.
     pub expected: Cow<'static, str>,
-    /// What is there.
+    /// Actual value.
     pub found: String,
 }
 
@@ -141,20 +141,20 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads objects field by field, and gathers everything that is wrong with them.
+/// A reader that reads objects field by field and collects all problems.
 pub(crate) struct Reader {
     unknown: UnknownFields,
-    /// Who calls, where nobody says it.
+    /// Actor that counts if the envelope names none.
     sender: Option<ActorId>,
-    /// Set as soon as a version is not ours.
+    /// Set once a version is not supported.
     version: Option<Code>,
     problems: Vec<Problem>,
     more: usize,
-    /// How many of them are fields that we do not know.
+    /// Number of unknown fields among the problems.
     refused: usize,
 }
 
-/// An object that is being read. Without a value it is absent or was already complained about.
+/// An object that is being read. Without a value it is absent, or its problem was already reported.
 #[derive(Clone, Copy)]
 pub(crate) struct Object<'d> {
     pub(crate) path: &'static str,
@@ -162,7 +162,7 @@ pub(crate) struct Object<'d> {
     pub(crate) known: &'static [&'static str],
 }
 
-/// What was found instead.
+/// Description of the actual value.
 pub(crate) type Wrong = String;
 
 impl Reader {
@@ -170,12 +170,12 @@ impl Reader {
         Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0, refused: 0 }
     }
 
-    /// For an envelope of this sender.
+    /// Returns a reader for an envelope of this sender.
     pub(super) fn from(unknown: UnknownFields, sender: Option<&ActorId>) -> Self {
         Self { sender: sender.cloned(), ..Self::new(unknown) }
     }
 
-    /// What was read, if nothing is wrong with it.
+    /// Returns the parsed value if there are no problems.
     pub(super) fn finish<T>(self, read: Option<T>) -> Result<T, EnvelopeError> {
         match read {
             Some(read) if self.problems.is_empty() => Ok(read),
@@ -188,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// What is wrong, and how much more beyond that.
+    /// Returns the problems, and the number of further ones.
     pub(crate) fn problems(self) -> (Vec<Problem>, usize) {
         (self.problems, self.more)
     }
@@ -287,7 +287,7 @@ impl Reader {
         let budget = self.object(transport, "retryBudget", "transport.retryBudget", RETRY_BUDGET);
         let retry_budget = RetryLimits {
             max_attempts: self.optional(budget, "maxAttempts", "a whole number, at least 1", |value| {
-                // More attempts than can be counted are as many as can be counted.
+                // A number of attempts that does not fit is the largest one that does.
                 positive(value).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
             }),
             max_elapsed_ms: self.optional(budget, "maxElapsedMs", MILLISECONDS, whole),
@@ -375,7 +375,7 @@ impl Reader {
                 Some(text) => {
                     read.insert(name.into_owned(), text.into_owned());
                 }
-                // Baggage is never shown, so only the kind of the value is.
+                // Baggage is never shown, only the kind of its value.
                 None => self.problem(join("trace.baggage", &shown(&name)), "a text", value.kind().describe()),
             }
         }
@@ -442,7 +442,7 @@ impl Reader {
         self.read(object, name, value, expected, read)
     }
 
-    /// A field that may be absent; `null` counts as absent.
+    /// Returns a field that may be absent. `null` counts as absent.
     pub(crate) fn optional<'d, T>(
         &mut self,
         object: Object<'d>,
@@ -555,7 +555,7 @@ fn describe_invalid(invalid: InvalidId) -> Wrong {
     }
 }
 
-/// A value in words. Of containers only that they are there.
+/// Describes a value in words. Of containers, only their kind is shown.
 pub(crate) fn describe(value: Value<'_>) -> Wrong {
     match value.kind() {
         Kind::Null => "null".to_owned(),
@@ -570,7 +570,7 @@ fn quoted(text: &str) -> String {
     format!("the text {:?}", shown(text))
 }
 
-/// What of the caller's text may stand in a message.
+/// Returns the part of the caller's text that may appear in a message.
 fn shown(text: &str) -> String {
     redact::excerpt(text, MAX_SHOWN)
 }
@@ -579,12 +579,12 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// A field that is there under nearly the name that is missed.
+/// Returns a field with nearly the name of a missing one.
 fn lookalike<'d>(object: Object<'d>, name: &str) -> Option<Cow<'d, str>> {
     object.value?.members()?.map(|(other, _)| other).find(|other| is_alike(name, other))
 }
 
-/// Whether two names differ only in case, underscores and dashes.
+/// Returns true if two names differ only in case, underscores and dashes.
 fn is_alike(known: &str, other: &str) -> bool {
     fn letters(name: &str) -> impl Iterator<Item = u8> {
         name.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase())
@@ -592,9 +592,9 @@ fn is_alike(known: &str, other: &str) -> bool {
     letters(known).eq(letters(other))
 }
 
-/// Mistakes that are listed; the rest are counted.
+/// The maximum number of listed problems. The others are counted.
 const MAX_PROBLEMS: usize = 32;
-/// Bytes of the caller's own text in one mistake.
+/// The maximum bytes of the caller's text in one problem.
 const MAX_SHOWN: usize = 48;
 
 pub(crate) const ID: &str = "a text of 1 to 256 characters without control characters";

@@ -56,7 +56,7 @@ fn parse(envelope: &Json) -> Result<CallEnvelope, EnvelopeError> {
     CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep)
 }
 
-/// The minimal envelope with one field set, or removed where the value is nothing.
+/// Returns the minimal envelope with one field set, or removed if the value is `None`.
 fn with(pointer: &str, value: Option<Json>) -> Json {
     let mut envelope = minimal();
     let mut place = &mut envelope;
@@ -87,7 +87,7 @@ fn tr_1_a_malformed_envelope_is_a_terminal_error_and_never_becomes_a_call() {
     let mut envelope = minimal();
     envelope.as_object_mut().unwrap().remove("toolName");
     envelope["contractVersion"] = json!("9.0");
-    // No call comes of it, so there is nothing that could be recorded, claimed or retried.
+    // It never becomes a call, so there is nothing to record, claim or retry.
     let error = parse(&envelope).unwrap_err();
     let body = ErrorBody::from(&error);
     assert_eq!((body.code, body.code.status(body.retriable)), (Code::UnsupportedVersion, Status::Error));
@@ -188,7 +188,7 @@ fn tr_1_every_mistake_is_named_with_its_path() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_and_their_number_is_bounded() {
+fn all_problems_are_reported_at_once_and_their_number_is_bounded() {
     assert_eq!(problems(parse(&json!({}))).len(), 6);
     let envelope = json!({ "contractVersion": 1, "target": {}, "payload": { "callHints": 3 }, "transport": { "retryBudget": 4 } });
     assert_eq!(problems(parse(&envelope)).len(), 10);
@@ -230,7 +230,7 @@ fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
 }
 
 #[test]
-fn what_may_be_absent_has_a_default_and_null_counts_as_absent() {
+fn optional_fields_have_defaults_and_null_counts_as_absent() {
     let call = parse(&minimal()).unwrap();
     assert_eq!(call.caller_limits(), CallerLimits::default());
     assert_eq!(
@@ -282,7 +282,7 @@ fn params_keep_every_digit_and_every_space() {
     assert_eq!(call.payload.params.as_str(), r#"{ "n" : 12345678901234567890.10 }"#);
 }
 
-/// The core's part of hostile input: a clear error for each, and no panic.
+/// Hostile input gets a clear error, and never causes a panic.
 #[test]
 fn hostile_texts_get_a_clear_error_with_the_place() {
     let valid = minimal().to_string();
@@ -430,7 +430,7 @@ fn every_code_has_a_page_that_names_its_status() {
 }
 
 #[test]
-fn an_envelope_that_does_not_say_who_calls_is_of_its_sender() {
+fn an_envelope_without_an_actor_belongs_to_its_sender() {
     let with = |actor: &str| {
         let text = format!(
             r#"{{"contractVersion":"1.1","requestId":"r","toolName":"t","toolNamespace":"n","target":{{"sessionKey":"s"{actor}}},"payload":{{"version":"1.0","params":{{}}}}}}"#
@@ -447,7 +447,7 @@ fn an_envelope_that_does_not_say_who_calls_is_of_its_sender() {
         assert_eq!(of_sender.unwrap(), "ann");
         assert!(of_nobody.unwrap_err().to_string().contains("target.actorId"));
     }
-    // Whether it may say so is not for the reader to decide.
+    // The reader does not decide if the caller may name this actor.
     assert_eq!(with(r#","actorId":"bob""#).0.unwrap(), "bob");
     assert!(with(r#","actorId":17"#).0.unwrap_err().to_string().contains("target.actorId"));
 }
@@ -505,7 +505,7 @@ fn an_envelope() -> impl Strategy<Value = Json> {
 
 proptest! {
     #[test]
-    fn what_was_read_can_be_written_and_read_again(envelope in an_envelope()) {
+    fn a_parsed_envelope_survives_serialization(envelope in an_envelope()) {
         let call = parse(&envelope).unwrap();
         let text = serde_json::to_string(&call).unwrap();
         prop_assert_eq!(&serde_json::from_str::<Json>(&text).unwrap(), &envelope);

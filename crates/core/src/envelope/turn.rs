@@ -1,4 +1,4 @@
-//! The envelope of a turn: for whom several calls are made, and the plan of them.
+//! The envelope of a turn: the caller of several calls, and their plan.
 
 use serde::Serialize;
 
@@ -8,34 +8,33 @@ use crate::id::ActorId;
 use crate::json::{Document, Limits};
 use crate::output::RawJson;
 
-/// A turn as it comes in.
+/// A turn as submitted by a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnEnvelope {
-    /// The form of the envelope.
+    /// Version of the contract that the envelope follows.
     pub contract_version: ContractVersion,
-    /// For whom its calls are made. The turn is named in the plan.
+    /// Caller of the tools. The plan contains the id of the turn.
     pub target: Target,
-    /// What its calls are tagged with.
+    /// Tags of the calls.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<TurnControl>"))]
     pub control: TurnControl,
-    /// The trace that the turn belongs to.
+    /// Trace of the turn.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
     pub trace: Trace,
-    /// What is to be done, read by [`Plan::parse`](crate::turn::Plan::parse).
+    /// Plan of the turn, parsed by [`Plan::parse`](crate::turn::Plan::parse).
     #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanShape"))]
     pub plan: RawJson,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
 impl TurnEnvelope {
-    /// Reads an envelope from a sender who is known, if it is, or says everything that is wrong with it. The plan is not
-    /// looked into.
+    /// Parses an envelope from a known sender, if there is one, or returns all its errors. The plan is not parsed.
     pub fn parse_from(
         text: &[u8],
         unknown: UnknownFields,

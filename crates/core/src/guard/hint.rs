@@ -1,45 +1,45 @@
-//! What is wrong with arguments, said from the tool's own schema.
+//! Hints for invalid arguments, based on the tool's own schema.
 //!
-//! A model that only hears "invalid arguments" tries the same again; one that hears what is missing, what
-//! it sent and what the schema wants usually gets it right the next time.
+//! A model that only gets "invalid arguments" sends the same arguments again. With the missing members, the sent types
+//! and the expected types it usually succeeds with the next call.
 //!
-//! This is not a JSON Schema validator. It knows `type`, `required`, `enum` and `additionalProperties:
-//! false` in an object and a few levels below it, because these are what models get wrong. What it does not
-//! know (`$ref`, `anyOf`, `pattern`, ranges, …) it passes over: arguments without a problem may still be
-//! refused by the tool, but arguments with a problem are wrong under any reading of the schema.
+//! This is not a JSON Schema validator. It checks `type`, `required`, `enum` and `additionalProperties: false` in an
+//! object and a few levels below it, because models get these wrong. It ignores the rest (`$ref`, `anyOf`, `pattern`,
+//! ranges, …). So arguments without a problem may still be refused by the tool, but arguments with a problem are wrong
+//! under any reading of the schema.
 
 use std::fmt::{self, Write as _};
 
 use super::text::beginning;
 use crate::json::{Kind, Value};
 
-/// Something in the arguments that the schema does not allow.
+/// A violation of the schema in the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it is, as a JSON Pointer; empty for the arguments as a whole.
+    /// Path of the value, as a JSON Pointer. Empty for the arguments as a whole.
     pub at: String,
-    /// What it is.
+    /// The violation.
     pub wrong: Wrong,
 }
 
-/// How arguments can break a schema.
+/// A kind of schema violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// It must be there and is not.
+    /// A required member is missing.
     Missing {
-        /// What the schema says of it.
+        /// The description of the member in the schema.
         wanted: String,
     },
-    /// It is of another type.
+    /// The value has another type.
     Type {
-        /// What the schema says of it.
+        /// The description of the value in the schema.
         wanted: String,
         /// The type that was sent.
         sent: &'static str,
     },
-    /// It is not one of the values that are allowed.
+    /// The value is not one of the allowed values.
     NotOneOf {
-        /// Those values.
+        /// The allowed values.
         allowed: String,
     },
     /// The schema has no such member and allows no others.
@@ -61,24 +61,25 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where these arguments break the schema, as far as it is looked at; the first few places. The argument that is `put_there`
-/// before the tool gets them may be missing.
+/// Returns the first few violations of the schema in these arguments. The argument `put_there` may be missing, because
+/// it is added before the tool gets the arguments.
 pub fn check_arguments(schema: Value<'_>, arguments: Value<'_>, put_there: Option<&str>) -> Vec<Problem> {
     let mut search = Search { at: String::new(), problems: Vec::new(), put_there };
     search.visit(schema, arguments, DEEPEST);
     search.problems
 }
 
-/// What to tell a model whose arguments were refused: what is wrong, what was sent, what the schema wants.
+/// Returns the hint for a model whose arguments were refused: the problems, the arguments sent, the arguments expected.
 ///
-/// Of what was sent it names members and types, never values. `message` is what the tool said; members that
-/// it mentions are described first. Names come from outside, so the caller redacts the text as any other.
+/// It names the members and types of the arguments sent, never their values. `message` is the error message of the
+/// tool. Members mentioned in it are described first. Names come from outside, so the caller redacts the text like any
+/// other.
 pub fn hint(schema: Value<'_>, sent: Value<'_>, message: &str, put_there: Option<&str>) -> String {
     let problems = check_arguments(schema, sent, put_there);
     let mut text = String::new();
     if !problems.is_empty() {
         let listed: Vec<String> = problems.iter().map(Problem::to_string).collect();
-        // Writing to a String cannot fail; so it is below.
+        // Writing to a string cannot fail, here and below.
         let _ = write!(text, "What is wrong: {}. ", listed.join("; "));
     }
     let _ = write!(
@@ -104,7 +105,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn visit(&mut self, schema: Value<'_>, value: Value<'_>, levels: usize) {
-        // What a reference means stands elsewhere, and older drafts ignore everything beside it.
+        // The target of a reference is elsewhere, and older drafts ignore its siblings.
         if schema.get("$ref").is_some() || schema.get("$dynamicRef").is_some() || self.is_full() {
             return;
         }
@@ -170,7 +171,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether a value is of a type that the schema names. A type that JSON Schema does not have allows anything.
+/// Returns true if a value has a type of the schema. An unknown type allows any value.
 fn has_wanted_type(schema: Value<'_>, value: Value<'_>) -> bool {
     let nullable = schema.get("nullable").is_some_and(|flag| matches!(flag.kind(), Kind::Bool(true)));
     if nullable && matches!(value.kind(), Kind::Null) {
@@ -197,7 +198,7 @@ fn is_of_type(value: Value<'_>, name: &str) -> bool {
     }
 }
 
-/// `1.0` and `1e3` are integers to JSON Schema.
+/// Returns true for an integer of JSON Schema, which includes `1.0` and `1e3`.
 fn is_whole(digits: &str) -> bool {
     !digits.contains(['.', 'e', 'E']) || digits.parse::<f64>().is_ok_and(|number| number.fract() == 0.0)
 }
@@ -220,8 +221,8 @@ fn is_one_of(allowed: Value<'_>, value: Value<'_>) -> bool {
     }
 }
 
-/// Whether two values may be equal. Containers are not compared any further than their kind: an `enum` of
-/// them is rare, and in doubt the tool decides.
+/// Returns true if two values may be equal. Of containers only the kind is compared: an `enum` of containers is rare,
+/// and in doubt the tool decides.
 fn is_equal(one: Value<'_>, another: Value<'_>) -> bool {
     match (one.kind(), another.kind()) {
         (Kind::Null, Kind::Null) | (Kind::Array(_), Kind::Array(_)) | (Kind::Object(_), Kind::Object(_)) => {
@@ -239,7 +240,7 @@ fn is_equal(one: Value<'_>, another: Value<'_>) -> bool {
     }
 }
 
-/// A schema in a few words: its values if it lists them, else its type.
+/// Returns a short description of a schema: its values if it lists them, else its type.
 fn describe(schema: Value<'_>) -> String {
     if let Some(allowed) = schema.get("enum") {
         return format!("one of {}", list_of(allowed));
@@ -266,7 +267,7 @@ fn list_of(values: Value<'_>) -> String {
     listed.join(", ")
 }
 
-/// What was sent, as names and types.
+/// Returns the names and types of the arguments sent.
 fn outline(sent: Value<'_>) -> String {
     let Kind::Object(mut members) = sent.kind() else { return type_name(sent).to_owned() };
     let listed: Vec<String> = members
@@ -281,8 +282,8 @@ fn outline(sent: Value<'_>) -> String {
     format!("{{{}{more}}}", listed.join(", "))
 }
 
-/// The members that the schema knows: those with a problem first, then those that the tool's message
-/// mentions, then the required ones, then the rest.
+/// Returns the members in the schema: first those with a problem, then those mentioned in the tool's message, then the
+/// required ones, then the others.
 fn wanted_members(schema: Value<'_>, problems: &[Problem], message: &str) -> String {
     let Some(Kind::Object(members)) = schema.get("properties").map(Value::kind) else {
         return describe(schema);
@@ -313,7 +314,7 @@ fn wanted_members(schema: Value<'_>, problems: &[Problem], message: &str) -> Str
     format!("{}{more}", listed.join(", "))
 }
 
-/// Whether the name stands in the message as a word of its own.
+/// Returns true if the message has the name as a separate word.
 fn mentions(message: &str, name: &str) -> bool {
     beginning(message, LONGEST_HINT)
         .split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-')
@@ -328,7 +329,7 @@ fn items(list: Option<Value<'_>>) -> impl Iterator<Item = Value<'_>> {
     items.into_iter().flatten()
 }
 
-/// A name or value from outside, short and on one line.
+/// Returns a name or value from outside, shortened and on one line.
 fn shown(text: &str) -> String {
     let short = beginning(text, LONGEST_NAME);
     let mut clean: String = short.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -338,17 +339,17 @@ fn shown(text: &str) -> String {
     clean
 }
 
-/// How far down the schema is followed.
+/// Maximum depth of the schema check.
 const DEEPEST: usize = 4;
-/// How many problems are told.
+/// Maximum number of problems in a hint.
 const MOST_PROBLEMS: usize = 8;
-/// How many members, items or required names of one value are looked at.
+/// Maximum number of members, items or required names of one value that are checked.
 const MOST_MEMBERS: usize = 256;
-/// How many names or values are listed in a text.
+/// Maximum number of names or values in one list.
 const MOST_LISTED: usize = 12;
-/// How much of one name or value is shown, in bytes.
+/// Maximum length of one name or value, in bytes.
 const LONGEST_NAME: usize = 64;
-/// How long a hint may get, in bytes.
+/// Maximum length of a hint, in bytes.
 const LONGEST_HINT: usize = 1500;
 
 #[cfg(test)]
@@ -425,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_says_what_is_missing_what_was_sent_and_what_is_wanted() {
+    fn a_hint_has_the_missing_the_sent_and_the_expected_members() {
         let said = with(READ, r#"{"file":"secret text"}"#, |schema, sent| {
             hint(schema, sent, "Validation failed: offset is odd", None)
         });
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_json_is_told_from_the_others() {
+    fn every_type_of_json_is_distinct() {
         const VALUES: [(&str, &str); 6] = [
             ("null", "null"),
             ("boolean", "true"),

@@ -1,10 +1,10 @@
-//! Layer D: which model made which malformed call, one JSON line each.
+//! Layer D: the log of malformed calls by model, one JSON line each.
 //!
-//! [`Attribution`] is the one place that names the model behind a call, and it says from where the name is
-//! known: the host tells it, or the form of the call id suggests it.
+//! [`Attribution`] is the one place that names the model of a call. It also has the source of the name: the host, or
+//! the form of the call id.
 //!
-//! The line is for people and scripts that compare models, so its field names stay as they are. Writing
-//! and rotating the file is the business of the shells.
+//! The lines are for comparisons of models, by readers and scripts, so their field names must not change. The caller
+//! writes and rotates the file.
 
 use std::fmt;
 
@@ -15,55 +15,54 @@ use crate::Timestamp;
 use crate::classify::Mistake;
 use crate::id::{ModelId, ToolCallId, ToolRef};
 
-/// What was wrong with a call.
+/// The error of a malformed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// A mistake of the model.
     By(Mistake),
-    /// It repeated what had failed before, and was refused.
+    /// It was refused because it repeats a failed call.
     Loop,
-    /// Too many calls of its turn had failed, and it was refused.
+    /// It was refused because too many calls of its turn had failed.
     TurnLimit,
 }
 
-/// A call that failed by a mistake of the model, or was refused because the model loops.
+/// A call that failed because of a mistake of the model, or was refused because the model loops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MalformedCall {
-    /// Who made it.
+    /// The model that made it.
     pub model: Attribution,
-    /// The tool that was called.
+    /// The tool.
     pub tool: ToolRef,
-    /// What it was called with, already redacted.
+    /// The arguments, already redacted.
     pub arguments: String,
-    /// What was wrong.
+    /// The error.
     pub error_type: Malformed,
-    /// When the answer went out.
+    /// Time of the response.
     pub at: Timestamp,
 }
 
-/// The model behind a call, and how sure that is. A wrong name is worse than none, so a guess says that it
-/// is one.
+/// The model of a call, with the certainty of that. A wrong name is worse than none, so a guess is marked as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribution {
-    /// The host says so.
+    /// The host named the model.
     Told(ModelId),
-    /// The form of the call id suggests it.
+    /// The form of the call id suggests the family.
     Guessed(Family),
-    /// Nobody says, and the call id does not help.
+    /// The host did not name the model, and the call id does not help.
     Unknown,
 }
 
-/// Makers of call ids that can be told by their form.
+/// Model families that are recognised by the form of their call ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Ids that begin with `toolu_`.
     Anthropic,
-    /// Ids that begin with `call_`: Fireworks, and everyone else who speaks OpenAI's protocol.
+    /// Ids that begin with `call_`: Fireworks, and all others with OpenAI's protocol.
     OpenAiCompatible,
 }
 
 impl Attribution {
-    /// The model as the host tells it; from the prefix of the call id only if nobody does.
+    /// Returns the model that the host named, or else the family that the prefix of the call id suggests.
     pub fn of(told: Option<&ModelId>, call: Option<&ToolCallId>) -> Self {
         if let Some(model) = told {
             return Self::Told(model.clone());
@@ -75,7 +74,7 @@ impl Attribution {
         }
     }
 
-    /// From where it is known.
+    /// Returns the source of the name.
     const fn source(&self) -> &'static str {
         match self {
             Self::Told(_) => "host",
@@ -97,7 +96,7 @@ impl fmt::Display for Attribution {
 }
 
 impl MalformedCall {
-    /// The line, without the line break at its end. Long arguments are cut.
+    /// Returns the line without a line break. Long arguments are cut.
     pub fn to_line(&self) -> String {
         let line = Line {
             timestamp: self.at.to_string(),
@@ -113,7 +112,7 @@ impl MalformedCall {
                 Malformed::TurnLimit => "tool_error_limit",
             },
         };
-        // Text fields only: there is nothing in it that could fail to become JSON.
+        // It has text fields only, so serialization cannot fail.
         serde_json::to_string(&line).unwrap_or_default()
     }
 }
@@ -129,7 +128,7 @@ struct Line<'a> {
     error_type: &'static str,
 }
 
-/// As much of the arguments as goes into a line, in bytes.
+/// Maximum length of the arguments in a line, in bytes.
 const LONGEST_ARGUMENTS: usize = 2048;
 
 #[cfg(test)]

@@ -1,31 +1,31 @@
-//! Loops of malformed calls, and how they end.
+//! The loop guard: detects loops of malformed calls and ends them.
 //!
-//! A model that gets an error often sends the very same call again, for minutes, until its context is
-//! full. The guard of a session sees every call before it runs and every answer before it goes out, and
-//! ends such loops in three steps: it marks errors that a repetition cannot cure (layer A), it tells the
-//! model about identical failures and then refuses the call (layer B), and it stops a turn in which too
-//! much fails (layer C). Layer D, the [`log`], says which model did it.
+//! A model that gets an error often sends the very same call again, for minutes, until its context is full. The guard
+//! of a session checks every call before it runs and every response before it is sent. It ends such loops in three
+//! steps. It marks errors that a repetition cannot cure (layer A). It informs the model about identical failures and
+//! then refuses the call (layer B). It stops a turn with too many failures (layer C). Layer D, the [`log`], records the
+//! model.
 //!
-//! Two failures are identical if tool, canonical arguments and the masked error text ([`mask`]) are. For a
-//! tool that does not exist the arguments are left out: no arguments make it exist.
+//! Two failures are identical if the tool, the canonical arguments and the masked error text ([`mask`]) are. For a tool
+//! that does not exist the arguments are ignored, because no arguments make it exist.
 //!
 //! ```text
 //!            failure                    identical failure, n-th
 //!   unknown ─────────▶ watched ───────────────────────────────────▶ held ──┐ one more failure:
-//!      ▲                  │ turn changed: the count starts anew      │  ▲  │ held on
+//!      ▲                  │ turn changed: the count restarts         │  ▲  │ still held
 //!      │                  ▼                                          │  └──┘
 //!      └────── success ───┴──────────────────────────────────────────┘
 //! ```
 //!
-//! A held call is refused. It is tried again
-//! - when another call succeeded since its last failure, or the turn is another one (not for mistakes of
-//!   the model: what is refused for its shape stays wrong however much else works), once each time;
-//! - when the hold is over, once, whatever kind of failure it was; the hold then doubles. So nothing is
-//!   locked out for good, not even a validation failure: schemas change and servers are restarted.
+//! A held call is refused. A try is admitted
+//! - when another call has succeeded since its last failure, or the turn has changed, once each time. This does not
+//!   apply to mistakes of the model: a malformed call stays wrong when other calls succeed;
+//! - when the hold is over, once, for any kind of failure. The hold then doubles. So nothing is refused forever, not
+//!   even after a validation failure: schemas change and servers are restarted.
 //!
-//! What is remembered is bounded: at most [`MOST_CALLS`] failing calls and [`MOST_TURNS`] turns, the oldest
-//! forgotten first. Failures of a turn are a number of their own, so that a model that varies its arguments
-//! neither grows the memory nor gets around the limit.
+//! The memory is bounded: at most [`MOST_CALLS`] failing calls and [`MOST_TURNS`] turns, with the oldest evicted first.
+//! Failures of a turn are counted separately, so that a model that varies its arguments neither grows the memory nor
+//! avoids the limit.
 
 mod hint;
 mod hold;
@@ -59,35 +59,35 @@ use crate::policy::{GuardPolicy, RepeatedSuccess};
 use hold::Hold;
 use turns::{Certainty, Reached, TurnMark, Turns};
 
-/// How many failing calls are remembered per session.
+/// Maximum number of failing calls stored per session.
 pub const MOST_CALLS: usize = 64;
-/// How many turns that the host named are remembered per session, and how many traces that may be turns.
+/// Maximum number of turns named by the host that are stored per session, and of traces that may be turns.
 pub const MOST_TURNS: usize = 32;
 
-/// A call as the guard sees it.
+/// A call, reduced to the data that the guard needs.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardedCall<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
     /// Its canonical arguments.
     pub arguments: Digest,
-    /// The turn, if the host tells it; guessed otherwise.
+    /// The turn, if the host names it. Otherwise the turn is guessed.
     pub turn: Option<&'a TurnId>,
 }
 
-/// How a finished call ended, as the guard sees it.
+/// The result of a finished call, reduced to the data that the guard needs.
 #[derive(Clone, Copy, Debug)]
 pub enum Ending<'a> {
-    /// It worked.
+    /// The call succeeded.
     Success {
-        /// The digest of its result, where repeated successes are watched.
+        /// The digest of its result, if repeated successes are watched.
         result: Option<Digest>,
     },
-    /// It failed, after all retries.
+    /// The call failed, after all retries.
     Failure {
-        /// What was said.
+        /// The error message.
         message: &'a str,
-        /// Whether it was a mistake of the model.
+        /// The mistake of the model, if it was one.
         mistake: Option<Mistake>,
     },
 }
@@ -97,9 +97,9 @@ pub enum Ending<'a> {
 pub struct Refusal {
     /// `loop_detected` or `tool_error_limit`.
     pub code: Code,
-    /// Which layer.
+    /// The layer that refused.
     pub layer: Layer,
-    /// What the model is told.
+    /// The text for the model.
     pub text: String,
 }
 
@@ -108,7 +108,7 @@ pub struct Refusal {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
-    /// A: the error is marked as not worth a retry.
+    /// A: the error is marked as not retryable.
     NonRetryable,
     /// B: identical failures.
     Loop,
@@ -116,12 +116,12 @@ pub enum Layer {
     TurnLimit,
     /// Two failing calls that alternate.
     PingPong,
-    /// The same success again and again.
+    /// The same success repeatedly.
     RepeatedSuccess,
 }
 
 impl Layer {
-    /// The label in logs and metrics.
+    /// Returns the label in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NonRetryable => "non_retryable",
@@ -133,16 +133,16 @@ impl Layer {
     }
 }
 
-/// What the guard adds to an answer.
+/// A text that the guard adds to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// Which layer.
+    /// The layer.
     pub layer: Layer,
-    /// What is put with the answer.
+    /// The text.
     pub text: Cow<'static, str>,
 }
 
-/// The digest of a result, where repeated successes are watched; it costs a pass over the whole of it.
+/// Returns the digest of a result if repeated successes are watched. It costs a pass over the whole result.
 pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
     match policy.repeated_success {
         RepeatedSuccess::Ignore => None,
@@ -152,47 +152,48 @@ pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
     }
 }
 
-/// A word that is the same for errors that are the same to the guard, and says nothing of what was in them. It stays as it
-/// is when it is [masked](mask).
+/// Returns a word that is equal for errors that the guard treats as equal. It reveals nothing of their text, and
+/// masking ([`mask`]) does not change it.
 pub fn error_word(message: &str) -> String {
     let ErrorMark(mark) = ErrorMark::of(message);
-    // From g to v: none of the letters is a hex digit, so that it is not taken for a hash.
+    // The letters g to v are not hex digits, so the word is not masked as a hash.
     let letters = mark.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
     letters.map(|nibble| char::from(b'g' + nibble)).collect()
 }
 
-/// The guard of one session.
+/// The loop guard of one session.
 ///
-/// For each call, in this order: [`would_refuse`](Self::would_refuse) looks ahead; a call that is then
-/// really refused goes through [`check`](Self::check) once and through nothing else; any other call goes
-/// through [`begin`](Self::begin), and then through exactly one of [`end`](Self::end) and
-/// [`abandon`](Self::abandon). An answer that is replayed without a begin goes through `end` alone.
+/// For each call, in this order: [`would_refuse`](Self::would_refuse) checks in advance. A call that is then actually
+/// refused goes through [`check`](Self::check) once and through nothing else. Any other call goes through
+/// [`begin`](Self::begin), and then through exactly one of [`end`](Self::end) and [`abandon`](Self::abandon). A
+/// replayed response without a begin goes through `end` alone.
 #[derive(Clone, Debug, Default)]
 pub struct LoopGuard {
-    /// Calls that failed and have not succeeded since; the one that failed last is last.
+    /// Calls that failed and have not succeeded since, ordered by their last failure.
     failing: VecDeque<Failing>,
-    /// The last failures in a row, for finding two calls that alternate.
+    /// The last failures in a row, to find two calls that alternate.
     row: VecDeque<Subject>,
-    /// Successes that repeat, where they are watched; the newest is last.
+    /// Repeated successes, if they are watched, the newest last.
     repeats: VecDeque<Repeat>,
     turns: Turns,
-    /// Traces of which there was a call; the newest is last. Not kept across restarts: a trace is seldom older than that.
+    /// Traces with a call, the newest last. Not stored across restarts, because a trace seldom lasts longer.
     traces: VecDeque<TurnId>,
-    /// Successes so far; two readings that differ say that something worked in between.
+    /// Number of successes so far. Two different values mean that a call succeeded in between.
     successes: u64,
-    /// When a person last set the conversation free, by which other processes that serve it know that one did.
+    /// Time of the last reset of the session by an operator. Other processes that serve the session detect a reset by
+    /// it.
     reset: Option<Timestamp>,
 }
 
-/// What a failure is about: a call, or a tool that does not exist.
+/// The subject of a failure: a call, or a tool that does not exist.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 struct Subject {
     tool: ToolRef,
-    /// Nothing for a tool that does not exist.
+    /// The digest of the arguments. None for a tool that does not exist.
     arguments: Option<Digest>,
 }
 
-/// The arguments tell nearly all of them apart, so they are looked at first: every failure is compared with many.
+/// Compares the arguments first, because they differ in most cases and every failure is compared with many.
 impl PartialEq for Subject {
     fn eq(&self, other: &Self) -> bool {
         self.arguments == other.arguments && self.tool == other.tool
@@ -217,23 +218,23 @@ impl Subject {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Failing {
     subject: Subject,
-    /// How often each error was seen; the last [`MOST_ERRORS`] kinds.
+    /// The count of each error, for the last [`MOST_ERRORS`] kinds.
     errors: VecDeque<(ErrorMark, u32)>,
-    /// All of them together.
+    /// The count of all errors.
     failures: u32,
-    /// What the last failure was.
+    /// The mistake of the last failure.
     mistake: Option<Mistake>,
-    /// When it was.
+    /// The time of the last failure.
     last: Moment,
-    /// When a try was let through since, because something had changed.
+    /// The time of the last try that was admitted because of a change.
     tried: Option<Moment>,
-    /// Set once the model was told.
+    /// The hold, once the model was informed.
     hold: Option<Hold>,
 }
 
-/// Tells the errors of one call apart, by the FNV-1a hash of their masked text. Every refusal and every
-/// failure is marked, so it must cost little; who makes two errors of one call collide gains nothing but that
-/// they count as the same.
+/// The identity of an error among the errors of one call: the FNV-1a hash of its masked text. Every refusal and every
+/// failure computes it, so it must be cheap. An attacker who makes two errors of one call collide only makes them count
+/// as the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct ErrorMark(u64);
@@ -245,7 +246,7 @@ impl ErrorMark {
     }
 }
 
-/// A point in the story of a session: two that differ lie apart by a success or by a change of turn.
+/// A position in a session: two different positions are separated by a success or by a change of turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Moment {
     turn: TurnMark,
@@ -253,20 +254,20 @@ struct Moment {
 }
 
 impl Failing {
-    /// Whether something has changed that may make the call work now, and no try was spent on it yet.
+    /// Returns true if a change may let the call succeed now, and no try was admitted for that change yet.
     fn is_excused(&self, now: &Moment) -> bool {
         self.mistake.is_none() && self.tried.as_ref().unwrap_or(&self.last) != now
     }
 
-    /// Whether a failure of now starts the count anew. A gap alone does not do it: a model that waits
-    /// between identical failures still loops.
+    /// Returns true if a failure restarts the count. A gap alone does not: a model that waits between identical
+    /// failures still loops.
     fn is_forgotten(&self, now: &Moment) -> bool {
         self.hold.is_none()
             && self.last.turn != now.turn
             && (self.last.turn.is_told_apart(&now.turn) || self.last.successes != now.successes)
     }
 
-    /// Counts a failure and gives how often this very error was seen.
+    /// Counts a failure and returns the count of this error.
     fn count(&mut self, error: ErrorMark) -> u32 {
         self.failures = self.failures.saturating_add(1);
         if let Some((_, seen)) = self.errors.iter_mut().find(|(known, _)| *known == error) {
@@ -281,7 +282,7 @@ impl Failing {
     }
 }
 
-/// A call that gives the same result again and again.
+/// A call that repeatedly has the same result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Repeat {
     subject: Subject,
@@ -292,9 +293,9 @@ struct Repeat {
 }
 
 impl LoopGuard {
-    /// A call belongs to this trace and its host names no turn; whether the trace is its turn. It is once an earlier call of
-    /// the session shared it: a client may give every call a trace of its own, and those are no turns. The first call of a
-    /// trace is therefore not of the turn that it begins; what it did counts where the turn is guessed.
+    /// Records a call of this trace whose host names no turn. Returns true if the trace is its turn, i.e. if an earlier
+    /// call of the session had the same trace. A client may give every call its own trace, and those are not turns. So
+    /// the first call of a trace does not belong to the turn that it begins, and counts in the guessed turn.
     pub fn is_turn(&mut self, trace: &TurnId) -> bool {
         let known = self.traces.iter().position(|known| known == trace);
         let trace = known.and_then(|at| self.traces.remove(at)).unwrap_or_else(|| trace.clone());
@@ -302,7 +303,7 @@ impl LoopGuard {
         known.is_some()
     }
 
-    /// Whether the call would be refused now. Counts nothing.
+    /// Returns the refusal that the call would get now. Counts nothing.
     pub fn would_refuse(
         &self,
         policy: &GuardPolicy,
@@ -335,8 +336,8 @@ impl LoopGuard {
         Some(Refusal { code: Code::LoopDetected, layer: Layer::RepeatedSuccess, text })
     }
 
-    /// Whether the call may run. A refusal counts as a failure of the turn, so this is asked once per call,
-    /// and neither `begin` nor `end` follows a refusal.
+    /// Returns the refusal of a call, if it is refused. A refusal counts as a failure of the turn, so this is called
+    /// once per call, and neither `begin` nor `end` follows a refusal.
     pub fn check(
         &mut self,
         policy: &GuardPolicy,
@@ -358,8 +359,8 @@ impl LoopGuard {
         Err(refusal)
     }
 
-    /// A call that was let through has begun. A try that it owes to a change or to the end of a hold is
-    /// spent here, so that a call which is only looked at spends none.
+    /// Records the start of an admitted call. A try because of a change or an expired hold is used up here, so that a
+    /// check without a run does not use it.
     pub fn begin(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) {
         self.turns.begin(policy, call, now);
         if self.failing.is_empty() && self.repeats.is_empty() {
@@ -382,8 +383,8 @@ impl LoopGuard {
         }
     }
 
-    /// A call has ended and its answer goes out; what is added to the answer. Once per finished call,
-    /// however many attempts it took, and also for a failure that is replayed.
+    /// Records the end of a call and returns the remarks for its response. Called once per finished call, after all its
+    /// attempts, and also for a replayed failure.
     pub fn end(
         &mut self,
         policy: &GuardPolicy,
@@ -400,20 +401,20 @@ impl LoopGuard {
         }
     }
 
-    /// A call that had begun is gone without an answer, for instance because its caller withdrew it.
+    /// Records that a started call ended without a response, e.g. because its caller cancelled it.
     pub fn abandon(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) {
         self.turns.end(policy, call, now);
     }
 
-    /// Forgets all that failed or was repeated, because a person says so. What is in flight still counts when it ends.
+    /// Clears all failures and repetitions, on behalf of an operator. Calls in flight still count when they end.
     pub fn reset(&mut self, now: Timestamp) {
-        // Always later than the one before, also where the clocks of two machines differ.
+        // Always later than the last one, even if the clocks of two machines differ.
         let later = self.reset.map(|before| before + Duration::from_millis(1));
         self.forget(later.map_or(now, |later| later.max(now)));
     }
 
-    /// Hears what another process that serves the same conversation has stored. A guard that is in use knows more than
-    /// that, but for one thing: a person may have set the conversation free there.
+    /// Merges the snapshot of another process that serves the same session. The guard in use has newer data, except
+    /// that an operator may have reset the session in the other process.
     pub fn adopt(&mut self, stored: &Snapshot) -> Result<(), UnsupportedSnapshot> {
         if let Some(reset) =
             stored.last_reset()?.filter(|reset| self.reset.is_none_or(|known| known < *reset))
@@ -423,7 +424,7 @@ impl LoopGuard {
         Ok(())
     }
 
-    /// Forgets what failed or was repeated of this tool: its server has taken it away, brought it back or changed it.
+    /// Clears the failures and repetitions of this tool, because its server removed, restored or changed it.
     pub fn forget_tool(&mut self, tool: &ToolRef) {
         self.failing.retain(|failing| failing.subject.tool != *tool);
         self.repeats.retain(|repeat| repeat.subject.tool != *tool);
@@ -485,8 +486,8 @@ impl LoopGuard {
             let text = text::loop_detected(call.tool, failures, mistake).into();
             remarks.push(Remark { layer: Layer::Loop, text });
         }
-        // A guessed turn may be hours long. A call that fails again while other things work, such as a
-        // test run between edits, is told, but does not bring such a turn nearer to its end.
+        // A guessed turn may be hours long. A call that fails again while other calls succeed, such as a test run
+        // between edits, gets a remark but does not count towards the limit of such a turn.
         let certainty = if mistake.is_some() || (looped && !something_worked) {
             Certainty::Loops
         } else {
@@ -579,8 +580,8 @@ impl LoopGuard {
         }
     }
 
-    /// The call that alternates with this one, if the last failures were nothing but the two in turn, each
-    /// as often as identical failures are allowed. Their errors need not be the same each time.
+    /// Returns the call that alternates with this one, if the last failures were only these two in turn, each as often
+    /// as identical failures are allowed. Their errors may differ each time.
     fn partner(&self, policy: &GuardPolicy, subject: &Subject) -> Option<Subject> {
         if self.row.len() < row_length(policy) {
             return None;
@@ -598,10 +599,10 @@ impl LoopGuard {
     }
 }
 
-/// How many failures in a row show that two calls alternate.
+/// Returns the number of failures in a row that show that two calls alternate.
 fn row_length(policy: &GuardPolicy) -> usize {
     let identical = usize::try_from(policy.identical.get()).unwrap_or(LONGEST_ROW);
-    // One failure each is no alternation yet, however strict the policy is.
+    // One failure each is no alternation yet, under any policy.
     identical.saturating_mul(2).clamp(4, LONGEST_ROW)
 }
 
@@ -612,7 +613,7 @@ fn push_bounded<T>(list: &mut VecDeque<T>, item: T, most: usize) {
     list.push_back(item);
 }
 
-/// How many kinds of errors are told apart per call; enough for a call that fails in turns of two or three.
+/// Maximum number of error kinds per call, enough for a call that alternates between two or three.
 const MOST_ERRORS: usize = 4;
-/// The longest row of failures that is kept, for policies that allow very many identical ones.
+/// Maximum length of a stored row of failures, for policies that allow very many identical ones.
 const LONGEST_ROW: usize = 32;

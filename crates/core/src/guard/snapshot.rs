@@ -1,4 +1,4 @@
-//! The guard as it is kept across restarts, so that a loop does not start anew with the process.
+//! The stored form of the guard, so that a loop does not restart with the process.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::turns::{SavedGuess, ToldTurn, Turns};
 use super::{Failing, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, Repeat, Subject};
 use crate::Timestamp;
 
-/// A guard in a form that can be stored. What was in flight is left out: it ended with its process.
+/// A stored guard. Calls in flight are omitted, because they ended with their process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     version: u32,
@@ -19,15 +19,15 @@ pub struct Snapshot {
     told: VecDeque<ToldTurn>,
     guess: SavedGuess,
     successes: u64,
-    /// A version of us that does not know it leaves it out.
+    /// Ignored by versions that do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reset: Option<Timestamp>,
 }
 
-/// A snapshot that a later version of us wrote.
+/// The error for a snapshot of a later version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsupportedSnapshot {
-    /// The version it has.
+    /// The version of the snapshot.
     pub version: u32,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for UnsupportedSnapshot {
 impl std::error::Error for UnsupportedSnapshot {}
 
 impl LoopGuard {
-    /// The guard as it can be stored.
+    /// Returns the stored form of the guard.
     pub fn snapshot(&self) -> Snapshot {
         let (told, guess) = self.turns.save();
         Snapshot {
@@ -55,7 +55,7 @@ impl LoopGuard {
         }
     }
 
-    /// The guard that was stored. A snapshot larger than a guard may be loses its oldest part.
+    /// Restores a stored guard. A snapshot that exceeds the limits loses its oldest part.
     pub fn restore(snapshot: Snapshot) -> Result<Self, UnsupportedSnapshot> {
         let Snapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } = snapshot;
         readable(version)?;
@@ -71,7 +71,7 @@ impl LoopGuard {
 }
 
 impl Snapshot {
-    /// When a person last set the conversation free.
+    /// Returns the time of the last reset of the session by an operator.
     pub(super) fn last_reset(&self) -> Result<Option<Timestamp>, UnsupportedSnapshot> {
         readable(self.version)?;
         Ok(self.reset)

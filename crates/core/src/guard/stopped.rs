@@ -1,4 +1,4 @@
-//! Who is stopped now, for people who look at a session.
+//! The current refusals of a session's guard.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,36 +8,38 @@ use crate::classify::Mistake;
 use crate::id::{Digest, ToolRef, TurnId};
 use crate::policy::GuardPolicy;
 
-/// Something that the guard refuses at this moment.
+/// A call, a tool or a turn that the guard currently refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Stopped {
-    /// Why: a loop, too many failures in a turn, the same success again and again.
+    /// The layer: a loop, too many failures in a turn, or repeated successes.
     pub layer: Layer,
-    /// The tool; nothing if the turn is stopped with all its tools.
+    /// The tool. Absent if the turn is stopped with all its tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolRef>,
-    /// The digest of the arguments that are refused; without one every call of the tool is, because there is no such tool.
+    /// The digest of the refused arguments. Absent if every call of the tool is refused, because the tool does not
+    /// exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Digest>,
-    /// The turn, where a turn is stopped that the host named.
+    /// The turn, if a turn named by the host is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// Whether it was a mistake of the model.
+    /// The mistake of the model, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mistake: Option<Mistake>,
-    /// Failures, or successes that were repeated.
+    /// Number of failures, or of repeated successes.
     pub count: u32,
-    /// Since when.
+    /// Time at which it was stopped.
     pub since: Timestamp,
-    /// When one try is let through; nothing if only another turn ends it. Something else that works may end it sooner.
+    /// Time at which one try is admitted. Absent if only another turn ends it. A success of another call may end it
+    /// sooner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 
 impl LoopGuard {
-    /// What it refuses now, the newest last.
+    /// Returns the current refusals, the newest last.
     pub fn stopped(&self, policy: &GuardPolicy, now: Timestamp) -> Vec<Stopped> {
         let failing = self.failing.iter().filter_map(|failing| {
             let (since, until) = failing.hold.filter(|hold| hold.lasts(now))?.span();

@@ -1,10 +1,10 @@
-//! What the model is told. The markers are fixed; hosts and people search for them.
+//! Texts for the model. The markers are fixed, because hosts and users search for them.
 
 use super::GuardedCall;
 use crate::classify::Mistake;
 use crate::id::ToolRef;
 
-/// Layer A.
+/// Returns the text of layer A.
 pub(super) const fn non_retryable(mistake: Mistake) -> &'static str {
     match mistake {
         Mistake::Arguments => {
@@ -16,7 +16,7 @@ pub(super) const fn non_retryable(mistake: Mistake) -> &'static str {
     }
 }
 
-/// Layer B, beside the failure that completes the loop.
+/// Returns the text of layer B for the failure that completes the loop.
 pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
     format!(
         "[LOOP DETECTED] {} Do NOT retry this call; it will be refused. {WAY_OUT}",
@@ -24,7 +24,7 @@ pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<Mista
     )
 }
 
-/// Layer B, in place of a run.
+/// Returns the text of layer B for a refusal.
 pub(super) fn refused_loop(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
     let marker = match mistake {
         Some(Mistake::Arguments | Mistake::UnknownTool) => "[LOOP DETECTED] [NON-RETRYABLE]",
@@ -47,7 +47,7 @@ fn story(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
 
 const WAY_OUT: &str = "Try a different approach, or report what stands in the way.";
 
-/// Two calls that take turns in failing.
+/// Returns the text for two calls that fail alternately.
 pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
     format!(
         "[LOOP DETECTED] The last calls went back and forth between \"{}\" and \"{}\", and all of them failed. \
@@ -56,7 +56,7 @@ pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
     )
 }
 
-/// Layer C.
+/// Returns the text of layer C.
 pub(super) fn turn_limit(call: GuardedCall<'_>, failures: u32) -> String {
     match call.turn {
         Some(_) => format!(
@@ -71,14 +71,14 @@ pub(super) fn turn_limit(call: GuardedCall<'_>, failures: u32) -> String {
     }
 }
 
-/// As many failures as layer C would stop at, where the turn is only guessed and nothing shows a loop.
+/// Returns the warning for as many failures as layer C allows, if the turn is only guessed and there is no loop.
 pub(super) fn many_failures(failures: u32) -> String {
     format!(
         "{failures} tool calls have failed lately. Check that your approach still holds before you go on."
     )
 }
 
-/// The same success again, beside the answer.
+/// Returns the text for a repeated success, next to the response.
 pub(super) fn repeated_success(tool: &ToolRef, count: u32) -> String {
     format!(
         "[LOOP DETECTED] The tool \"{}\" has given this same result to the same call {count} times. \
@@ -87,7 +87,7 @@ pub(super) fn repeated_success(tool: &ToolRef, count: u32) -> String {
     )
 }
 
-/// The same success again, in place of a run.
+/// Returns the text for a repeated success, in place of a run.
 pub(super) fn refused_repeat(tool: &ToolRef, count: u32) -> String {
     format!(
         "[LOOP DETECTED] This call was not run: the tool \"{}\" has given the same result to it {count} times. \
@@ -96,7 +96,7 @@ pub(super) fn refused_repeat(tool: &ToolRef, count: u32) -> String {
     )
 }
 
-/// As much of a text as fits into so many bytes.
+/// Returns the beginning of a text, at most this number of bytes.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {

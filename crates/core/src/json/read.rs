@@ -1,4 +1,4 @@
-//! Reading: one pass over the text, one node for each name and value, no recursion.
+//! The parser: one pass over the text, one node for each name and value, no recursion.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -6,28 +6,27 @@ use std::cmp::Ordering;
 use super::JsonError;
 use super::text::{Decoded, escape};
 
-/// Nodes keep places as 32 bits, so a longer text cannot be read.
+/// Maximum size of a text, because nodes store offsets as 32 bits.
 pub(super) const MOST_BYTES: usize = (u32::MAX - 1) as usize;
 
-/// A name or a value. Those of a container follow it in the table, a name always right before its value.
+/// A node: a name or a value. The nodes of a container follow it in the table, a name always right before its value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
-    /// Where its text begins.
+    /// Offset of the start of its text.
     pub(super) start: u32,
-    /// Where its text ends.
+    /// Offset of the end of its text.
     pub(super) end: u32,
-    /// The place in the table behind everything in it. While a container is being read, the container
-    /// around it.
+    /// Index in the table after everything inside it. While a container is being read, the index of its parent.
     pub(super) after: u32,
     pub(super) shape: Shape,
 }
 
 impl Node {
-    /// For a place that is not in the table.
+    /// The node of an index that is not in the table.
     pub(super) const NOTHING: Self = Self { start: 0, end: 0, after: u32::MAX, shape: Shape::Null };
 }
 
-/// What a node is, as far as it can be seen without looking into it.
+/// The shape of a node, without its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Null,
@@ -42,9 +41,9 @@ pub(crate) enum Shape {
     Object,
 }
 
-/// The table of a text.
+/// Parses a text into a table of nodes.
 pub(super) fn read(text: &str, depth: usize) -> Result<Vec<Node>, JsonError> {
-    // A guess that suits arguments of calls; a long text may well be one long string.
+    // An estimate that suits arguments of calls. A long text may well be one long string.
     let nodes = Vec::with_capacity((text.len() / 8 + 1).min(1024));
     let names = Vec::with_capacity(FEW);
     let mut reader = Reader { text, at: 0, nodes, around: OUTSIDE, room: depth, depth, names };
@@ -52,30 +51,30 @@ pub(super) fn read(text: &str, depth: usize) -> Result<Vec<Node>, JsonError> {
     Ok(reader.nodes)
 }
 
-/// Stands for "no container" where the index of one is meant.
+/// The index that means "no container".
 const OUTSIDE: u32 = u32::MAX;
 
-/// Up to this many names are compared each with each; more are sorted first.
+/// Up to this number of names are compared pairwise. More are sorted first.
 const FEW: usize = 8;
 
 struct Reader<'t> {
     text: &'t str,
     at: usize,
     nodes: Vec<Node>,
-    /// The innermost container that is not closed yet; the ones around it are linked through `after`.
+    /// The innermost open container. Its parents are linked through `after`.
     around: u32,
-    /// How many containers more may be opened within it.
+    /// Number of further levels that may be opened.
     room: usize,
     depth: usize,
-    /// Kept from object to object, so that checking names does not allocate for each.
+    /// A buffer reused for each object, so that the check of names does not allocate.
     names: Vec<Node>,
 }
 
-/// What follows the bracket that opened a container.
+/// The content after the opening bracket of a container.
 enum Opened {
-    /// Its end, which was read too.
+    /// The closing bracket, which was read too.
     Empty,
-    /// Its first value (behind its name, which was read too).
+    /// The first value (after its name, which was read too).
     Filled,
 }
 
@@ -105,7 +104,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind a value: closes what ends here and goes to the next value, if there is one.
+    /// Continues after a value: closes ended containers and goes to the next value, if there is one.
     fn find_next_value(&mut self) -> Result<bool, JsonError> {
         loop {
             self.skip_space();
@@ -133,7 +132,7 @@ impl Reader<'_> {
 
     fn open(&mut self, shape: Shape) -> Result<Opened, JsonError> {
         if self.room == 0 {
-            return Err(self.wrong(format!("more than {} containers within each other", self.depth)));
+            return Err(self.wrong(format!("nested more than {} levels deep", self.depth)));
         }
         self.room -= 1;
         let index = place(self.nodes.len());
@@ -170,14 +169,14 @@ impl Reader<'_> {
         }
         if let Some(again) = first_repeated(self.text, &mut self.names) {
             let name: String = Decoded::new(inner(self.text, again)).take(64).collect();
-            let problem = format!("the name {name:?} stands twice in one object");
+            let problem = format!("duplicate name {name:?} in one object");
             return Err(JsonError { offset: again.start as usize, problem: problem.into() });
         }
         self.close();
         Ok(())
     }
 
-    /// A member's name and the colon behind it.
+    /// Reads the name of a member and the colon after it.
     fn name(&mut self) -> Result<(), JsonError> {
         if self.peek() != Some(b'"') {
             return Err(self.expected("a name in quotes"));
@@ -228,10 +227,7 @@ impl Reader<'_> {
         let whole = self.at;
         self.digits()?;
         if leads_with_zero && self.at > whole + 1 {
-            return Err(JsonError {
-                offset: whole,
-                problem: "a number must not begin with a needless zero".into(),
-            });
+            return Err(JsonError { offset: whole, problem: "a number must not have leading zeros".into() });
         }
         if self.peek() == Some(b'.') {
             self.at += 1;
@@ -310,12 +306,12 @@ impl Reader<'_> {
     }
 }
 
-/// A place in the text or in the table; the limit on bytes keeps both within 32 bits.
+/// Converts an offset or an index. The limit on bytes keeps both within 32 bits.
 fn place(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The high bit of each byte that ends a plain run. Bytes behind the first marked one may be marked wrongly.
+/// Returns the high bit of each byte that ends a plain run. Bytes after the first marked one may be marked wrongly.
 fn special_bytes(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let quote = word ^ (EACH * b'"' as u64);
@@ -326,7 +322,7 @@ fn special_bytes(word: u64) -> u64 {
     found & (EACH * 0x80)
 }
 
-/// The first name that stood before already, if there is one.
+/// Returns the first duplicate name, if there is one.
 fn first_repeated(text: &str, names: &mut [Node]) -> Option<Node> {
     if names.len() <= FEW {
         let mut rest = &names[..];
@@ -338,7 +334,7 @@ fn first_repeated(text: &str, names: &mut [Node]) -> Option<Node> {
         }
         return found;
     }
-    // Sorting keeps an object of a hundred thousand names from being compared each with each.
+    // Sorting avoids a pairwise comparison of a hundred thousand names.
     if names.iter().all(|name| name.shape == Shape::Plain) {
         names.sort_unstable_by(|a, b| inner(text, *a).cmp(inner(text, *b)).then(a.start.cmp(&b.start)));
     } else {
@@ -368,7 +364,7 @@ fn compare_decoded(text: &str, a: Node, b: Node) -> Ordering {
     Decoded::new(inner(text, a)).cmp(Decoded::new(inner(text, b)))
 }
 
-/// The text between the quotes.
+/// Returns the text between the quotes.
 fn inner(text: &str, name: Node) -> &str {
     text.get(name.start as usize + 1..(name.end as usize).saturating_sub(1)).unwrap_or_default()
 }

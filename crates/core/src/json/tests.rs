@@ -147,8 +147,8 @@ fn sf_5_a_text_that_is_not_json_is_refused_with_place_and_words() {
         (b".5", 0, "expected a value, found '.'"),
         (b"-", 1, "expected a digit, found the end of the text"),
         (b"-a", 1, "expected a digit, found 'a'"),
-        (b"01", 0, "a number must not begin with a needless zero"),
-        (b"-00", 1, "a number must not begin with a needless zero"),
+        (b"01", 0, "a number must not have leading zeros"),
+        (b"-00", 1, "a number must not have leading zeros"),
         (b"1.", 2, "expected a digit, found the end of the text"),
         (b"1.e3", 2, "expected a digit, found 'e'"),
         (b"1e", 2, "expected a digit, found the end of the text"),
@@ -180,7 +180,7 @@ fn sf_5_a_text_that_is_not_json_is_refused_with_place_and_words() {
 
 #[test]
 fn sf_5_a_name_that_stands_twice_is_refused_however_it_is_spelled() {
-    let words = |name: &str| format!("the name {name:?} stands twice in one object");
+    let words = |name: &str| format!("duplicate name {name:?} in one object");
     assert_eq!(problem(br#"{"a":1,"b":2,"a":3}"#), (13, words("a")));
     assert_eq!(problem(br#"{"a":1,"\u0061":2}"#), (7, words("a")));
     assert_eq!(problem(br#"{"\u0061":1,"\u0061":2}"#), (12, words("a")));
@@ -190,7 +190,7 @@ fn sf_5_a_name_that_stands_twice_is_refused_however_it_is_spelled() {
     assert!(parse(r#"[{"a":1},{"a":1},{"a":{"a":1}}]"#).is_ok());
     assert!(parse(r#"{"a":1,"A":2,"a ":3,"":4}"#).is_ok());
 
-    // More names than are compared each with each.
+    // More names than are compared pairwise.
     let many = |extra: &str| {
         let names: Vec<String> = (0..40).rev().map(|number| format!("\"n{number}\":0")).collect();
         format!("{{{},{extra}}}", names.join(","))
@@ -209,8 +209,8 @@ fn sf_5_limits_hold_at_the_boundary() {
         |text: &str| Document::parse(text.as_bytes(), limits).map(|_| ()).map_err(|error| error.to_string());
     assert_eq!(read("[[[1]],[[2]]]"), Ok(()));
     assert_eq!(read("[[{\"a\":1}],{}]"), Ok(()));
-    assert_eq!(read("[[[[]]]]"), Err("more than 3 containers within each other at byte 3".to_owned()));
-    assert_eq!(read("[[{\"a\":{}}]]"), Err("more than 3 containers within each other at byte 7".to_owned()));
+    assert_eq!(read("[[[[]]]]"), Err("nested more than 3 levels deep at byte 3".to_owned()));
+    assert_eq!(read("[[{\"a\":{}}]]"), Err("nested more than 3 levels deep at byte 7".to_owned()));
     assert_eq!(read(&format!("\"{}\"", "x".repeat(38))), Ok(()));
     let long = "the text is 41 bytes long, at most 40 are allowed at byte 40".to_owned();
     assert_eq!(read(&format!("\"{}\"", "x".repeat(39))), Err(long));
@@ -220,7 +220,7 @@ fn sf_5_limits_hold_at_the_boundary() {
 
 #[test]
 fn sf_5_hostile_texts_are_read_in_time_that_grows_with_their_length() {
-    // Each of these is quadratic or overflows the stack in a careless reader; here they take milliseconds.
+    // Each of these is quadratic or overflows the stack in a careless reader. Here they take milliseconds.
     let far = Limits { bytes: 1 << 22, depth: usize::MAX };
     let deep = "[".repeat(1 << 20);
     assert!(Document::parse(deep.as_bytes(), far).is_err());
@@ -251,7 +251,7 @@ fn a_mistake_has_a_line_and_a_column() {
     assert_eq!(beyond.position(b"ab\n"), Position { line: 2, column: 1 });
 }
 
-/// What serde_json makes of the same text.
+/// Returns the value of serde_json for the same text.
 fn oracle(value: Value<'_>) -> serde_json::Value {
     match value.kind() {
         Kind::Null => serde_json::Value::Null,
@@ -263,7 +263,7 @@ fn oracle(value: Value<'_>) -> serde_json::Value {
     }
 }
 
-/// Whether both readers agree, save where ours is meant to differ.
+/// Checks that both readers agree, except where this one differs on purpose.
 fn agrees(text: &[u8]) -> Result<(), TestCaseError> {
     match (Document::parse(text, Limits::ENVELOPE), serde_json::from_slice::<serde_json::Value>(text)) {
         (Ok(ours), Ok(theirs)) => prop_assert_eq!(oracle(ours.root()), theirs),
@@ -271,12 +271,12 @@ fn agrees(text: &[u8]) -> Result<(), TestCaseError> {
         (Ok(_), Err(theirs)) => {
             prop_assert!(theirs.to_string().contains("number out of range"), "{}", theirs)
         }
-        (Err(ours), Ok(_)) => prop_assert!(ours.problem.contains("stands twice"), "{}", ours),
+        (Err(ours), Ok(_)) => prop_assert!(ours.problem.contains("duplicate name"), "{}", ours),
     }
     Ok(())
 }
 
-/// A text of JSON, often with odd but valid spelling.
+/// Returns a strategy for JSON texts, often with odd but valid spelling.
 pub(crate) fn json_text() -> impl Strategy<Value = String> {
     let space = || prop::sample::select(vec!["", "", "", " ", "\n\t", "\r "]);
     let leaf = prop_oneof![
@@ -375,7 +375,7 @@ proptest! {
     }
 }
 
-/// Numbers by their text, since serde_json has no 1e400.
+/// Returns the value with numbers as text, because serde_json has no 1e400.
 fn oracle_without_numbers(value: Value<'_>) -> serde_json::Value {
     match value.kind() {
         Kind::Number(text) => text.into(),

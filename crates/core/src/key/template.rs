@@ -1,4 +1,4 @@
-//! Idempotency keys that are made of arguments: `{invoice}`, `order-{order.id}`.
+//! Idempotency keys built from arguments: `{invoice}`, `order-{order.id}`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use crate::json::{Document, Kind, Limits, Value};
 
-/// How the key of a call is made of its arguments.
+/// A template that builds the key of a call from its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTemplate {
     text: Box<str>,
@@ -16,27 +16,27 @@ pub struct KeyTemplate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(Box<str>),
-    /// The names that lead to an argument, from the outermost on.
+    /// The names that lead to an argument, outermost first.
     Argument(Box<[Box<str>]>),
 }
 
-/// Why a text is no template.
+/// The reason why a text is not a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidTemplate {
-    /// A brace that is not closed, or not opened.
+    /// A brace is not closed, or not opened.
     Brace,
-    /// Nothing stands between braces, or between dots.
+    /// There is no name between braces, or between dots.
     NoName,
-    /// No argument is named: all calls would have the same key.
+    /// No argument is named, so all calls would have the same key.
     Constant,
 }
 
 impl fmt::Display for InvalidTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Brace => "has a brace without its other half",
-            Self::NoName => "has braces without the name of an argument",
-            Self::Constant => "names no argument, so that all calls would have the same key",
+            Self::Brace => "has an unmatched brace",
+            Self::NoName => "has braces without an argument name",
+            Self::Constant => "names no argument, so all calls would have the same key",
         })
     }
 }
@@ -44,7 +44,7 @@ impl fmt::Display for InvalidTemplate {
 impl std::error::Error for InvalidTemplate {}
 
 impl KeyTemplate {
-    /// Reads a template.
+    /// Parses a template.
     pub fn parse(text: &str) -> Result<Self, InvalidTemplate> {
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, behind)) = rest.split_once('{') {
@@ -74,13 +74,14 @@ impl KeyTemplate {
         Ok(Self { text: text.into(), parts: parts.into() })
     }
 
-    /// As it was written.
+    /// Returns the template as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The key of a call with these arguments, or the arguments that it lacks. Texts stand in it as they are, with `%` and
-    /// the signs around them escaped, so that no two calls with different arguments have one key.
+    /// Returns the key of a call with these arguments, or the names of the missing arguments. Texts are inserted
+    /// unchanged, with `%` and the characters around them escaped, so that no two calls with different arguments have
+    /// the same key.
     pub fn fill(&self, arguments: Value<'_>) -> Result<String, Vec<String>> {
         let (mut key, mut missing) = (String::new(), Vec::new());
         for part in &self.parts {
@@ -98,14 +99,14 @@ impl KeyTemplate {
         if missing.is_empty() { Ok(key) } else { Err(missing) }
     }
 
-    /// The same for arguments as they came.
+    /// Returns the key for arguments that are still a text.
     pub fn fill_text(&self, arguments: &str) -> Option<String> {
         let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).ok()?;
         self.fill(document.root()).ok()
     }
 
-    /// The argument itself, of whatever type, where the template is one and nothing else; else the text with the arguments in
-    /// it as they are. Or the names of the arguments that are not there.
+    /// Returns the argument itself, of any type, if the template is a single argument. Otherwise returns the text with
+    /// the arguments inserted unchanged, or the names of the missing arguments.
     pub fn fill_value(&self, arguments: &Json) -> Result<Json, Vec<String>> {
         let found = |names: &[Box<str>]| names.iter().try_fold(arguments, |value, name| value.get(&**name));
         if let [Part::Argument(names)] = &*self.parts {
@@ -125,13 +126,13 @@ impl KeyTemplate {
         if missing.is_empty() { Ok(filled.into()) } else { Err(missing) }
     }
 
-    /// Whether the key is one argument and nothing else.
+    /// Returns true if the key is a single argument.
     fn is_alone(&self) -> bool {
         matches!(&*self.parts, [Part::Argument(_)])
     }
 }
 
-/// A value as it stands in a key; nothing if it cannot.
+/// Returns a value as it appears in a key, or `None` if it cannot.
 fn shown(value: Value<'_>, alone: bool) -> Option<String> {
     match value.kind() {
         Kind::String(text) if text.trim().is_empty() => None,
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_refused() {
+    fn invalid_templates_are_refused() {
         for (text, why) in [
             ("invoice", InvalidTemplate::Constant),
             ("", InvalidTemplate::Constant),

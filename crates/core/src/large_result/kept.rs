@@ -1,8 +1,8 @@
-//! What is kept of large results, for whom, how much and for how long.
+//! Storage of large results: bounds, readers and expiry.
 //!
-//! Whoever made the call reads its result, and nobody else. Where there is no room for a new one, the reader who takes up most
-//! gives up the oldest of theirs, so that one agent with many large results does not push out those of the others. The content
-//! itself belongs to the surface: a text in memory, or a file.
+//! Only the caller of a tool may read its result. If a new result needs room, the reader that uses the most of it loses
+//! its oldest results, so that one agent with many large results does not displace those of others. The surface owns
+//! the content: a text in memory, or a file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,53 +10,53 @@ use std::time::Duration;
 use crate::Timestamp;
 use crate::id::{ActorId, Digest, TenantId};
 
-/// How much is kept.
+/// Bounds of the stored results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBounds {
-    /// How long each result is kept after it was last given.
+    /// Time for which each result is kept after it was last returned.
     pub keep: Duration,
-    /// The most results.
+    /// Maximum number of results.
     pub entries: usize,
-    /// The most bytes of all results.
+    /// Maximum size of all results in bytes.
     pub bytes: usize,
 }
 
-/// Who made a call, and may read the whole of its result.
+/// The caller of a tool, which may read the whole result.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reader {
     /// The tenant on whose behalf the call was made.
     pub tenant: Option<TenantId>,
-    /// The actor who made it.
+    /// The actor that made the call.
     pub actor: ActorId,
 }
 
-/// A large result that is to be kept.
+/// A large result to store.
 #[derive(Clone, Debug)]
 pub struct NewResult {
-    /// The name that it gets, which nobody can guess.
+    /// Name of the result, which cannot be guessed.
     pub id: Box<str>,
-    /// Who may read it.
+    /// Caller that may read it.
     pub reader: Reader,
-    /// The digest of its text: the same text for the same reader is kept once.
+    /// Digest of its text: equal texts of one reader are stored once.
     pub digest: Digest,
-    /// The bytes of its text.
+    /// Size of its text in bytes.
     pub bytes: usize,
-    /// The most bytes of one page of it.
+    /// Maximum size of one page in bytes.
     pub page: usize,
 }
 
-/// A large result that is kept.
+/// A stored large result.
 #[derive(Clone, Debug)]
 pub struct KeptResult<T> {
-    /// What is known of it.
+    /// Metadata of the result.
     pub about: NewResult,
-    /// When it is dropped.
+    /// Time at which it is dropped.
     pub expires: Timestamp,
     /// Its text, or the place of it.
     pub content: T,
 }
 
-/// A result that is larger than all that may be kept.
+/// The error for a result that is larger than the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
@@ -64,27 +64,27 @@ pub struct TooLarge;
 #[derive(Debug)]
 pub struct KeptResults<T> {
     bounds: KeptBounds,
-    /// The oldest first.
+    /// Oldest first.
     kept: VecDeque<KeptResult<T>>,
 }
 
 impl<T> KeptResults<T> {
-    /// Keeps results within these bounds.
+    /// Creates an empty storage with these bounds.
     pub fn new(bounds: KeptBounds) -> Self {
         Self { bounds, kept: VecDeque::new() }
     }
 
-    /// The bounds.
+    /// Returns the bounds.
     pub const fn bounds(&self) -> KeptBounds {
         self.bounds
     }
 
-    /// True if a result of this size can be kept at all.
+    /// Returns true if a result of this size fits the bounds.
     pub const fn takes(&self, bytes: usize) -> bool {
         self.bounds.entries > 0 && bytes <= self.bounds.bytes
     }
 
-    /// The same text that is kept for the same reader already, as a new one: it is kept as long as one that comes now.
+    /// Renews the lifetime of an equal text of the same reader, and returns its result.
     pub fn renew(&mut self, reader: &Reader, digest: Digest, now: Timestamp) -> Option<&KeptResult<T>> {
         let is_same = |one: &KeptResult<T>| {
             one.about.reader == *reader && one.about.digest == digest && one.expires > now
@@ -95,7 +95,7 @@ impl<T> KeptResults<T> {
         self.kept.back()
     }
 
-    /// Keeps a result. Gives what had to make room for it, and what had expired.
+    /// Stores a result. Returns the content of results that had to make room for it, or had expired.
     pub fn keep(&mut self, new: NewResult, content: T, now: Timestamp) -> Result<Vec<T>, TooLarge> {
         if !self.takes(new.bytes) {
             return Err(TooLarge);
@@ -111,7 +111,8 @@ impl<T> KeptResults<T> {
         Ok(dropped)
     }
 
-    /// The result of this name, if it is kept and this one may read it. To a stranger it is as if there were none.
+    /// Returns the result with this name, if it exists and the caller may read it. Other callers get the same answer as
+    /// for a result that does not exist.
     pub fn find(
         &self,
         id: &str,
@@ -122,19 +123,19 @@ impl<T> KeptResults<T> {
         may_read(&found.about.reader).then_some(found)
     }
 
-    /// Drops what has expired.
+    /// Drops expired results and returns their content.
     pub fn expire(&mut self, now: Timestamp) -> Vec<T> {
-        // Each is kept equally long, and one that is renewed goes to the end: the oldest expires first.
+        // All results have the same lifetime, and a renewed one goes to the end, so the first one expires first.
         let count = self.kept.iter().take_while(|one| one.expires <= now).count();
         self.kept.drain(..count).map(|one| one.content).collect()
     }
 
-    /// When the next one expires.
+    /// Returns the time at which the next result expires.
     pub fn next_expiry(&self) -> Option<Timestamp> {
         self.kept.front().map(|one| one.expires)
     }
 
-    /// Drops everything.
+    /// Drops all results and returns their content.
     pub fn clear(&mut self) -> Vec<T> {
         self.kept.drain(..).map(|one| one.content).collect()
     }
@@ -143,7 +144,7 @@ impl<T> KeptResults<T> {
         self.kept.iter().map(|one| one.about.bytes).sum()
     }
 
-    /// Drops the oldest result of the reader who has most of what is counted.
+    /// Drops the oldest result of the reader with the highest total.
     fn give_up(&mut self, counted: impl Fn(&NewResult) -> usize) -> Option<T> {
         let mut by_reader: BTreeMap<&Reader, usize> = BTreeMap::new();
         for one in &self.kept {
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_read_by_whoever_made_the_call_and_by_nobody_else() {
+    fn a_result_can_only_be_read_by_its_caller() {
         let mut kept = kept(8, 100);
         keep(&mut kept, "a", "acme/ann", 10, START);
         let finds = |who: &str| kept.find("a", |own| *own == reader(who), START).is_some();
@@ -204,7 +205,7 @@ mod tests {
         let before = START + Duration::from_millis(9_999);
         assert!(kept.expire(before).is_empty() && has(&kept, "a", before));
         let end = START + 10 * SECOND;
-        assert!(!has(&kept, "a", end) && has(&kept, "b", end), "also if nobody has cleared it away");
+        assert!(!has(&kept, "a", end) && has(&kept, "b", end), "also if it was not removed yet");
         assert_eq!(kept.expire(end), ["a"]);
         assert_eq!(kept.next_expiry(), Some(START + 11 * SECOND));
         assert_eq!(kept.clear(), ["b"]);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn number_and_bytes_are_bounded_and_whoever_has_most_gives_up_their_oldest() {
+    fn number_and_bytes_are_bounded_and_the_largest_reader_loses_its_oldest() {
         let mut kept = kept(3, 100);
         for (id, of) in [("b1", "bob"), ("a1", "ann"), ("a2", "ann")] {
             assert!(keep(&mut kept, id, of, 10, START).is_empty());
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_makes_room_before_anything_else() {
+    fn expired_results_make_room_first() {
         let mut kept = kept(3, 100);
         keep(&mut kept, "a", "ann", 10, START);
         keep(&mut kept, "b", "bob", 10, START + SECOND);

@@ -1,14 +1,14 @@
-//! Results whose text is longer than a caller wants: what is shown of it, and how the rest is read.
+//! Results whose text is longer than the limit: the shown part, and the pages of the whole.
 //!
-//! The text of a result beyond `result_limit` is kept by the surface and replaced by its beginning, its end, its size and the
-//! place where the whole can be read ([decision 0029](../../../../docs/decisions/0029-large-results.md)). Nothing else of a result
-//! is touched: not images, not structured content, and not the answer that is stored for duplicates.
+//! The surface stores the text of a result beyond `result_limit`, and replaces it by its beginning, its end, its size
+//! and the place of the whole text ([decision 0029](../../../../docs/decisions/0029-large-results.md)). Nothing else of
+//! a result changes: not images, not structured content, and not the result that is stored for duplicates.
 //!
-//! | file | what it decides |
+//! | file | subject |
 //! | --- | --- |
-//! | `mod` | where texts are cut, and the words that stand in the gap |
-//! | `page` | a part of a kept text |
-//! | `kept` | what is kept, for whom, how much and for how long |
+//! | `mod` | the cut of a text, and the notice in the gap |
+//! | `page` | a page of a stored text |
+//! | `storage` | the stored results: bounds, readers and expiry |
 
 mod kept;
 mod page;
@@ -21,43 +21,43 @@ use serde::{Deserialize, Serialize};
 pub use kept::{KeptBounds, KeptResult, KeptResults, NewResult, Reader, TooLarge};
 pub use page::{Page, PageError, page};
 
-/// Between two blocks of text of one result, where they are kept as one text.
+/// Separator between two text blocks of one result, when they are stored as one text.
 pub const BETWEEN_BLOCKS: &str = "\n";
 
-/// How the texts of a result are cut that are longer than the limit together.
+/// The cut of texts that are longer than the limit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The bytes of all texts as one.
+    /// Size of all texts as one, in bytes.
     pub bytes: usize,
-    /// The bytes that are not shown, as places in all texts as one.
+    /// Bytes that are left out, as offsets in all texts as one.
     pub gap: Range<usize>,
-    /// What becomes of each text, in order.
+    /// Part of each text that is shown, in order.
     pub parts: Vec<Part>,
 }
 
-/// What becomes of one of the texts of a result.
+/// The part of a text that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All of it is shown.
+    /// The whole text.
     Whole,
-    /// The gap begins in it: what stands before `until`, then the [`Notice`], then what stands from `from` on.
+    /// The gap begins in this text: the text before `until`, then the [`Notice`], then the text after `from`.
     Gap {
-        /// Where the beginning that is shown ends.
+        /// End of the shown beginning.
         until: usize,
-        /// Where the end begins that is shown; the length of the text if nothing of it is.
+        /// Start of the shown end; the length of the text if no end is shown.
         from: usize,
     },
-    /// Only what stands from here on is shown.
+    /// The end of the text only.
     End {
-        /// Where that begins.
+        /// Start of the shown end.
         from: usize,
     },
-    /// Nothing of it is shown.
+    /// Nothing.
     Nothing,
 }
 
-/// Decides what is shown of texts that are longer than `limit` bytes together: three quarters of the limit from the beginning and
-/// a quarter from the end, where logs and test runs say how it went. None if they are not longer.
+/// Cuts texts that are longer than `limit` bytes together. Three quarters of the limit are shown from the beginning and
+/// a quarter from the end, where logs and test runs have their summary. Returns `None` if they are not longer.
 pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
     let bytes = bytes(texts);
     if bytes <= limit {
@@ -87,45 +87,45 @@ pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
         parts.push(part);
         start = end + BETWEEN_BLOCKS.len();
     }
-    // A line break between two texts may be all that is over the limit.
+    // A line break between two texts may be the only excess over the limit.
     let gap = gap.filter(|gap| !gap.is_empty())?;
     Some(Cut { bytes, gap, parts })
 }
 
-/// The last boundary between characters at this byte or before it.
+/// Returns the last character boundary at or before this byte.
 fn floor_char(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
-/// The first boundary between characters at this byte or behind it.
+/// Returns the first character boundary at or after this byte.
 fn ceil_char(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
-/// The bytes of these texts as one.
+/// Returns the size of these texts as one, in bytes.
 fn bytes(texts: &[&str]) -> usize {
     let between = texts.len().saturating_sub(1) * BETWEEN_BLOCKS.len();
     texts.iter().map(|text| text.len()).sum::<usize>() + between
 }
 
-/// The texts of a result as they are kept: one text.
+/// Returns the texts of a result as one text, as they are stored.
 pub fn whole(texts: &[&str]) -> String {
     texts.join(BETWEEN_BLOCKS)
 }
 
-/// Where the whole text can be read.
+/// The place where the whole text can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// As an MCP resource of this URI.
+    /// An MCP resource with this URI.
     Resource(String),
-    /// In a file of this path on the machine of the caller.
+    /// A file with this path on the machine of the caller.
     File(String),
-    /// Over HTTP at this path of the gateway.
+    /// This HTTP path of the gateway.
     Http(String),
 }
 
 impl Place {
-    /// The text by which it is found.
+    /// Returns the URI or path.
     pub fn address(&self) -> &str {
         match self {
             Self::Resource(address) | Self::File(address) | Self::Http(address) => address,
@@ -133,19 +133,19 @@ impl Place {
     }
 }
 
-/// The words that stand where text was left out.
+/// The notice in place of the text that was left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Notice<'a> {
-    /// What was left out.
+    /// Cut of the text.
     pub cut: &'a Cut,
-    /// Where the whole is.
+    /// Place of the whole text.
     pub place: &'a Place,
-    /// How long it is kept.
+    /// Time for which it is kept.
     pub keep: Duration,
 }
 
 impl Notice<'_> {
-    /// The words, with the empty lines around them that set them apart from the tool's.
+    /// Returns the notice, with empty lines that separate it from the tool's text.
     pub fn words(&self) -> String {
         let Cut { bytes, gap, .. } = self.cut;
         let (first, last) = (gap.start, bytes - gap.end);
@@ -166,7 +166,7 @@ impl Notice<'_> {
         )
     }
 
-    /// A text of the result with the words in it. `part` is what was decided about it; nothing if the text is gone.
+    /// Returns the shown part of a text, with the notice in the gap; `None` if nothing of it is shown.
     pub fn apply(&self, part: &Part, text: &str) -> Option<String> {
         let from = |from: usize| text.get(from..).unwrap_or_default();
         match part {
@@ -180,7 +180,7 @@ impl Notice<'_> {
     }
 }
 
-/// A span as it is told, in its largest whole unit.
+/// Formats a duration in its largest whole unit.
 fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -191,20 +191,20 @@ fn span(span: Duration) -> String {
     }
 }
 
-/// What the envelope of a result says of its text, where that was shortened.
+/// Metadata of a shortened text in the result envelope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shortened {
-    /// The name under which the whole text is kept.
+    /// Name of the stored text.
     pub id: String,
-    /// The bytes of the whole text.
+    /// Size of the whole text in bytes.
     pub bytes: usize,
-    /// The first byte that was left out.
+    /// Offset of the first byte that was left out.
     pub gap_start: usize,
-    /// The first byte behind what was left out.
+    /// Offset of the first byte after the gap.
     pub gap_end: usize,
-    /// Where the whole text can be read: the URI of a resource, the path of a file, or a path of the HTTP API.
+    /// Place of the whole text: the URI of a resource, the path of a file, or a path of the HTTP API.
     pub read_at: String,
 }
 
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// What is shown of these texts, with a mark where the gap is.
+    /// Returns the shown parts of these texts, with a mark in the gap.
     fn shown(texts: &[&str], limit: usize) -> Option<Vec<String>> {
         let cut = cut(texts, limit)?;
         assert_eq!(cut.parts.len(), texts.len());
@@ -231,7 +231,7 @@ mod tests {
             (&["0123456789abcdef"][..], 16, None),
             (&["0123456789abcdefg"], 16, Some(&["0123456789ab|defg"][..])),
             (&["0123456789abcdefghijklmnop"], 8, Some(&["012345|op"])),
-            // A character is never cut in two: neither where the beginning ends nor where the end begins.
+            // A character is never cut: neither at the end of the beginning nor at the start of the end.
             (&["01234€6789abcdefghij"], 8, Some(&["01234|ij"])),
             (&["0123456789abcdefgh€"], 8, Some(&["012345|"])),
             (&["€€€€€"], 4, Some(&["€|"])),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_say_what_is_left_out_and_where_it_is() {
+    fn the_notice_says_what_is_left_out_and_where_it_is() {
         let cut = cut(&["x".repeat(1000).as_str()], 100).unwrap();
         let said = |place: Place| {
             Notice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
@@ -290,7 +290,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the texts are: what is shown and what is left out are the whole, and no more is shown than the limit.
+        /// For all texts: the shown parts and the gap are the whole text, and no more than the limit is shown.
         #[test]
         fn the_gap_and_what_is_shown_are_the_whole(
             texts in prop::collection::vec("[a€𝄞]{0,12}", 1..5),

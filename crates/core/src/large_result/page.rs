@@ -1,37 +1,37 @@
-//! A kept text is read in pages, each of which names the place where the next one begins.
+//! Pages of a stored text. Each page has the offset of the next one.
 
 use std::fmt;
 
 use super::floor_char;
 
-/// A part of a kept text.
+/// A page of a stored text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<'t> {
-    /// The text of it.
+    /// Text of the page.
     pub text: &'t str,
-    /// Where it begins, in bytes.
+    /// Offset of the page, in bytes.
     pub offset: usize,
-    /// Where the next one begins; none behind the last one.
+    /// Offset of the next page; `None` on the last page.
     pub next: Option<usize>,
-    /// The bytes of the whole text.
+    /// Size of the whole text in bytes.
     pub bytes: usize,
 }
 
-/// Why there is no page at a place.
+/// The reason why an offset has no page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageError {
-    /// The text ends before it.
+    /// The offset is after the end of the text.
     BehindTheEnd {
-        /// The place that was asked for.
+        /// Requested offset.
         offset: usize,
-        /// The bytes of the text.
+        /// Size of the text in bytes.
         bytes: usize,
     },
-    /// It is in the middle of a character.
+    /// The offset is in the middle of a character.
     WithinCharacter {
-        /// The place that was asked for.
+        /// Requested offset.
         offset: usize,
-        /// The beginning of that character.
+        /// Offset of that character.
         nearest: usize,
     },
 }
@@ -40,12 +40,12 @@ impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BehindTheEnd { offset, bytes } => {
-                write!(f, "offset={offset} is behind the end of the text, which has {bytes} bytes")
+                write!(f, "offset={offset} is after the end of the text, which has {bytes} bytes")
             }
             Self::WithinCharacter { offset, nearest } => write!(
                 f,
-                "offset={offset} is in the middle of a character that begins at {nearest}: take the place of the next page as the \
-                 page before names it"
+                "offset={offset} is in the middle of a character that begins at {nearest}: use the offset that the previous page \
+                 gives for the next one"
             ),
         }
     }
@@ -53,7 +53,7 @@ impl fmt::Display for PageError {
 
 impl std::error::Error for PageError {}
 
-/// The page of a text that begins at this byte, with at most so many bytes, but at least one character.
+/// Returns the page at this offset, with at most `most` bytes, but at least one character.
 pub fn page(text: &str, offset: usize, most: usize) -> Result<Page<'_>, PageError> {
     let bytes = text.len();
     if offset > bytes {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_place_that_is_none_is_refused_with_the_nearest_one() {
         let why = |offset| page("a€", offset, 8).unwrap_err().to_string();
-        assert_eq!(why(5), "offset=5 is behind the end of the text, which has 4 bytes");
+        assert_eq!(why(5), "offset=5 is after the end of the text, which has 4 bytes");
         for offset in [2, 3] {
             assert!(why(offset).contains("a character that begins at 1"), "{}", why(offset));
         }

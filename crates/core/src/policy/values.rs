@@ -1,13 +1,13 @@
-//! Numbers that cannot be wrong: a policy built from them is valid by its types.
+//! Validated numbers: a policy built from them is valid by its types.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a number was refused.
+/// The reason why a number was refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InvalidValue {
-    /// A share must lie between 0 and 1.
+    /// A share must be between 0 and 1.
     Ratio(f64),
     /// A growth factor must be finite and at least 1.
     Factor(f64),
@@ -30,22 +30,22 @@ impl std::error::Error for InvalidValue {}
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// The share, if the number can be one.
+    /// Returns the share, or an error if the number is out of range.
     pub fn new(value: f64) -> Result<Self, InvalidValue> {
         if (0.0..=1.0).contains(&value) { Ok(Self(value)) } else { Err(InvalidValue::Ratio(value)) }
     }
 
-    /// A share in whole percent; more than a hundred counts as a hundred.
+    /// Returns a share in whole percent. More than a hundred counts as a hundred.
     pub const fn percent(percent: u8) -> Self {
         Self(if percent > 100 { 1.0 } else { percent as f64 / 100.0 })
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> f64 {
         self.0
     }
 
-    /// Whether `part` out of `whole` reaches this share. Nothing out of nothing reaches none.
+    /// Returns true if `part` out of `whole` reaches this share. Zero out of zero never does.
     pub fn reached_by(self, part: u32, whole: u32) -> bool {
         whole > 0 && f64::from(part) >= self.0 * f64::from(whole)
     }
@@ -64,7 +64,7 @@ impl From<Ratio> for f64 {
     }
 }
 
-/// By how much something grows with each step: 1 is constant, 2 doubles.
+/// The growth of a value with each step: 1 is constant, 2 doubles.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Factor(f64);
@@ -75,12 +75,12 @@ impl Factor {
     /// Twice as much each time.
     pub const TWO: Self = Self(2.0);
 
-    /// The factor, if the number can be one.
+    /// Returns the factor, or an error if the number is out of range.
     pub fn new(value: f64) -> Result<Self, InvalidValue> {
         if (1.0..=1000.0).contains(&value) { Ok(Self(value)) } else { Err(InvalidValue::Factor(value)) }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> f64 {
         self.0
     }

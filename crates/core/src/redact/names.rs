@@ -1,13 +1,13 @@
-//! Names that say that their value is secret.
+//! Secret names: names of fields and parameters that have a secret value.
 //!
-//! A name is split into words at anything but letters and digits, and where the case changes; case does not
-//! matter. So `apiKey`, `API-KEY` and `x_api_key` are the same to us, while `tokenizer`, `author` and
-//! `max_tokens` contain no secret word. A last word that speaks *about* a secret (`token_count`,
-//! `password_policy`, `secretName`) makes the name harmless; its value is still looked at like any other text.
+//! A name is split into words at everything except letters and digits, and where the case changes. Case does not
+//! matter. So `apiKey`, `API-KEY` and `x_api_key` are the same, while `tokenizer`, `author` and `max_tokens` contain no
+//! secret word. A last word *about* a secret (`token_count`, `password_policy`, `secretName`) makes the name harmless.
+//! Its value is still scanned like any other text.
 
 use std::sync::LazyLock;
 
-/// Whether a field of this name holds a secret.
+/// Returns true if a field of this name holds a secret.
 pub fn is_secret_name(name: &str) -> bool {
     let words = words(name);
     let (Some(last), count) = (words.last(), words.len()) else {
@@ -25,12 +25,12 @@ pub fn is_secret_name(name: &str) -> bool {
         || (count == 1 && is_one_of(&LONE_WORDS, last))
 }
 
-/// Whether a query parameter of this name holds a secret. URLs use short names that mean nothing elsewhere.
+/// Returns true if a query parameter of this name holds a secret. URLs use short names that mean nothing elsewhere.
 pub(super) fn is_secret_parameter(name: &str) -> bool {
     ends_in_secret_name(name) || words(name).last().is_some_and(|last| is_one_of(&PARAMETER_WORDS, last))
 }
 
-/// Whether a name or a path with dots in it names a secret by its last part: `db.password` does, while
+/// Returns true if a name or a path with dots names a secret by its last part. `db.password` does, while
 /// `/etc/secrets/readme` and `token.txt` are files.
 pub(super) fn ends_in_secret_name(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -41,32 +41,32 @@ pub(super) fn ends_in_secret_name(path: &str) -> bool {
         || (is_one_of(&["key", "keys", "value", "hash"], last) && qualified.is_some_and(is_secret_name))
 }
 
-/// Whether two words side by side are the name of a secret: "API key".
+/// Returns true if two adjacent words are the name of a secret: "API key".
 pub(super) fn is_secret_phrase(first: &str, second: &str) -> bool {
     is_pair(&SECRET_PAIRS, (first, second))
 }
 
-/// Whether the value of such a field is a digest or an identifier: long, but no secret.
+/// Returns true if the value of such a field is a digest or an identifier: long, but not secret.
 pub(super) fn is_digest_name(name: &str) -> bool {
     all_words(name).iter().any(|word| is_one_of(&DIGEST_WORDS, word))
 }
 
-/// Whether this names a header whose value is the rest of the line.
+/// Returns true for a header whose value is the rest of the line.
 pub(super) fn is_header_name(name: &str) -> bool {
     words(name).last().is_some_and(|last| is_one_of(&["authorization", "cookie", "cookies"], last))
 }
 
-/// Whether this is the shell's name of the working folder, which only looks like a password.
+/// Returns true for the shell's name of the working folder, which only looks like a password.
 pub(super) fn is_working_folder(name: &str) -> bool {
     is_one_of(&["pwd", "oldpwd"], name)
 }
 
-/// Whether a field of an answer of ours holds a name that a caller chose, or a sentence with such a name in it.
+/// Returns true if a field of a Steadfast response holds a name that a caller chose, or a sentence with such a name.
 pub(super) fn holds_a_chosen_name(field: &str) -> bool {
     is_one_of(&CHOSEN_NAMES, field)
 }
 
-/// The words of a name, without those at its end that only say how the value is written.
+/// Returns the words of a name, without those at its end that only describe the format of the value.
 fn words(name: &str) -> Vec<&str> {
     let mut words = all_words(name);
     while words.len() > 1 && words.last().is_some_and(|last| is_one_of(&FORM_WORDS, last)) {
@@ -75,7 +75,7 @@ fn words(name: &str) -> Vec<&str> {
     words
 }
 
-/// The last words of a name, without numbers.
+/// Returns the last words of a name, without numbers.
 fn all_words(name: &str) -> Vec<&str> {
     let mut start = name.len().saturating_sub(MAX_NAME_BYTES);
     while !name.is_char_boundary(start) {
@@ -118,7 +118,7 @@ impl Class {
         match byte {
             b'A'..=b'Z' => Self::Upper,
             b'0'..=b'9' => Self::Digit,
-            // Letters of other scripts are as good as lower case ones.
+            // Letters of other scripts count as lower case.
             b'a'..=b'z' | 0x80.. => Self::Lower,
             _ => Self::Other,
         }
@@ -144,17 +144,17 @@ fn is_pair(list: &[&str], (first, second): (&str, &str)) -> bool {
         .any(|(a, b)| a.eq_ignore_ascii_case(first) && b.eq_ignore_ascii_case(second))
 }
 
-/// A name is judged by its end.
+/// The maximum length of the part of a name that is examined, from its end.
 const MAX_NAME_BYTES: usize = 128;
 
-/// A list of words, written as one text because people read it more often than the machine does.
+/// A list of words, written as one text for readability.
 type Words = LazyLock<Vec<&'static str>>;
 
 fn list(words: &'static str) -> Vec<&'static str> {
     words.split(' ').collect()
 }
 
-/// The fields of our answers that hold names of tools, requests and conversations, or sentences about them.
+/// The fields of Steadfast responses that hold names of tools, requests and sessions, or sentences about them.
 static CHOSEN_NAMES: Words = LazyLock::new(|| {
     list(
         "\
@@ -163,7 +163,7 @@ static CHOSEN_NAMES: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret wherever they stand in the name.
+/// Words that are secret anywhere in the name.
 static SECRET_WORDS: Words = LazyLock::new(|| {
     list(
         "\
@@ -175,7 +175,7 @@ static SECRET_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret where they stand side by side.
+/// Pairs that are secret if the words are adjacent.
 static SECRET_PAIRS: Words = LazyLock::new(|| {
     list(
         "\
@@ -186,7 +186,7 @@ static SECRET_PAIRS: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret although the last word would make another name harmless.
+/// Pairs that are secret although the last word would make another name harmless.
 static ALWAYS_PAIRS: Words = LazyLock::new(|| {
     list(
         "\
@@ -194,7 +194,7 @@ static ALWAYS_PAIRS: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret as the last word.
+/// Words that are secret as the last word.
 static LAST_WORDS: Words = LazyLock::new(|| {
     list(
         "\
@@ -202,7 +202,7 @@ static LAST_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret as the whole name.
+/// Words that are secret as the whole name.
 static LONE_WORDS: Words = LazyLock::new(|| {
     list(
         "\
@@ -210,7 +210,7 @@ static LONE_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret as the last word of a query parameter.
+/// Words that are secret as the last word of a query parameter.
 static PARAMETER_WORDS: Words = LazyLock::new(|| {
     list(
         "\
@@ -218,7 +218,7 @@ static PARAMETER_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Words that speak about a secret, as the last word.
+/// Words about a secret, as the last word.
 static ABOUT_WORDS: Words = LazyLock::new(|| {
     list(
         "\
@@ -232,7 +232,7 @@ static ABOUT_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Words that only say how the value is written; they are skipped at the end.
+/// Words that only describe the format of the value. They are skipped at the end.
 static FORM_WORDS: Words = LazyLock::new(|| {
     list(
         "\
@@ -241,7 +241,7 @@ static FORM_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Names of things that are long and random, and public.
+/// Names of long, random, and public values.
 static DIGEST_WORDS: Words = LazyLock::new(|| {
     list(
         "\
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_sound_secret_are_left_alone() {
+    fn names_that_only_sound_secret_are_kept() {
         for name in [
             "",
             "_",

@@ -1,8 +1,8 @@
-//! What a secret looks like when no name gives it away: known token shapes, and strings that look random.
+//! Detection of secrets without a name: known token shapes, and strings that look random.
 //!
-//! How random a string looks is judged without logarithms, so that it is the same everywhere: by its length,
-//! by how many different characters it has, and by how often upper case, lower case and digits change
-//! within it. One change per camel-case word is expected and does not count twice. The thresholds:
+//! Randomness is judged without logarithms, so that the result is the same on every platform: by the length, by the
+//! number of different characters, and by the number of changes between upper case, lower case and digits. One change
+//! per camel-case word is expected and does not count twice. The thresholds:
 //!
 //! | kinds of characters | length | changes per 100 characters | different ones |
 //! | --- | --- | --- | --- |
@@ -11,14 +11,13 @@
 //! | upper and lower | 32 and more without `-`, `_`, `+`, `/` between | 40 | 10 |
 //! | hexadecimal | 32 and more | | 6 |
 //!
-//! Of random text that is long enough, one in seventy escapes at 24 characters of base62, one in three hundred
-//! at 32, one in a thousand at 40. Words in camel case, paths, model names and base64 of a short text stay.
-//! Known to be random and public, and therefore left alone: UUIDs, ULIDs (also after a short prefix), trace
-//! parents, the ids that model vendors give to calls and messages, subresource digests (`sha512-…`), and
-//! hexadecimal after a word such as `commit` or `sha256`.
-//! The twelve digits of our own fingerprints are far below every threshold.
+//! Of random text with enough length, one in seventy escapes at 24 characters of base62, one in three hundred at 32,
+//! one in a thousand at 40. Words in camel case, paths, model names and base64 of a short text are kept. So are values
+//! that are known to be random and public: UUIDs, ULIDs (also after a short prefix), trace parents, the ids that model
+//! vendors give to calls and messages, subresource digests (`sha512-…`), and hexadecimal after a word such as `commit`
+//! or `sha256`. The twelve digits of Steadfast's fingerprints are far below every threshold.
 
-/// The end of the token of a known shape that starts at the beginning of `text`, if one does.
+/// Returns the end of the token of a known shape at the beginning of `text`, if there is one.
 pub(super) fn known_shape(text: &[u8]) -> Option<usize> {
     let first = text.first()?;
     if text.starts_with(b"eyJ") {
@@ -36,9 +35,9 @@ pub(super) fn known_shape(text: &[u8]) -> Option<usize> {
     )
 }
 
-/// The end of the payment card number that starts at the beginning of `text`, if one does: 13 to 19 digits with a right check
-/// digit (Luhn), beginning as numbers of cards do, in one piece or in groups with one blank or one dash between. Times in
-/// milliseconds begin with a 1, and are none.
+/// Returns the end of the payment card number at the beginning of `text`, if there is one: 13 to 19 digits with a valid
+/// check digit (Luhn) and a prefix of card numbers, in one piece or in groups separated by one blank or one dash. Times
+/// in milliseconds begin with a 1, and are not card numbers.
 pub(super) fn card_number(text: &[u8]) -> Option<usize> {
     let (mut digits, mut count, mut at) = ([0_u8; MAX_CARD], 0, 0);
     let (mut separator, mut end) = (None, None);
@@ -90,8 +89,8 @@ fn is_card(digits: &[u8]) -> bool {
     begins && digits.len() >= MIN_CARD && sum.is_multiple_of(10)
 }
 
-/// Whether a string of letters, digits and `-_+/` looks random, and is none of the known public ones.
-/// `public_hex` says whether a name before it makes hexadecimal harmless; it is asked only if that matters.
+/// Returns true if a string of letters, digits and `-_+/` looks random and is none of the known public ones.
+/// `public_hex` returns true if a name before it makes hexadecimal harmless. It is called only if that matters.
 pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bool {
     if piece.len() < MIN_MIXED || is_public(piece) {
         return false;
@@ -116,13 +115,13 @@ pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bo
     })
 }
 
-/// Whether this is a digest as package managers write it, `sha512-` and base64. It is meant to be seen.
+/// Returns true for a digest as package managers write it: `sha512-` and base64. It is public.
 pub(super) fn is_integrity(piece: &str) -> bool {
     piece.len() <= 100
         && ["sha1-", "sha256-", "sha384-", "sha512-"].iter().any(|prefix| piece.starts_with(prefix))
 }
 
-/// Header, payload and signature of a JSON web token; the signature may be missing, encryption adds parts.
+/// Matches header, payload and signature of a JSON web token. The signature may be missing, and encryption adds parts.
 fn jwt(text: &[u8]) -> Option<usize> {
     let word = |from: usize, most: usize| {
         let rest = text.get(from..).unwrap_or_default();
@@ -142,7 +141,7 @@ fn jwt(text: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-/// A bot's number, a colon, at least 35 characters.
+/// Matches a bot's number, a colon, and at least 35 characters.
 fn telegram(text: &[u8]) -> Option<usize> {
     let digits = text.iter().take(13).take_while(|byte| byte.is_ascii_digit()).count();
     let rest = text.get(digits..)?.strip_prefix(b":")?;
@@ -177,7 +176,7 @@ fn is_prefixed_ulid(piece: &str) -> bool {
         && ulid.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
 }
 
-/// Whether hexadecimal looks random; nothing if it is not hexadecimal. A plain number is not.
+/// Returns true if hexadecimal looks random, and `None` if it is not hexadecimal. A plain number is not.
 fn is_random_hex(piece: &str) -> Option<bool> {
     let digits = piece.bytes().filter(u8::is_ascii_digit).count();
     let one_case = piece.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -189,7 +188,7 @@ fn is_random_hex(piece: &str) -> Option<bool> {
     })
 }
 
-/// What a string is made of.
+/// The characters of a string, counted by kind.
 #[derive(Default)]
 struct Tally {
     length: usize,
@@ -197,7 +196,7 @@ struct Tally {
     lower: usize,
     digits: usize,
     changes: usize,
-    /// One bit for each ASCII character.
+    /// One bit for each ASCII character found.
     seen: u128,
 }
 
@@ -212,7 +211,7 @@ impl Tally {
                 Kind::Digit => self.digits += 1,
                 Kind::Other => {}
             }
-            // The capital that begins a word belongs to the word.
+            // The capital at the start of a word belongs to the word.
             let word_begins = before == Kind::Upper && kind == Kind::Lower && earlier != Kind::Upper;
             let change = kind != before && kind != Kind::Other && before != Kind::Other && !word_begins;
             self.changes += usize::from(change);
@@ -258,14 +257,14 @@ impl Kind {
     }
 }
 
-/// What may follow the prefix of a token.
+/// The characters that may follow the prefix of a token.
 #[derive(Clone, Copy)]
 enum Tail {
     /// Letters, digits, `_` and `-`.
     Word,
-    /// The same and `.`.
+    /// Letters, digits, `_`, `-` and `.`.
     Dotted,
-    /// The same and `/`.
+    /// Letters, digits, `_`, `-` and `/`.
     Path,
     /// Upper case letters and digits.
     Capitals,
@@ -286,22 +285,22 @@ impl Tail {
     }
 }
 
-/// The digits of the number of a payment card.
+/// The minimum number of digits of a payment card number.
 const MIN_CARD: usize = 13;
 const MAX_CARD: usize = 19;
-/// The digits of the first of its groups, where it is written in groups, and the fewest of each other.
+/// The number of digits in the first group of a card number, and the minimum in each other group.
 const CARD_GROUP: usize = 4;
 const MIN_CARD_GROUP: usize = 2;
-/// Length from which a mix of upper case, lower case and digits can be called random.
+/// The minimum length of a random mix of upper case, lower case and digits.
 const MIN_MIXED: usize = 24;
-/// Length from which anything else can be.
+/// The minimum length of any other random string.
 const MIN_PLAIN: usize = 32;
-/// Public ids are not longer than this.
+/// The maximum length of public ids.
 const MAX_PUBLIC_ID: usize = 80;
-/// The header of a JSON web token is taken to be no longer; a longer one looks random anyway.
+/// The maximum length of the header of a JSON web token. A longer one looks random anyway.
 const MAX_JWT_HEADER: usize = 1024;
 
-/// How ids that are meant to be seen begin.
+/// The prefixes of public ids.
 const PUBLIC_PREFIXES: &[&str] = &[
     "toolu_",
     "srvtoolu_",
@@ -319,7 +318,7 @@ const PUBLIC_PREFIXES: &[&str] = &[
     "evt_",
 ];
 
-/// Prefix, what follows, and how much of it at least.
+/// Prefix, following characters, and their minimum number.
 const SHAPES: &[(&str, Tail, usize)] = &[
     // Model vendors.
     ("sk-", Tail::Word, 16),
@@ -417,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_strings_are_told_from_words_paths_and_public_ids() {
+    fn random_strings_are_distinguished_from_words_paths_and_public_ids() {
         for random in [
             "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
             "q9Zt3LmX7vB2cN8kR5wY1pHd",
@@ -456,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn card_numbers_are_told_from_other_numbers_by_their_check_digit_and_their_beginning() {
+    fn card_numbers_are_detected_by_check_digit_and_prefix() {
         for card in [
             "4111111111111111",
             "4111 1111 1111 1111",

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Secrets as they are planted in tests, none of them real. Put together here so that no scanner of
-/// repositories takes this file for a leak.
+/// Returns the secrets that are planted in tests. None of them is real. They are put together here so that secret
+/// scanners do not report this file.
 fn planted() -> Vec<String> {
     let body = "9aK3xQ7mZ2pL5vB8nR1tY6wC4dF0gH";
     [
@@ -154,7 +154,7 @@ fn secrets_are_found_by_their_surroundings() {
 }
 
 #[test]
-fn what_is_no_secret_stays_as_it_is() {
+fn text_without_secrets_stays_unchanged() {
     for plain in [
         "",
         "the tokenizer of author x used max_tokens=512 and token_count: 17",
@@ -180,7 +180,7 @@ fn what_is_no_secret_stays_as_it_is() {
     }
 }
 
-/// Only the first line was masked, and the key followed in plain text.
+/// Regression: only the first line was masked, and the key followed in plain text.
 #[test]
 fn sf_6_a_private_key_in_a_bearer_token_is_masked_to_its_last_line() {
     let short = "c2hvcnQ=";
@@ -209,7 +209,7 @@ fn sf_6_a_private_key_in_a_bearer_token_is_masked_to_its_last_line() {
 }
 
 #[test]
-fn sf_6_the_names_that_callers_chose_leave_an_answer_without_secrets() {
+fn sf_6_names_chosen_by_callers_are_redacted_in_responses() {
     let secret = format!("ghp_{}", "9aK3xQ7mZ2pL5vB8nR1tY6");
     let id = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     let told = format!(
@@ -294,7 +294,7 @@ fn json_stays_json_and_no_escape_hides_a_secret() {
 }
 
 #[test]
-fn a_summary_is_bounded_valid_and_says_what_it_left_out() {
+fn a_summary_is_bounded_valid_and_counts_what_it_left_out() {
     let many = (0..1000).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
     let deep = format!("{}1{}", "{\"a\":".repeat(20), "}".repeat(20));
     let (words, digits) = ("word ".repeat(10_000), "9".repeat(5000));
@@ -339,8 +339,8 @@ fn secrets_in_custody_do_not_print() {
     assert_eq!(secret.expose(), "hunter2");
 }
 
-/// Texts aimed at every place where a scanner might look at the same bytes again and again. Half a megabyte of
-/// each is done in a fraction of a second; in quadratic time the test would hang rather than flicker.
+/// Texts for every place where a scanner might examine the same bytes repeatedly. Half a megabyte of each takes a
+/// fraction of a second. In quadratic time the test would hang, not just flicker.
 #[test]
 fn hostile_texts_take_linear_time() {
     for fragment in [
@@ -388,7 +388,7 @@ fn hostile_texts_take_linear_time() {
     }
 }
 
-/// Texts made of the pieces that the rules are about, so that the rules meet.
+/// Returns texts made of the pieces that the rules match, so that the rules interact.
 fn fragments() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
@@ -407,7 +407,7 @@ fn fragments() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
 }
 
-/// The planted secrets of one line. Hexadecimal is left out, because it is public after some words.
+/// Returns the planted secrets of one line, without hexadecimal, because it is public after some words.
 fn of_one_line() -> impl Strategy<Value = String> {
     let secrets =
         planted().into_iter().filter(|secret| !secret.contains('\n') && !secret.starts_with("9f86"));
@@ -446,7 +446,7 @@ proptest! {
     #[test]
     fn json_stays_valid_and_stable(value in json()) {
         let before = value.to_string();
-        // A number alone is a text: it may be that of a payment card, and a mask is no JSON.
+        // A number alone is a text: it may be a payment card number, and a mask is not JSON.
         if !value.is_number() && Document::parse(before.as_bytes(), Limits::ENVELOPE).is_ok() {
             let after = text(&before).into_owned();
             prop_assert!(serde_json::from_str::<serde_json::Value>(&after).is_ok(), "{before}\n{after}");
@@ -455,7 +455,7 @@ proptest! {
     }
 
     #[test]
-    fn a_planted_secret_is_never_told(before in fragments(), after in fragments(), secret in of_one_line()) {
+    fn a_planted_secret_never_leaves(before in fragments(), after in fragments(), secret in of_one_line()) {
         let redacted = text(&format!("{before} {secret} {after}")).into_owned();
         prop_assert!(!redacted.contains(&secret), "{redacted}");
     }

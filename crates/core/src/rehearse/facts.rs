@@ -1,5 +1,5 @@
-//! What is recorded of a call so that it can be replayed: what it asked for, everything that happened to it and in which
-//! order, and how its attempts ended. No parameters, no answers, no words of the tool.
+//! The recording of a call for replay: its request, all its events in order, and the results of its attempts. It has no
+//! parameters, no outputs and no texts of the tool.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,40 +22,40 @@ use crate::output::{Output, RawJson};
 use crate::policy::{Annotations, Policy, RepeatedSuccess};
 use crate::redact;
 
-/// A call as it was recorded.
+/// A recorded call.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// What it asked for. Its number tells it from all others of the recording.
+    /// Its request. The number of the request is unique in the recording.
     pub request: Request,
-    /// The coarser breaker that its caller asked for.
+    /// The coarser circuit breaker that its caller requested.
     pub breaker: Option<BreakerHint>,
-    /// What its server said of the tool.
+    /// The annotations of the tool from its server.
     pub annotations: Annotations,
-    /// Whether it belonged to a turn that may be submitted again.
+    /// True if it belonged to a turn that can be resubmitted.
     pub in_turn: bool,
-    /// What decided its jitter.
+    /// The seed of its jitter.
     pub seed: u64,
-    /// When it came.
+    /// Time at which it arrived.
     pub arrived: Timestamp,
-    /// When it was over.
+    /// Time at which it ended.
     pub ended: Timestamp,
-    /// Whose engine it was: the numbers of moments are in order within one.
+    /// The engine that ran it. The numbers of moments are ordered within one engine.
     pub engine: Arc<str>,
-    /// Everything that happened to it. Nothing where an older version recorded it, or where it was too much.
+    /// All its events. Empty if an older version recorded it, or if there were too many.
     pub trail: Vec<Moment>,
     /// Its attempts.
     pub attempts: Vec<AttemptFact>,
-    /// How they ended.
+    /// The results of its attempts.
     pub outcomes: Vec<AttemptOutcome>,
-    /// What its caller was told.
+    /// The result that its caller received.
     pub ending: Ending,
 }
 
-/// What the caller of a call was told, as far as two answers are compared.
+/// The result of a call that its caller received, reduced to the fields that are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ending {
-    /// In one word.
+    /// The status.
     pub status: Status,
     /// The code of its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,16 +63,16 @@ pub struct Ending {
     /// The rule that decided its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Whether it got an earlier answer.
+    /// True if a stored result was replayed.
     pub replayed: bool,
-    /// Whether the tool asked for input.
+    /// True if the tool asked for input.
     pub input_required: bool,
-    /// Attempts that were made.
+    /// Attempts made.
     pub attempts: usize,
 }
 
 impl Ending {
-    /// What is told with this result, after so many attempts.
+    /// Returns the recorded form of a result, after this number of attempts.
     pub fn of(result: &CallResult, attempts: usize) -> Self {
         let failure = result.ended.as_ref().err();
         Self {
@@ -86,7 +86,7 @@ impl Ending {
     }
 }
 
-/// What else than its key and its arguments a call asked for.
+/// The request of a call, without its key and its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -112,18 +112,18 @@ pub struct Asked {
     pub expected_retry_safe: bool,
     #[serde(skip_serializing_if = "is_not")]
     pub safety_critical: bool,
-    /// Whether somebody could be asked while it waited.
+    /// True if approval could be requested while the call waited.
     #[serde(skip_serializing_if = "is_not")]
     pub interactive: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker_hint: Option<BreakerHint>,
-    /// How its duplicates were found; nothing if they were not looked for.
+    /// The source of the key for deduplication. None if the call was not deduplicated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found_by: Option<crate::dedupe::Origin>,
-    /// The index of equal arguments, as a fingerprint.
+    /// The index of equal arguments, as a digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// Whether somebody gave the key.
+    /// True if the caller gave the key.
     #[serde(skip_serializing_if = "is_not")]
     pub key_given: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,20 +138,20 @@ pub struct Asked {
     pub in_turn: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
 fn is_not(flag: &bool) -> bool {
     !*flag
 }
 
-/// Something that happened to a call. Written as `[order, milliseconds after the arrival, what]`.
+/// An event of a call. Written as `[order, milliseconds after the arrival, event]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, What)", into = "(u64, u64, What)")]
 pub struct Moment {
-    /// Its place among everything that the machines of its engine were told.
+    /// Its position among all events of the machines of its engine.
     pub order: u64,
-    /// When, in milliseconds after the arrival of the call.
+    /// Time of the event, in milliseconds after the arrival of the call.
     pub after_ms: u64,
-    /// What.
+    /// The event.
     pub what: What,
 }
 
@@ -177,14 +177,14 @@ impl schemars::JsonSchema for Moment {
     }
 }
 
-/// What happened: the event of the machine, and of its data what decides.
+/// The event of the call machine, with the part of its data that affects decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the events of a call with their verdicts, by name")]
 pub enum What {
     Came,
-    // The store decided on a claim.
+    // The store decided a claim.
     Mine,
     Follow,
     Busy,
@@ -199,7 +199,7 @@ pub enum What {
     Time,
     Changed,
     LeaderRefused,
-    // A person answered.
+    // An approval request was answered.
     Granted,
     GrantedHere,
     Denied,
@@ -219,13 +219,13 @@ pub enum What {
     Released,
     StoreFailed,
     StoreUnanswered,
-    // The tool.
+    // The tool responded.
     Ran,
     Progressed,
     Settled,
-    // Whoever drove the call ended.
+    // The driver of the call ended.
     DriverEnded,
-    // The caller.
+    // The caller acted.
     Cancelled,
     CancelledByOne,
     Gone,
@@ -233,7 +233,7 @@ pub enum What {
 }
 
 impl What {
-    /// What this event is.
+    /// Returns the recorded form of an event.
     pub fn of(event: &Event) -> Self {
         match event {
             Event::Claimed(verdict) => Self::of_claim(verdict),
@@ -284,7 +284,7 @@ impl What {
         }
     }
 
-    /// Whether a store said so to a claim.
+    /// Returns true if it is the verdict of a store on a claim.
     pub(super) const fn is_claim(self) -> bool {
         matches!(
             self,
@@ -302,26 +302,26 @@ impl What {
     }
 }
 
-/// The trail of a call while it is written.
+/// The events of a call while it is recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Trail {
     moments: Vec<Moment>,
-    /// There was more than is kept: what is left could not be replayed.
+    /// True if there were more events than the limit. An incomplete list cannot be replayed.
     too_much: bool,
 }
 
 impl Trail {
-    /// The most moments of one call that are kept. A call without trouble has four.
+    /// The maximum number of stored events of one call. A call without problems has four.
     pub const MOST: usize = 512;
-    /// Signs of life that follow each other more closely than this are one.
+    /// Progress events that follow each other more closely than this are merged.
     const THINNED_MS: u64 = 5000;
 
-    /// Room for what most calls have.
+    /// Creates an empty list with room for the events of most calls.
     pub fn new() -> Self {
         Self { moments: Vec::with_capacity(6), too_much: false }
     }
 
-    /// Something happened.
+    /// Adds an event.
     pub fn add(&mut self, moment: Moment) {
         if let [.., before, last] = self.moments.as_mut_slice()
             && moment.what == What::Progressed
@@ -336,35 +336,35 @@ impl Trail {
         }
     }
 
-    /// All of it, or nothing.
+    /// Returns all events, or none if there were too many.
     pub fn moments(&self) -> &[Moment] {
         if self.too_much { &[] } else { &self.moments }
     }
 }
 
-/// How an attempt ended, as far as anything was decided by it.
+/// The result of an attempt, reduced to the data that affects decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptOutcome {
-    /// The tool answered.
+    /// The tool responded.
     Answered {
-        /// With so many bytes.
+        /// Size of the response in bytes.
         size: u64,
-        /// What their structure says about a failure.
+        /// The severity of a failure that the structure of the response shows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         concern: Option<Severity>,
-        /// What they are, where repeated successes were watched.
+        /// The digest of the response, if repeated successes are watched.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         result: Option<Digest>,
     },
     /// The tool asked for input.
     InputRequired,
-    /// It failed.
+    /// The attempt failed.
     Failed(Box<FailedOutcome>),
 }
 
-/// What was made of a failed attempt.
+/// The classification of a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -381,29 +381,29 @@ pub struct FailedOutcome {
     pub rule: Cow<'static, str>,
     #[serde(default, skip_serializing_if = "Manner::is_plain")]
     pub manner: Manner,
-    /// What was observed of it, should its outcome be unknown. Those of older versions do not say.
+    /// The observation about the attempt if its outcome is unknown. Absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Observed>,
-    /// The same word for errors that are the same to the guard.
+    /// A digest that is equal for errors that the loop guard treats as equal.
     pub error: String,
-    /// What was said of it. Those of older versions do not say.
+    /// The error message. Absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
 }
 
-/// What sets some failures apart, beside what the classifier made of them.
+/// The kind of a failure, in addition to its classification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Manner {
-    /// Nothing.
+    /// No special kind.
     #[default]
     Plain,
-    /// Nothing was heard in time.
+    /// The attempt timed out.
     TimedOut,
-    /// The server had forgotten our session.
+    /// The server had lost the session.
     SessionLost,
-    /// Whoever was to run the tool was gone before it began.
+    /// The host that was to run the tool was gone before it started.
     NotRun,
 }
 
@@ -418,20 +418,21 @@ impl Manner {
         }
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
     fn is_plain(&self) -> bool {
         *self == Self::Plain
     }
 }
 
 impl AttemptOutcome {
-    /// The tool answered with this, whose digest is known where the guard asked for it.
+    /// Returns the recorded form of a success. The digest of the result is present if the loop guard asked for it.
     pub fn of_success(output: &Output, concern: Option<Severity>, result: Option<Digest>) -> Self {
         let size = u64::try_from(output.len()).unwrap_or(u64::MAX);
         Self::Answered { size, concern, result }
     }
 
-    /// This was made of its failure, of which the tool said so; `words` of it are shown.
+    /// Returns the recorded form of a failure with this message of the tool. `words` is the part of the message to
+    /// show.
     pub fn of_failure(
         classified: &Classified,
         manner: Manner,
@@ -455,7 +456,7 @@ impl AttemptOutcome {
         }))
     }
 
-    /// The same without secrets, and with no more than `longest` bytes of what was said.
+    /// Returns the result without secrets, and with at most `longest` bytes of the message.
     #[must_use]
     pub fn redacted(&self, longest: usize) -> Self {
         let mut outcome = self.clone();
@@ -465,7 +466,7 @@ impl AttemptOutcome {
         outcome
     }
 
-    /// The same for a machine that replays it. `number` makes answers differ whose contents nobody knows.
+    /// Returns the outcome for a machine that replays it. `number` makes results with unknown contents differ.
     pub(super) fn again(&self, policy: &Policy, number: u64) -> Outcome {
         match self {
             Self::Answered { size, concern, result } => {
@@ -487,7 +488,7 @@ impl AttemptOutcome {
 }
 
 impl FailedOutcome {
-    /// What the classifier had made of it.
+    /// Returns the recorded classification.
     pub(crate) fn classified(&self) -> Classified {
         Classified {
             nature: self.nature,
@@ -501,7 +502,7 @@ impl FailedOutcome {
     }
 }
 
-/// An output of which nothing is known.
+/// Returns an output with unknown contents.
 pub(super) fn nothing() -> Output {
     Output { content: RawJson::from_trusted("0"), metadata: None }
 }

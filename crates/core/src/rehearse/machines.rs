@@ -1,5 +1,5 @@
-//! The small machines that the calls of a replay share, as the engine has them: one for each tool, dependency, conversation
-//! and tenant.
+//! State machines that the calls of a replay share, as in the engine: one for each tool, dependency, session and
+//! tenant.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ type ToolKey = (Option<TenantId>, ToolRef);
 type DependencyKey = (Option<TenantId>, Arc<str>);
 type SessionId = (Option<TenantId>, Option<SessionKey>);
 
-/// Which machines a call uses.
+/// The keys of the machines that a call uses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Uses {
     pub(super) tool: ToolKey,
@@ -53,7 +53,7 @@ impl Uses {
     }
 }
 
-/// All of them.
+/// All shared machines.
 #[derive(Debug, Default)]
 pub(super) struct Machines {
     tools: BTreeMap<ToolKey, (Breaker, Limiter)>,
@@ -61,11 +61,11 @@ pub(super) struct Machines {
     loads: BTreeMap<DependencyKey, (RetryBudget, Limiter)>,
     guards: BTreeMap<SessionId, LoopGuard>,
     trust: BTreeMap<Option<TenantId>, TrustLedger>,
-    /// Who opened the breakers that are not closed.
+    /// The events that opened the circuit breakers that are not closed.
     opened: BTreeMap<BreakerKey, Opened>,
 }
 
-/// A breaker by its name.
+/// The key of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum BreakerKey {
     Tool(ToolKey),
@@ -82,7 +82,7 @@ impl Uses {
 }
 
 impl Machines {
-    /// Lends those of one call for one step.
+    /// Lends the machines of one call for one step.
     pub(super) fn lend<R>(
         &mut self,
         uses: &Uses,
@@ -104,7 +104,7 @@ impl Machines {
         })
     }
 
-    /// A breaker changed with what became of a call.
+    /// Records that a call changed the state of a circuit breaker.
     pub(super) fn changed(&mut self, uses: &Uses, scope: BreakerScope, transition: &Transition, call: usize) {
         let Some(key) = uses.breaker(scope) else { return };
         match transition.to {
@@ -119,7 +119,8 @@ impl Machines {
         }
     }
 
-    /// Who opened the breaker that is in the way of a call now; nothing if none is, or nobody knows.
+    /// Returns the event that opened the circuit breaker that refuses a call now. None if none does, or if it is
+    /// unknown.
     pub(super) fn opened_by(&self, uses: &Uses, policy: &BreakerPolicy, now: Timestamp) -> Option<Opened> {
         let own = self.tools.get(&uses.tool).map(|(breaker, _)| breaker);
         let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get(name));
@@ -133,7 +134,7 @@ impl Machines {
         self.opened.get(&uses.breaker(scope)?).copied()
     }
 
-    /// Forgets what speaks against calls like this one: in reality nothing did.
+    /// Removes a cause of refusal for calls like this one, because reality had none.
     pub(super) fn forget(&mut self, uses: &Uses, what: Believed, now: Timestamp) {
         match what {
             Believed::ToolIsDown => {
@@ -164,7 +165,7 @@ impl Machines {
     }
 }
 
-/// What a replay held against a call, wrongly.
+/// A cause of refusal in a replay that reality did not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Believed {
     ToolIsDown,

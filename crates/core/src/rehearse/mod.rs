@@ -1,32 +1,32 @@
-//! Recorded calls, replayed: why each ended as it did, and how it would have ended under another configuration.
+//! Replay of recorded calls: the reason for each result, and the result under another configuration.
 //!
-//! Every call that ends leaves behind what it asked for, everything that happened to it in order, and how its attempts
-//! ended ([`Recorded`]). That is all that its machine was ever told, so the same machine comes to the same end with it. A
-//! rehearsal replays a recording twice: *before*, under the configuration that is in force, and then under another one. Only
-//! what differs between the two is a difference.
+//! Every finished call leaves a recording: its request, all its events in order, and the results of its attempts
+//! ([`Recorded`]). The state machine of the call had no other input, so the same machine reaches the same result with
+//! it. A rehearsal replays a recording twice: *before*, under the current configuration, and then under another one.
+//! Only a deviation between the two replays is a difference.
 //!
-//! # What the recording does not explain
+//! # Events outside the recording
 //!
-//! A recording begins in the middle: a breaker may be open already, a grant may lie ready. While it runs people reset and
-//! force things, other processes have a hand in it, the configuration changes. None of that is in it. So one rule holds:
-//! **where the replay *before* does not come to the answer that was recorded, the recording is right.** The call is taken as
-//! it was, in both replays: it is no difference, whatever the other configuration says, and it is counted and told. What it
-//! did (its attempts, its answer) still counts for the calls after it, and where the replay had held something against it
-//! that nothing in reality did (an open breaker, a loop, lost trust), that is forgotten in both.
+//! A recording begins in the middle: a circuit breaker may be open already, a grant may exist. During the recording
+//! operators reset and force things, other processes write to the store, and the configuration changes. The recording
+//! has none of that. So one rule holds: **if the replay *before* does not reach the recorded result, the recording is
+//! right.** Both replays then take the call from the recording. It is not a difference under any configuration, and it
+//! is counted and reported. Its effects (its attempts, its result) still count for later calls. A cause of refusal that
+//! the replay had and reality did not have (an open breaker, a loop, lost trust) is removed in both replays.
 //!
-//! It follows that an unchanged configuration never differs, and that a difference is never made of anything but the
-//! change: both replays were told the same. For that the replay *before* is repeated until it finds no more calls that are not
-//! explained: the way that such a call went in the replay, up to where that showed, must not have been felt by others.
+//! Hence an unchanged configuration never has a difference, and a difference is never caused by anything but the
+//! change, because both replays had the same input. To that end the replay *before* is repeated until it finds no new
+//! unexplained calls: the events of such a call in the replay, up to the deviation, must not affect other calls.
 //!
-//! # What nobody can know
+//! # Unknown results
 //!
-//! A call that would have run although it did not, or once more than it did, leads to where nobody was. It ends as
-//! [not known](End::NotKnown), and leaves no trace in the machines but a doubt: whatever uses the same tool, conversation or
-//! record after it is marked as [in doubt](ReplayedCall::in_doubt). An attempt that is made at another time than it was is
-//! taken to end as it did, after as long.
+//! A replayed call that runs although it did not run, or once more than it did, has no recorded result. It ends as
+//! [not known](End::NotKnown), and its only effect on the machines is doubt: later calls that use the same tool,
+//! session or record are marked as [in doubt](ReplayedCall::in_doubt). An attempt that starts at another time than
+//! recorded is assumed to have the recorded result after the recorded duration.
 //!
-//! Words of tools and parameters are not recorded. What is decided by them (classification rules, dangerous shapes, the
-//! check of arguments, which arguments are equal) is taken as it was.
+//! Texts of tools and parameters are not recorded. Decisions based on them (classification rules, dangerous shapes, the
+//! validation of arguments, equality of arguments) are taken from the recording.
 
 mod facts;
 mod machines;
@@ -47,134 +47,136 @@ use crate::call::{BreakerScope, Notice};
 use crate::code::Code;
 use crate::policy::Policy;
 
-/// Which policy a call has.
+/// Returns the policy of a call.
 pub type Policies<'p> = &'p mut dyn FnMut(&Recorded) -> Arc<Policy>;
 
-/// A recording, replayed under the configuration that is in force.
+/// A recording, replayed under the current configuration.
 #[derive(Debug)]
 pub struct Rehearsal<'c> {
     calls: &'c [Recorded],
     order: Vec<Happened>,
     before: Replayed,
-    /// Calls that come to another end whenever more of those before them are taken as they were. They are not explained either.
+    /// Calls whose result changes again whenever more earlier calls are taken from the recording. They are unexplained
+    /// too.
     unsteady: BTreeSet<usize>,
 }
 
-/// What became of the calls of a recording in a replay.
+/// The results of the calls of a recording in a replay.
 #[derive(Debug)]
 pub struct Replayed {
-    /// In the order of the recording.
+    /// The calls, in the order of the recording.
     pub calls: Vec<ReplayedCall>,
-    /// What a replay held against a call that had run in reality, by the place in the recording at which that showed.
+    /// Causes of refusal in the replay for calls that ran in reality, by the position in the recording at which they
+    /// showed.
     wrong: BTreeMap<usize, (usize, Believed)>,
 }
 
-/// What became of one call in a replay.
+/// The result of one call in a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayedCall {
-    /// How it ended.
+    /// Its end.
     pub end: End,
-    /// Whether something before it has an outcome that nobody knows, and may have changed it.
+    /// True if an earlier call has an unknown result and may have changed this one.
     pub in_doubt: bool,
-    /// What happened, where that was asked for.
+    /// Its notices, if they were requested.
     pub steps: Vec<(Timestamp, Notice)>,
-    /// Who had opened the breaker that was in its way, where one was and the recording knows.
+    /// The event that opened the circuit breaker that refused it, if there was one and the recording has it.
     pub opened_by: Option<Opened>,
-    /// When its machine wanted to be woken, after each moment.
+    /// Wake-up time that its machine requested, after each moment.
     wakes: Vec<Option<Timestamp>>,
-    /// The attempts that were ended by us.
+    /// The attempts that the machine cut off.
     cut: Vec<u32>,
-    /// By what it was refused.
+    /// The code of its refusal.
     blocked: Option<Code>,
 }
 
-/// That a breaker opened.
+/// A circuit breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// The call with whose attempt it did, by its place in the recording.
+    /// The call whose attempt opened it, by its position in the recording.
     pub call: usize,
-    /// Whose breaker it is.
+    /// The scope of the breaker.
     pub scope: BreakerScope,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// When.
+    /// Time at which it opened.
     pub at: Timestamp,
 }
 
-/// How a call ended in a replay.
+/// The end of a call in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With this answer.
+    /// The call ended with this result.
     Ended(Ending),
-    /// It was not replayed: what was recorded is what counts.
+    /// The call was not replayed. The recorded result counts.
     Taken(WhyTaken),
-    /// Where nobody was.
+    /// The recording has no result for it.
     NotKnown(NotKnown),
 }
 
-/// Why a call was taken as it was recorded.
+/// The reason why a call was taken from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhyTaken {
-    /// The configuration that is in force does not lead to the answer that it got.
+    /// The current configuration does not lead to the recorded result.
     NotExplained,
     /// An older version recorded it, or it was too long to be recorded in full.
     TooLittleIsKnown,
 }
 
-/// What nobody knows.
+/// The unknown part of a replayed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotKnown {
-    /// What came of an attempt that was never made, or that was ended before it was over.
+    /// The result of an attempt that was never made, or that was cut off before its end.
     Run {
-        /// Which one.
+        /// The attempt.
         attempt: u32,
     },
-    /// What a person would have said.
+    /// The answer to an approval request.
     Asked,
 }
 
-/// A call whose answer would be another one.
+/// A call whose result would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Its place in the recording.
+    /// Its position in the recording.
     pub call: usize,
-    /// In what way.
+    /// The kind of difference.
     pub kind: Kind,
-    /// The answer that it would get; nothing if nobody knows.
+    /// The result that it would have. None if it is unknown.
     pub would: Option<Ending>,
-    /// Whether something before it has an outcome that nobody knows, and may change this.
+    /// True if an earlier call has an unknown result and may change this one.
     pub in_doubt: bool,
 }
 
-/// In what way an answer would be another one.
+/// The kind of difference between two results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The breaker would refuse it.
+    /// The circuit breaker would refuse the call.
     RefusedByBreaker,
-    /// The guard would refuse it.
+    /// The loop guard would refuse the call.
     RefusedByGuard,
-    /// A person would be asked, or it would be refused for want of one.
+    /// Approval would be requested, or the call would be refused because no one can give it.
     ApprovalAsked,
-    /// It would get an earlier answer instead of a run.
+    /// A stored result would be replayed instead of a run.
     Replayed,
-    /// It would be tried more often.
+    /// It would have more attempts.
     RetriedMore,
-    /// It would be tried less often.
+    /// It would have fewer attempts.
     RetriedLess,
     /// It would run, and was refused.
     RunAlthoughRefused,
-    /// It would run, and got an earlier answer.
+    /// It would run, and a stored result was replayed.
     RunInsteadOfReplay,
-    /// It would be given more time.
+    /// It would have more time.
     GivenMoreTime,
-    /// It would be told something else.
+    /// It would have another result.
     AnsweredDifferently,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::RefusedByBreaker,
         Self::RefusedByGuard,
@@ -220,8 +222,8 @@ impl Kind {
 }
 
 impl<'c> Rehearsal<'c> {
-    /// Replays a recording under the configuration that is in force. The steps of the calls `told` are kept. `progress`
-    /// hears now and then how far it is, from 0 to [`Rehearsal::length`].
+    /// Replays a recording under the current configuration. The notices of the calls `told` are stored. `progress` is
+    /// called now and then with the position, from 0 to [`Rehearsal::length`].
     pub fn of(
         calls: &'c [Recorded],
         policies: Policies<'_>,
@@ -231,8 +233,8 @@ impl<'c> Rehearsal<'c> {
         let order = in_order(calls);
         let before = World::new(calls, policies, Against::Recording(None), told).run(&order, progress);
         let mut rehearsal = Self { calls, order, before, unsteady: BTreeSet::new() };
-        // A call that turned out to be not explained had gone its own way for a while, and those after it have felt that. In
-        // the next replay it is taken as it was from the beginning, until nobody new is found.
+        // An unexplained call deviated for a while, and that affected later calls. The next replay takes it from the
+        // recording from the start, until no new ones are found.
         for _ in 0..AGAIN {
             let known = rehearsal.before.taken().count();
             if known == 0 {
@@ -245,34 +247,34 @@ impl<'c> Rehearsal<'c> {
                 return rehearsal;
             }
         }
-        // What is left comes out differently each time.
+        // The remaining calls have another result each time.
         let again = rehearsal.under(policies, &[], &mut |_| {});
         rehearsal.unsteady = rehearsal.differences(&again).into_iter().map(|one| one.call).collect();
         rehearsal
     }
 
-    /// How many moments there are.
+    /// Returns the number of moments in a recording.
     pub fn length(calls: &[Recorded]) -> usize {
         calls.iter().map(|call| call.trail.len().max(1)).sum()
     }
 
-    /// What became of the calls under the configuration that is in force.
+    /// Returns the replay under the current configuration.
     pub fn before(&self) -> &Replayed {
         &self.before
     }
 
-    /// How many calls were taken as they were, for this reason.
+    /// Returns the number of calls that were taken from the recording for this reason.
     pub fn taken(&self, why: WhyTaken) -> usize {
         let unsteady = if why == WhyTaken::NotExplained { self.unsteady.len() } else { 0 };
         self.before.taken().filter(|call| call.end == End::Taken(why)).count() + unsteady
     }
 
-    /// Replays it under another configuration.
+    /// Replays the recording under another configuration.
     pub fn under(&self, policies: Policies<'_>, told: &[usize], progress: &mut dyn FnMut(usize)) -> Replayed {
         World::new(self.calls, policies, Against::Before(&self.before), told).run(&self.order, progress)
     }
 
-    /// The calls whose answers would be others, in the order of the recording.
+    /// Returns the calls whose results would change, in the order of the recording.
     pub fn differences(&self, would: &Replayed) -> Vec<Difference> {
         let calls = self.calls.iter().zip(&would.calls).enumerate();
         let different = calls.filter_map(|(call, (recorded, would))| {
@@ -287,19 +289,19 @@ impl<'c> Rehearsal<'c> {
     }
 }
 
-/// How often a recording is replayed again that is not explained.
+/// The maximum number of further replays of a recording with unexplained calls.
 const AGAIN: usize = 4;
 
-/// The end of a call that has not come to one.
+/// The end of a call that has not ended yet.
 const NOT_YET: End = End::NotKnown(NotKnown::Run { attempt: 0 });
 
 impl Replayed {
-    /// The calls that were taken as they were.
+    /// Returns the calls that were taken from the recording.
     fn taken(&self) -> impl Iterator<Item = &ReplayedCall> {
         self.calls.iter().filter(|call| matches!(call.end, End::Taken(_)))
     }
 
-    /// This replay, with what only an earlier one knows: how far the calls came that were taken from the beginning here.
+    /// Completes this replay from an earlier one: the progress of the calls that this one took from the recording.
     fn behind(mut self, earlier: Self) -> Self {
         for (call, earlier) in self.calls.iter_mut().zip(earlier.calls) {
             if matches!(earlier.end, End::Taken(_)) {
@@ -326,7 +328,7 @@ impl Replayed {
     }
 }
 
-/// Everything that happened. Within one engine the order is recorded; between two of them only the clock is known.
+/// Returns all moments in order. Within one engine the order is recorded. Between two engines only the clock is known.
 fn in_order(calls: &[Recorded]) -> Vec<Happened> {
     let mut all: Vec<(&str, u64, Happened)> = Vec::with_capacity(Rehearsal::length(calls));
     for (call, recorded) in calls.iter().enumerate() {
@@ -340,7 +342,7 @@ fn in_order(calls: &[Recorded]) -> Vec<Happened> {
         }
     }
     all.sort_by_key(|(engine, order, happened)| (*engine, *order, happened.at));
-    // Clocks are read a moment before the machines are: what came later in order did not happen earlier.
+    // Clocks are read a moment before the machines are. An event that is later in order did not happen earlier.
     let mut latest: (&str, Timestamp) = ("", Timestamp::ZERO);
     for (engine, order, happened) in &mut all {
         if *order == u64::MAX {

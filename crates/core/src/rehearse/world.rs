@@ -1,9 +1,10 @@
-//! One replay: recorded calls on the machines of today, in virtual time.
+//! One replay: recorded calls on the current machines, in virtual time.
 //!
-//! A call is on its *recorded path* for as long as its machine asks for what it asked for then: it is told what happened
-//! next, at the moment and in the order in which it did, and only what the store decides is decided anew. Once it asks for
-//! something else it is on a path of its own: its timers, its attempts with the lengths that they had, and the wishes of its
-//! caller are put on a calendar, and what nobody can know ends it as not known.
+//! A call is on its *recorded path* as long as its machine requests the same steps as in the recording. It then gets
+//! the recorded events, at the recorded times and in the recorded order. Only decisions of the store are made again.
+//! Once the machine requests another step, the call is on a path of its own: its timers, its attempts with their
+//! recorded durations and the requests of its caller are put on a calendar. It ends as not known where the recording
+//! has no result.
 
 mod own;
 mod taken;
@@ -25,56 +26,57 @@ use crate::call::{
 use crate::classify::{Fault, Nature, Reach, Severity, Source};
 use crate::code::{Code, Status};
 use crate::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, Ending as Kept, Failure, Intent, Known, LeaseSight, Observed,
-    Owner, RecordState, Records, Role, Rules, Save, UnknownEnding,
+    Absence, Address, Claim, ClaimVerdict, Ending as RecordEnding, Failure, Intent, Known, LeaseSight,
+    Observed, Owner, RecordState, Records, Role, Rules, Save, UnknownEnding,
 };
 use crate::guard::{self, GuardedCall};
 use crate::key::Key;
 use crate::policy::{ComputedKeys, Mode, Policy, ToolClass};
 use crate::trust::{Escalation, Finished, Rules as TrustRules, Subject};
 
-/// Something that was recorded, in the order in which it happened.
+/// A recorded event, in the order of the recording.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Happened {
     pub(super) at: Timestamp,
     pub(super) call: usize,
-    /// Which of its moments; nothing where only its end is known.
+    /// The index of the moment. None if only the end of the call is known.
     pub(super) moment: Option<usize>,
 }
 
-/// A replay under way.
+/// A running replay.
 pub(super) struct World<'a> {
     calls: &'a [Recorded],
     policies: &'a mut dyn FnMut(&Recorded) -> Arc<Policy>,
     against: Against<'a>,
-    /// The calls whose steps are kept.
+    /// The calls whose notices are stored.
     told: BTreeSet<usize>,
     machines: Machines,
-    /// The store that all share, and the memory of each engine.
+    /// The shared store, and the memory of each engine.
     records: BTreeMap<Memory, Records>,
     active: BTreeMap<usize, Active>,
     followers: BTreeMap<Key, BTreeSet<usize>>,
-    /// How leaders were refused for whom somebody waited.
+    /// The refusals of leaders that had followers.
     refusals: BTreeMap<Key, Failure>,
     calendar: BTreeMap<(Timestamp, u64), (usize, Due)>,
     put: u64,
     uncertain: BTreeSet<Touched>,
     replayed: Replayed,
-    /// Where we are in the recording.
+    /// The position in the recording.
     place: usize,
 }
 
-/// What a replay is compared with.
+/// The reference of a replay.
 #[derive(Clone, Copy)]
 pub(super) enum Against<'a> {
-    /// The recording itself, which has to come out. Calls that an earlier replay of this kind took as they were, are.
+    /// The recording itself, which has to be reproduced. Calls that an earlier replay of this kind took from the
+    /// recording are taken from it again.
     Recording(Option<&'a Replayed>),
-    /// A replay of that kind.
+    /// A replay against the recording.
     Before(&'a Replayed),
 }
 
 impl<'a> Against<'a> {
-    /// The earlier replay.
+    /// Returns the earlier replay.
     const fn earlier(self) -> Option<&'a Replayed> {
         match self {
             Self::Recording(earlier) => earlier,
@@ -87,39 +89,39 @@ impl<'a> Against<'a> {
     }
 }
 
-/// A call under way.
+/// A running call.
 struct Active {
     call: Call,
     uses: Uses,
-    /// What people had allowed it.
+    /// Approvals that existed before the call.
     approvals: Approvals,
-    /// What it asked for last, and has not got yet.
+    /// The last requested step that has no result yet.
     pending: Step,
-    /// The moment that it was told last.
+    /// The index of the last moment that it got.
     moment: usize,
-    /// Whether it has left its recorded path.
+    /// True if it has left its recorded path.
     own: bool,
-    /// The attempt that runs, and since when.
+    /// The running attempt and its start.
     attempt: Option<(u32, Timestamp)>,
     held: Option<Key>,
     following: Option<Key>,
-    /// How many steps it may still make on a path of its own.
+    /// Steps left on a path of its own.
     steps_left: u32,
 }
 
-/// The most steps of one call on a path of its own: enough for signs of life over a day. What was recorded may make no sense at
-/// all, and a replay has to end.
+/// The maximum number of steps of one call on a path of its own: enough for progress events over a day. A recording may
+/// make no sense at all, and a replay has to end.
 const MOST_STEPS: u32 = 5_000;
 
 impl Active {
-    /// The attempt that runs, or that would be the next.
+    /// Returns the number of the running attempt, or of the next one.
     fn next(&self) -> u32 {
         let made = u32::try_from(self.call.attempts().len()).unwrap_or(u32::MAX);
         self.attempt.map_or(made.saturating_add(1), |(number, _)| number)
     }
 }
 
-/// What is due for a call on a path of its own.
+/// A due event of a call on a path of its own.
 #[derive(Clone, Debug)]
 enum Due {
     Wake,
@@ -130,7 +132,7 @@ enum Due {
     Over(Option<Box<Failure>>),
 }
 
-/// What a run of which nobody knows the outcome has left its traces on.
+/// A thing that a run with an unknown result may have changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Touched {
     Tool(crate::id::ToolRef),
@@ -178,7 +180,7 @@ impl<'a> World<'a> {
             self.happened(*happened);
         }
         self.do_what_is_due(Timestamp::MAX);
-        // Nothing is left that could end them, or nothing that is recorded of them makes sense.
+        // The calls left have no event that could end them, or a recording that makes no sense.
         for (index, call) in self.replayed.calls.iter_mut().enumerate() {
             let left = self.active.get(&index);
             if left.is_some() || call.end == NOT_YET {
@@ -193,7 +195,7 @@ impl<'a> World<'a> {
         self.replayed
     }
 
-    // ---- what was recorded ----
+    // ---- recorded events ----
 
     fn happened(&mut self, happened: Happened) {
         let Happened { call: index, moment, .. } = happened;
@@ -267,10 +269,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The event that was, and whether it still is the same.
+    /// Returns the recorded event, and true if it is still the same.
     fn again(&mut self, index: usize, active: &mut Active, what: What, now: Timestamp) -> (Event, bool) {
         let event = match what {
-            // What was in the way then is not in the recording; it is taken as it was.
+            // The recording does not have the cause of these verdicts, so they are taken from it.
             What::Full => Event::Claimed(ClaimVerdict::Full),
             What::Closed => Event::Claimed(ClaimVerdict::Closed),
             What::RecordsLost => Event::Claimed(ClaimVerdict::RecordsLost),
@@ -324,7 +326,7 @@ impl<'a> World<'a> {
         (event, is_same)
     }
 
-    /// How the attempt ended that runs on the recorded path.
+    /// Returns the result of the attempt that runs on the recorded path.
     fn outcome(&mut self, index: usize, active: &mut Active) -> Outcome {
         let number = active.attempt.take().map_or(0, |(number, _)| number);
         self.recorded_outcome(index, active, number).unwrap_or_else(neutral)
@@ -335,7 +337,7 @@ impl<'a> World<'a> {
         Some(outcome.again(active.call.policy(), active.call.request().number))
     }
 
-    /// After a step on the recorded path: whether the recording goes on with what it asks for.
+    /// After a step on the recorded path: continues if the next recorded event fits the requested step.
     fn settle(&mut self, index: usize, mut active: Active, step: Step, now: Timestamp) {
         let Some(recorded) = self.calls.get(index) else { return };
         if let Step::Finish { result, .. } = step {
@@ -375,7 +377,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Notes what a call asks for.
+    /// Records the requested step of a call.
     fn note(&mut self, index: usize, active: &mut Active, step: Step, now: Timestamp) {
         if let Some(record) = active.call.claimed() {
             active.held = Some(record.key);
@@ -390,7 +392,7 @@ impl<'a> World<'a> {
             }
         }
         match &step {
-            // What was recorded first is recorded, and its end is waited for.
+            // The stored record stands, and the end of the call is awaited.
             Step::Answer { .. } | Step::CancelUpstream
                 if matches!(active.pending, Step::Save(_) | Step::Stay) =>
             {
@@ -424,14 +426,14 @@ impl<'a> World<'a> {
         active.pending = step;
     }
 
-    // ---- what all of them do ----
+    // ---- steps of all calls ----
 
     fn on(&mut self, index: usize, active: &mut Active, event: Event, now: Timestamp) -> Step {
         let mut notices = Vec::new();
         let Active { call, approvals, uses, .. } = active;
         let step = self.machines.lend(uses, approvals, |shared| call.on(shared, now, event, &mut notices));
         self.keep_steps(index, &active.uses, notices, now);
-        // An event that does not belong there leaves the machine as it is.
+        // An event that does not fit leaves the machine unchanged.
         step.unwrap_or(Step::Stay)
     }
 
@@ -449,13 +451,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The records among which that of this call is.
+    /// Returns the records that hold the record of this call.
     fn records_of(&mut self, index: usize, active: &Active) -> &mut Records {
         let memory = self.calls.get(index).and_then(|recorded| memory(recorded, active.call.policy()));
         self.records.entry(memory).or_default()
     }
 
-    /// What the store says to a step, where it is one for the store.
+    /// Returns the event of the store for a step, if the step is one for the store.
     fn asked_of_store(
         &mut self,
         index: usize,
@@ -500,8 +502,8 @@ impl<'a> World<'a> {
         Event::Renewed { owner: record.owner, sent: now, verdict }
     }
 
-    /// When an answer reached its caller is not recorded. But a call without a key that ran although an equal one was over
-    /// says that the answer to that one had arrived.
+    /// Returns the deliveries that the recording implies. Deliveries are not recorded. But if a call without a key ran
+    /// although an equal one was over, the response of that one had been delivered.
     fn deliveries(&mut self, index: usize, active: &Active, claim: &Claim, now: Timestamp) -> Known {
         let first = self.calls.get(index).and_then(|recorded| {
             recorded.trail.iter().find(|moment| moment.what.is_claim()).map(|moment| moment.what)
@@ -555,7 +557,8 @@ impl<'a> World<'a> {
         keys.flatten().map(Touched::Record).chain(touched).any(|one| self.uncertain.contains(&one))
     }
 
-    /// Its run is over: whoever waits for it hears of that. Those on their recorded path know when they did.
+    /// Ends the run of a call and wakes its followers. Followers on their recorded path are woken at their recorded
+    /// times.
     fn over(&mut self, index: usize, active: &Active, refusal: Option<&Failure>, now: Timestamp) {
         if let Some(key) = active.following
             && let Some(followers) = self.followers.get_mut(&key)
@@ -605,10 +608,10 @@ impl Recorded {
     }
 }
 
-/// Whose memory a record is in; nobody's is the store that all share.
+/// The engine that holds a record in memory. None is the shared store.
 type Memory = Option<Arc<str>>;
 
-/// Calls that change nothing are remembered by their own engine, unless they belong to a turn.
+/// Returns the memory of a call. Read-only calls are stored by their own engine, unless they belong to a turn.
 fn memory(recorded: &Recorded, policy: &Policy) -> Memory {
     match policy.class {
         ToolClass::ReadOnly if !recorded.in_turn => Some(recorded.engine.clone()),
@@ -616,12 +619,12 @@ fn memory(recorded: &Recorded, policy: &Policy) -> Memory {
     }
 }
 
-/// Where attempt number n stands in a list.
+/// Returns the index of an attempt number.
 fn place(attempt: u32) -> Option<usize> {
     usize::try_from(attempt.checked_sub(1)?).ok()
 }
 
-/// The request of then, as far as the policy of now has a say in it.
+/// Returns the recorded request, adapted to the current policy.
 fn request(recorded: &Recorded, policy: &Policy) -> Request {
     let mut request = recorded.request.clone();
     if policy.dedupe.computed_keys == ComputedKeys::Never {
@@ -636,7 +639,7 @@ fn request(recorded: &Recorded, policy: &Policy) -> Request {
     request
 }
 
-/// What a person had allowed before the call came: it spent that without asking.
+/// Returns the approvals given before the call arrived. The call used one without a request.
 fn allowed(recorded: &Recorded, policy: &Policy, now: Timestamp) -> Approvals {
     let mut approvals = Approvals::default();
     let mut decided = recorded.trail.iter().filter(|moment| {
@@ -652,7 +655,7 @@ fn allowed(recorded: &Recorded, policy: &Policy, now: Timestamp) -> Approvals {
             blocked: true,
         };
         let asked = approvals.ask(wanted, &Escalation::routine(&request.tool), None, &policy.approval, now);
-        // A request that was noted a moment ago can be decided.
+        // A request that was just added can be decided.
         drop(approvals.decide(asked.id, Decision::Once, Grantor::Operator, now));
     }
     approvals
@@ -682,7 +685,7 @@ fn claim(request: &Request, address: Address, policy: &Policy, recorded: &Record
     }
 }
 
-/// An end of an attempt that says nothing about anything.
+/// Returns a result of an attempt that has no effect on any machine.
 fn neutral() -> Outcome {
     Outcome::Remembered(Box::new(FailedOutcome {
         nature: Nature::Permanent,
@@ -699,7 +702,7 @@ fn neutral() -> Outcome {
     }))
 }
 
-/// Whether this can be what came of a step.
+/// Returns true if an event can follow a step.
 fn fits(pending: &Step, what: What) -> bool {
     let failed = matches!(what, What::StoreFailed | What::StoreUnanswered);
     let renewed = matches!(what, What::Renewed | What::RenewedUnknown | What::RenewedLost);

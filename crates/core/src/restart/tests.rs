@@ -19,7 +19,7 @@ fn standing_as(standing: Standing) -> Restarts {
     Restarts { standing, ..Restarts::new(7) }
 }
 
-/// Every way a server can stand.
+/// Every state of a server.
 fn all() -> [Standing; 5] {
     [
         Standing::Idle,
@@ -31,7 +31,7 @@ fn all() -> [Standing; 5] {
 }
 
 #[test]
-fn every_standing_answers_whoever_asks() {
+fn every_state_answers_every_request() {
     let starting = Standing::Starting { since: BEFORE };
     let answers = [
         (Decision::Start, starting),
@@ -99,7 +99,7 @@ fn a_reset_ends_waits_and_rests_and_leaves_what_runs() {
     }
 }
 
-/// Starts it whenever it may be, lets it die at once, and gives the waits until it is down.
+/// Starts the server whenever it may start, lets it crash at once, and returns the waits until it is down.
 fn waits_until_down(restarts: &mut Restarts, policy: &RestartPolicy, mut now: Timestamp) -> (Vec<u64>, Down) {
     let mut waits = Vec::new();
     assert_eq!(restarts.asked(now), Decision::Start);
@@ -212,13 +212,12 @@ fn deaths_that_are_far_apart_never_take_it_down() {
 }
 
 #[test]
-fn what_is_down_says_why_until_when_and_what_to_do() {
+fn a_server_that_is_down_says_why_until_when_and_what_to_do() {
     let down = |because| Down { until: at(60_000), because }.to_string();
-    let rest =
-        "; it is tried again when it is asked for after 1970-01-01T00:01:00.000Z, or at once after a reset";
+    let rest = "; the first call after 1970-01-01T00:01:00.000Z starts it again, or a reset at once";
     let crashes = Because::Crashes { count: 5, within: Duration::from_secs(60) };
-    assert_eq!(down(crashes), format!("it died 5 times within 60s{rest}"));
-    assert_eq!(down(Because::Relapse), format!("it died again after a rest{rest}"));
+    assert_eq!(down(crashes), format!("it crashed 5 times within 60s{rest}"));
+    assert_eq!(down(Because::Relapse), format!("it crashed again after a pause{rest}"));
     assert_eq!(down(Because::CannotStart), format!("it could not be started{rest}"));
 }
 
@@ -243,7 +242,7 @@ fn numbers_that_make_no_sense_do_no_harm() {
     }
 }
 
-/// What may happen to a server, and how long after the last thing.
+/// An event of a server. The time since the last event comes with it.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
     Asked,

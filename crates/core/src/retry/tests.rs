@@ -21,7 +21,7 @@ fn schedule(policy: &RetryPolicy, seed: u64) -> Schedule {
     Schedule::new(policy, &CallerLimits::default(), None, seed, at(0))
 }
 
-/// The moments at which attempts start if each fails after `took`, and why there are no more.
+/// Returns the times at which attempts start if each fails after `took`, and the reason for the end.
 fn starts(policy: &RetryPolicy, mut schedule: Schedule, took: u64) -> (Vec<u64>, Stop) {
     let mut starts = vec![0];
     loop {
@@ -41,7 +41,7 @@ fn waits(starts: &[u64]) -> Vec<u64> {
 fn eh_2_1_exponential_waits_are_right_from_start_to_start() {
     let policy = retry_of(Profile::Measured);
     for seed in 0..200 {
-        // Each attempt takes a while; waits are counted from start to start all the same.
+        // Each attempt takes a while, and delays are still counted from start to start.
         let (starts, stop) = starts(&policy, schedule(&policy, seed), 20);
         assert_eq!((starts.len(), stop), (5, Stop::Attempts));
         for (wait, wanted) in waits(&starts).into_iter().zip([100, 200, 400, 800]) {
@@ -145,7 +145,7 @@ fn the_same_seed_gives_the_same_waits() {
     let with = |seed| starts(&policy, schedule(&policy, seed), 0).0;
     assert_eq!(with(42), with(42));
     assert_ne!(with(42), with(43));
-    // Kept in audit records: the generator must not change unnoticed. First value of SplitMix64 from 0.
+    // Stored in audit records: the generator must not change unnoticed. First value of SplitMix64 from 0.
     assert_eq!(Spread::new(0).0, 0xE220_A839_7B1D_CDAF);
     assert_eq!(with(42), [0, 149, 293, 1076]);
 }
@@ -168,7 +168,7 @@ fn what_the_other_side_asks_for_is_waited_if_it_is_longer() {
     }
     let next = schedule(&policy, 1).next(&policy, at(400), Some(ms(60_001)), at(1000));
     assert_eq!(next, Err(Stop::RetryAfter(ms(60_001))));
-    // Counted from the start, the wait of the policy may be over already; that of the other side is not.
+    // Counted from the start, the delay of the policy may be over already. The delay requested by the upstream is not.
     let policy = RetryPolicy { counted_from: CountedFrom::AttemptStart, ..policy };
     assert_eq!(schedule(&policy, 1).next(&policy, at(400), None, at(1000)), Ok(at(1000)));
     assert_eq!(schedule(&policy, 1).next(&policy, at(400), Some(ms(30)), at(1000)), Ok(at(1030)));
@@ -245,7 +245,7 @@ fn a_scheduled_attempt_may_start_up_to_its_limits() {
     assert_eq!((total.may_start(at(500)), total.may_start(at(501))), (Ok(()), Err(Stop::TotalTime)));
     let deadline = limited(Some(300));
     assert_eq!((deadline.may_start(at(299)), deadline.may_start(at(300))), (Ok(()), Err(Stop::Deadline)));
-    // Of two limits at the same moment the policy's own is named.
+    // Of two limits at the same time the policy's own is named.
     let policy = RetryPolicy { backoff: Backoff::Constant(ms(600)), jitter: Jitter::None, ..policy };
     let mut both = limited(Some(500));
     assert_eq!(both.next(&policy, at(0), None, at(0)), Err(Stop::TotalTime));

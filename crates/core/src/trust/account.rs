@@ -1,7 +1,7 @@
-//! The state machine of one holder of trust; its picture is above [`TrustState`].
+//! The state machine of one trust account. Its diagram is above [`TrustState`].
 //!
-//! The step from ESCALATED to RECOVERING happens by the passing of time alone. It is worked out whenever the
-//! account is looked at, and written down when the account is next changed, so looking never writes.
+//! The step from ESCALATED to RECOVERING happens by time alone. It is computed on each query and stored with the next
+//! change of the account, so a query never writes.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::classify::Severity;
 use crate::id::Domain;
 use crate::policy::{Recovery, TrustRule};
 
-/// After so many refusals of access within the window somebody's credentials are wrong.
+/// Number of denials of access within the window after which the credentials must be wrong.
 const REFUSALS_OF_ACCESS: u32 = 3;
 
-/// The trust that one tool, signature or domain enjoys.
+/// The trust account of one tool, signature or domain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     pub(super) state: State,
     pub(super) window: Window,
     pub(super) last_failure: Option<Timestamp>,
     pub(super) last_success: Option<Timestamp>,
-    /// The host or server of the last failure; for a signature this is what people know it by.
+    /// The host or server of the last failure. For a signature it is part of the name that is shown.
     pub(super) domain: Option<Domain>,
-    /// When it was last trusted again, by what it did or by a person. Trouble that began earlier is over, whoever still has it
-    /// written down.
+    /// Time at which trust was last restored, by successes or by an operator. A loss of trust before that time is over,
+    /// even if a stored snapshot still has it.
     pub(super) trusted_again: Option<Timestamp>,
 }
 
-/// A state with what it has to know.
+/// A trust state with its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
     #[default]
@@ -45,13 +45,13 @@ pub(super) struct Escalated {
     pub(super) at: Timestamp,
     pub(super) reason: Arc<str>,
     pub(super) expires: Timestamp,
-    /// Counted failures since the trouble began.
+    /// Counted failures since trust was lost.
     pub(super) failures: u32,
-    /// Those among them of calls that began after the escalation.
+    /// The failures among them of calls that started after the escalation.
     pub(super) further: u32,
     pub(super) last_counted: Timestamp,
     pub(super) successes_needed: u32,
-    /// A failure was reported that time cannot heal.
+    /// True if a failure was reported that time cannot heal.
     pub(super) by_hand: bool,
 }
 
@@ -71,16 +71,16 @@ pub(super) struct Blocked {
     pub(super) failures: u32,
 }
 
-/// A failure as it reaches an account.
+/// A failure of one account.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) severity: Severity,
     pub(super) recoverable: bool,
-    /// When the call began. Calls that were under way when trust was lost are no defiance of that.
+    /// Start of the call. Calls that were in flight when trust was lost do not count towards a block.
     pub(super) began: Timestamp,
 }
 
-/// A transition that took place.
+/// A transition of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) from: TrustState,
@@ -92,7 +92,7 @@ pub(super) struct Step {
 }
 
 impl Account {
-    /// The state at this moment.
+    /// Returns the state at this time.
     pub(super) fn state(&self, rule: &TrustRule, now: Timestamp) -> TrustState {
         match &self.state {
             State::Escalated(escalated) if escalated.is_over(rule, now) => TrustState::Recovering,
@@ -102,7 +102,7 @@ impl Account {
         }
     }
 
-    /// A call went well.
+    /// Records a success.
     pub(super) fn succeed(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<Step>) {
         self.settle(rule, now, steps);
         self.window.success(rule, now);
@@ -113,7 +113,7 @@ impl Account {
                 if recovering.successes >= recovering.successes_needed {
                     let reason = prompt::successes(recovering.successes).into();
                     let failures = recovering.failures;
-                    // The fence: what led here is forgiven and does not count again.
+                    // The failures that led here are cleared and do not count again.
                     self.window = Window::default();
                     self.trusted_again = Some(now);
                     let step = Step { reason, failures, ..self.enter(State::Trusted) };
@@ -124,7 +124,7 @@ impl Account {
         }
     }
 
-    /// A call failed.
+    /// Records a failure.
     pub(super) fn fail(&mut self, rule: &TrustRule, failure: Failure, now: Timestamp, steps: &mut Vec<Step>) {
         self.settle(rule, now, steps);
         let Failure { severity, recoverable, began } = failure;
@@ -164,25 +164,25 @@ impl Account {
         }
     }
 
-    /// Blocks at once, from any state. An account that is blocked keeps its first reason.
+    /// Blocks at once, from any state. A blocked account keeps its first reason.
     pub(super) fn block(&mut self, reason: Arc<str>, failures: u32, now: Timestamp) -> Step {
         let blocked = Blocked { at: now, reason: Arc::clone(&reason), failures };
         Step { reason, failures, ..self.enter(State::Blocked(blocked)) }
     }
 
-    /// A person lets the recovery begin, whatever the clock or the rule says. Nothing happens to an account
-    /// that is not escalated; out of BLOCKED only a reset leads.
+    /// Starts the recovery by approval of an operator, before its time. Has no effect on an account that is not
+    /// escalated. Only a reset leads out of BLOCKED.
     pub(super) fn approve_recovery(&mut self, now: Timestamp) -> Option<Step> {
         match &self.state {
             State::Escalated(escalated) => {
                 let recovering = escalated.recovering(now);
-                Some(Step { reason: "recovery approved by hand".into(), ..self.recover(recovering) })
+                Some(Step { reason: "recovery approved by an operator".into(), ..self.recover(recovering) })
             }
             State::Trusted | State::Recovering(_) | State::Blocked(_) => None,
         }
     }
 
-    /// When the recovery begins; nothing if only a person can let it begin, or if there is none to begin.
+    /// Returns the start of the recovery. None if only an operator can start it, or if the account is not escalated.
     pub(super) fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match &self.state {
             State::Escalated(escalated) => escalated.recovers_at(rule),
@@ -190,12 +190,12 @@ impl Account {
         }
     }
 
-    /// Whether this refusal of access is one too many.
+    /// Returns true if this denial of access reaches the limit.
     pub(super) fn is_repeated_refusal(&self, rule: &TrustRule, now: Timestamp) -> bool {
         self.window.count(rule.window, now, is_refusal).saturating_add(1) >= REFUSALS_OF_ACCESS
     }
 
-    /// Writes down the step that time alone brought.
+    /// Stores the step that time alone caused.
     fn settle(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<Step>) {
         let due = match &self.state {
             State::Escalated(escalated) if escalated.is_over(rule, now) => {
@@ -210,7 +210,7 @@ impl Account {
 
     fn recover(&mut self, recovering: Recovering) -> Step {
         let (failures, successes_needed) = (recovering.failures, recovering.successes_needed);
-        let reason = "the time of escalation is over".into();
+        let reason = "the escalation has expired".into();
         Step { reason, failures, successes_needed, ..self.enter(State::Recovering(recovering)) }
     }
 
@@ -250,7 +250,7 @@ impl Account {
         Step { from, to, reason: Arc::default(), failures: 0, until: None, successes_needed: 0 }
     }
 
-    /// Which threshold the failure that was just noted has broken, in words. Several thresholds mean any.
+    /// Returns the threshold that the new failure has reached, as text. Any one of several thresholds is enough.
     fn broken_threshold(&self, rule: &TrustRule, severity: Severity, now: Timestamp) -> Option<String> {
         let fits = |severity| counts(rule, severity);
         let most = u32::try_from(MOST_FAILURES).unwrap_or(u32::MAX);
@@ -281,7 +281,7 @@ impl Account {
 }
 
 impl Step {
-    /// Back to TRUSTED by the hand of a person.
+    /// Returns the transition to TRUSTED by an operator.
     pub(super) fn to_trusted(from: TrustState, reason: &str) -> Self {
         let reason = reason.into();
         Self { from, to: TrustState::Trusted, reason, failures: 0, until: None, successes_needed: 0 }
@@ -300,7 +300,7 @@ impl State {
 }
 
 impl Escalated {
-    /// The later of the end of the escalation and the end of the cool-down.
+    /// Returns the later of the end of the escalation and the end of the cool-down.
     fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match rule.recovery {
             Recovery::Auto if !self.by_hand => Some(self.expires.max(self.last_counted + rule.cooldown)),
@@ -323,7 +323,7 @@ impl Escalated {
     }
 }
 
-/// Whether failures of this severity count. Critical ones do whatever the filter says.
+/// Returns true if failures of this severity count. Critical ones count with any filter.
 fn counts(rule: &TrustRule, severity: Severity) -> bool {
     is_critical(severity) || rule.severities.contains(&severity)
 }

@@ -1,4 +1,4 @@
-//! The memory of failures of one tenant: whose accounts a call touches, and which of them is the worst.
+//! The trust ledger of one tenant: the accounts that a call affects, and the worst of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
-/// How much a ledger remembers at most. Raising a number costs memory, up to some kilobytes per account.
+/// The size limits of a ledger. Higher values cost memory, up to some kilobytes per account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Tools that are judged as a whole.
+    /// Accounts of tools as a whole.
     pub tools: usize,
-    /// Signatures.
+    /// Accounts of signatures.
     pub signatures: usize,
-    /// Domains, and as many statistics of domains.
+    /// Accounts of domains, and statistics of domains.
     pub domains: usize,
     /// Failures in the history.
     pub history: usize,
@@ -36,13 +36,13 @@ impl Default for Bounds {
     }
 }
 
-/// The memory of failures of one tenant.
+/// The trust ledger of one tenant: all its accounts and their failures.
 #[derive(Clone, Debug)]
 pub struct TrustLedger {
     pub(super) tools: Shelf<ToolRef, Account>,
     pub(super) signatures: Shelf<(ToolRef, Signature), Account>,
     pub(super) domains: Shelf<Domain, Account>,
-    /// Set when a tool had to be blocked and there was no room to remember which.
+    /// Set if a tool had to be blocked and there was no room for its account.
     pub(super) everything: Option<Blocked>,
     pub(super) stats: Shelf<Domain, DomainStats>,
     pub(super) history: VecDeque<HistoryEntry>,
@@ -57,7 +57,7 @@ impl Default for TrustLedger {
 }
 
 impl TrustLedger {
-    /// An empty ledger: everything is trusted.
+    /// Creates an empty ledger. All tools are trusted.
     pub const fn new(bounds: Bounds) -> Self {
         Self {
             tools: Shelf::new(bounds.tools),
@@ -71,7 +71,7 @@ impl TrustLedger {
         }
     }
 
-    /// Whether a call may run; the worst of tool, signature and domain counts.
+    /// Returns the trust decision for a call. The worst of tool, signature and domain counts.
     pub fn standing(&self, rules: Rules<'_>, subject: Subject<'_>, now: Timestamp) -> Standing {
         let Subject { tool, signature, domain } = subject;
         if let Some(blocked) = &self.everything {
@@ -79,7 +79,7 @@ impl TrustLedger {
         }
         let of_tool = self.tools.items.get(tool).map(|account| (account, rules.signature, None));
         let of_name = self.of_any_namespace(tool).map(|account| (account, rules.signature, None));
-        // Where nothing has failed yet there is nothing to look for, which is asked several times per call.
+        // An empty map needs no lookup. This runs several times per call.
         let of_signature = (!self.signatures.items.is_empty())
             .then(|| self.signatures.items.get(&(tool.clone(), signature.clone())))
             .flatten()
@@ -110,7 +110,7 @@ impl TrustLedger {
         }
     }
 
-    /// A call finished, and it began just now as far as anybody knows.
+    /// Records a finished call with an unknown start. It is assumed to have started now.
     pub fn record(
         &mut self,
         rules: Rules<'_>,
@@ -121,9 +121,9 @@ impl TrustLedger {
         self.record_begun(rules, subject, finished, now, now)
     }
 
-    /// A call finished that began at a known time. Failures of calls that were already under way when trust
-    /// was lost do not bring a block nearer: a burst of parallel calls to a dead host must not end in a state
-    /// that only a person can leave.
+    /// Records a finished call with a known start. Failures of calls that were in flight when trust was lost do not
+    /// count towards a block: a burst of parallel calls to a dead host must not end in a state that only an operator
+    /// can end.
     pub fn record_begun(
         &mut self,
         rules: Rules<'_>,
@@ -142,7 +142,7 @@ impl TrustLedger {
         )
     }
 
-    /// Somebody reports a failure that no call of ours has shown.
+    /// Records a failure that was reported from outside a call.
     pub fn report_failure(
         &mut self,
         rules: Rules<'_>,
@@ -155,7 +155,7 @@ impl TrustLedger {
         self.take(rules, Who::from(report), finished, now, now)
     }
 
-    /// Somebody reports that the tool worked.
+    /// Records a success that was reported from outside a call.
     pub fn report_success(
         &mut self,
         rules: Rules<'_>,
@@ -165,7 +165,7 @@ impl TrustLedger {
         self.take(rules, Who::from(report), Finished::Success, now, now)
     }
 
-    /// Blocks a whole tool at once, for a reason that people will read.
+    /// Blocks a whole tool at once, with a reason that operators read.
     pub fn block_tool(
         &mut self,
         tool: &ToolRef,
@@ -181,9 +181,9 @@ impl TrustLedger {
         let step = match self.tools.get_or_make(tool.clone(), now) {
             Some(account) => account.block(reason, 1, now),
             None => {
-                // There is no room to remember which tool it was, and forgetting a block would be worse.
+                // There is no room for the account of the tool, and a lost block would be worse.
                 let reason =
-                    format!("{reason} (too many blocked tools to tell them apart: reset all)").into();
+                    format!("{reason} (too many blocked tools to track them separately; reset all)").into();
                 let mut account = Account::default();
                 let step = account.block(reason, 1, now);
                 if let State::Blocked(blocked) = account.state {
@@ -195,7 +195,7 @@ impl TrustLedger {
         vec![told.change(step, now)]
     }
 
-    /// A person lets the recovery begin of what is escalated; what is blocked stays so.
+    /// Starts the recovery of escalated accounts, by approval of an operator. Blocked accounts stay blocked.
     pub fn approve_recovery(&mut self, target: Target<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
         for (told, account) in self.accounts_of(target) {
@@ -204,14 +204,14 @@ impl TrustLedger {
         changes
     }
 
-    /// Forgets everything that counts against the target: state, counters, and the failures in its window.
+    /// Restores trust in the target: clears its state, its counters, and the failures in its window.
     pub fn reset(&mut self, target: Target<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
         for (told, account) in self.accounts_of(target) {
             let from = account.state.name();
             *account = Account { trusted_again: Some(now), ..Account::default() };
             if from != TrustState::Trusted {
-                changes.push(told.change(Step::to_trusted(from, "reset by hand"), now));
+                changes.push(told.change(Step::to_trusted(from, "reset by an operator"), now));
             }
         }
         match target {
@@ -236,29 +236,31 @@ impl TrustLedger {
                         domain: None,
                         notify: Notify::Yes,
                     };
-                    changes.push(told.change(Step::to_trusted(TrustState::Blocked, "reset by hand"), now));
+                    changes.push(
+                        told.change(Step::to_trusted(TrustState::Blocked, "reset by an operator"), now),
+                    );
                 }
             }
         }
         changes
     }
 
-    /// The failures that are remembered, oldest first; of one tool or of all.
+    /// Returns the stored failures of one tool or of all, oldest first.
     pub fn history<'a>(&'a self, tool: Option<&'a ToolRef>) -> impl Iterator<Item = &'a HistoryEntry> {
         self.history.iter().filter(move |entry| tool.is_none_or(|tool| entry.is_about(tool)))
     }
 
-    /// What is known about a domain, whether or not a rule judges it.
+    /// Returns the statistics of a domain. They exist without a rule for the domain.
     pub fn domain_stats(&self, domain: &Domain) -> Option<&DomainStats> {
         self.stats.items.get(domain)
     }
 
-    /// What is known about all domains, in the order of their names.
+    /// Returns the statistics of all domains, ordered by name.
     pub fn all_domain_stats(&self) -> impl Iterator<Item = (&Domain, &DomainStats)> {
         self.stats.items.iter()
     }
 
-    /// What is not trusted, with its account, for status and snapshot.
+    /// Returns the state and the account of everything that is not trusted, for status and snapshot.
     pub(super) fn not_trusted(&self) -> impl Iterator<Item = (ToolReliabilityState, &Account)> {
         let tools =
             self.tools.items.iter().map(|(tool, account)| (Scope::Tool, Some(tool), None, None, account));
@@ -333,7 +335,7 @@ impl TrustLedger {
         }
         for change in changes.iter().filter(|change| change.to == TrustState::Trusted) {
             match change.scope {
-                // Fenced above, under the name that it was judged by.
+                // Cleared above, under the name of its account.
                 Scope::Tool => {}
                 Scope::Signature => {
                     self.fence_calls(|entry| {
@@ -361,7 +363,7 @@ impl TrustLedger {
             Some(signature) => self.signatures.get_or_make((who.tool.clone(), signature.clone()), now),
             None => self.tools.get_or_make(who.tool.clone(), now),
         };
-        // Where everything is escalated or blocked, there is no room for another account.
+        // If all accounts are escalated or blocked, there is no room for another account.
         if let Some(account) = holder {
             if severity == Severity::Permission && account.is_repeated_refusal(rule, now) {
                 severity = Severity::RepeatedAuth;
@@ -371,7 +373,7 @@ impl TrustLedger {
             let scope = if who.signature.is_some() { Scope::Signature } else { Scope::Tool };
             who.told(scope, rule).append(&mut steps, &mut changes, now);
         }
-        // The tool as a whole was reported before and has not recovered: then each of its signatures counts.
+        // If the tool as a whole was reported and has not recovered, each call of its signatures counts.
         if who.signature.is_some() {
             for name in self.whole_tool(who.tool) {
                 if let Some(account) = self.tools.items.get_mut(&name)
@@ -410,16 +412,16 @@ impl TrustLedger {
             || of_tool.map(|account| account.state.name()).any(|state| state == TrustState::Blocked)
     }
 
-    /// The account of a tool that a host named without its namespace.
+    /// Returns the account of a tool that a host named without its namespace.
     fn of_any_namespace(&self, tool: &ToolRef) -> Option<&Account> {
-        // Where nothing is known of any tool there is nothing to look for, which is asked several times per call.
+        // An empty map needs no lookup. This runs several times per call.
         if self.tools.items.is_empty() || tool.is_in_any_namespace() {
             return None;
         }
         self.tools.items.get(&ToolRef::in_any_namespace(tool.tool.clone()))
     }
 
-    /// The names under which accounts judge a tool as a whole, as far as there can be any.
+    /// Returns the names that an account of the tool as a whole may have.
     fn whole_tool(&self, tool: &ToolRef) -> impl Iterator<Item = ToolRef> + use<> {
         let any = (!self.tools.items.is_empty()).then(|| ToolRef::in_any_namespace(tool.tool.clone()));
         let any = any.filter(|any| any != tool);
@@ -427,7 +429,7 @@ impl TrustLedger {
         own.into_iter().chain(any)
     }
 
-    /// The accounts that a target means, with how to tell of them.
+    /// Returns the accounts of a target, with the data of their changes.
     fn accounts_of<'a>(
         &'a mut self,
         target: Target<'a>,
@@ -462,23 +464,23 @@ impl TrustLedger {
         tools.chain(signatures).chain(domains)
     }
 
-    /// Failures of calls that shall not count again after a restart.
+    /// Marks failures of calls so that they do not count again after a restart.
     fn fence_calls(&mut self, hit: impl Fn(&HistoryEntry) -> bool) {
         self.history.iter_mut().filter(|entry| hit(entry)).for_each(|entry| entry.counts_for_call = false);
     }
 
-    /// Failures of a domain that shall not count again after a restart.
+    /// Marks failures of a domain so that they do not count again after a restart.
     fn fence_domain(&mut self, hit: impl Fn(&HistoryEntry) -> bool) {
         self.history.iter_mut().filter(|entry| hit(entry)).for_each(|entry| entry.counts_for_domain = false);
     }
 }
 
-/// Whether people are told of a change.
+/// The notification setting of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// They are.
+    /// A notification is sent.
     Yes,
-    /// It is for metrics and logs only.
+    /// The change is for metrics and logs only.
     No,
 }
 
@@ -489,13 +491,13 @@ impl Notify {
 }
 
 impl<'a> Report<'a> {
-    /// What the report says that the tool depends on; the rules of the call are looked up with it.
+    /// Returns the domain of the report. The rules of the call are looked up with it.
     pub fn depends_on(&self) -> Option<&'a Domain> {
         self.domain.or(self.service)
     }
 }
 
-/// Whose call it was.
+/// The subject of a call.
 #[derive(Clone, Copy)]
 struct Who<'a> {
     tool: &'a ToolRef,
@@ -517,7 +519,7 @@ impl<'a> Who<'a> {
         Told { scope, tool: Some(self.tool), signature: self.signature, domain: self.domain, notify }
     }
 
-    /// A line of the history that counts for nobody yet.
+    /// Returns an entry of the history that does not count for any account yet.
     fn entry(self, severity: Severity, recoverable: bool, now: Timestamp) -> HistoryEntry {
         HistoryEntry {
             tool_name: self.tool.tool.clone(),
@@ -534,7 +536,7 @@ impl<'a> Who<'a> {
     }
 }
 
-/// How a change is told.
+/// The data of a change.
 #[derive(Clone, Copy)]
 struct Told<'a> {
     scope: Scope,
@@ -569,7 +571,7 @@ impl Told<'_> {
     }
 }
 
-/// A success makes no account of its own, unless a share of failures has to know of it.
+/// Returns the account for a success. A success creates an account only if the rule has a share of failures.
 fn known_or_rated<'a, K: Ord + Clone>(
     shelf: &'a mut Shelf<K, Account>,
     key: K,
@@ -592,7 +594,7 @@ fn escalation(tool: &ToolRef, domain: Option<&Domain>, account: &Account, rule: 
     Escalation::of(Facts { tool, domain, state, reason, failures, window, recovers_at, successes_needed })
 }
 
-/// The account that everything shares while everything is blocked.
+/// Returns the account that all subjects share while everything is blocked.
 pub(super) fn account_of(blocked: &Blocked) -> Account {
     Account { state: State::Blocked(blocked.clone()), ..Account::default() }
 }

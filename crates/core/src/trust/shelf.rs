@@ -1,8 +1,8 @@
-//! A bounded map, and what it forgets when there is no room.
+//! A bounded map, with its eviction order.
 //!
-//! Names of tools, hosts and folders come from outside, so there can be any number of them. What is trusted
-//! is forgotten first, then what is on trial, then escalations whose time is over; the least recent first. A
-//! running escalation or a block is never forgotten: then the newcomer finds no room.
+//! Names of tools, hosts and folders come from outside, so their number is unlimited. Trusted entries are evicted
+//! first, then recovering ones, then expired escalations, the least recent first. An active escalation or a block is
+//! never evicted. If only those are left, a new entry is refused.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::account::{Account, State};
 use super::snapshot::DomainStats;
 use crate::Timestamp;
 
-/// The rank of what nobody misses.
+/// The rank of a trusted entry, which can be evicted without loss.
 const TRUSTED: u8 = 0;
 
-/// How dear a thing is to us.
+/// An entry with an eviction rank.
 pub(super) trait Ranked {
-    /// The lowest rank is forgotten first; nothing means never.
+    /// Returns the rank. The lowest rank is evicted first. None means never.
     fn rank(&self, now: Timestamp) -> Option<(u8, Timestamp)>;
 }
 
@@ -40,7 +40,7 @@ impl Ranked for DomainStats {
     }
 }
 
-/// At most so many things by name.
+/// A bounded map by name.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf<K, V> {
     pub(super) most: usize,
@@ -52,7 +52,7 @@ impl<K: Ord + Clone, V: Ranked + Default> Shelf<K, V> {
         Self { most, items: BTreeMap::new() }
     }
 
-    /// The thing of this name, new if there is none yet; nothing if there is no room for it.
+    /// Returns the entry of this name, and creates it if there is none. None if there is no room for it.
     pub(super) fn get_or_make(&mut self, key: K, now: Timestamp) -> Option<&mut V> {
         if !self.items.contains_key(&key) && !self.make_room(now) {
             return None;
@@ -60,7 +60,8 @@ impl<K: Ord + Clone, V: Ranked + Default> Shelf<K, V> {
         Some(self.items.entry(key).or_default())
     }
 
-    /// Forgets a sixteenth of what is trusted at once, so that a flood of new names does not search the whole shelf each time.
+    /// Evicts a sixteenth of the trusted entries at once, so that a flood of new names does not search the whole map
+    /// each time.
     fn make_room(&mut self, now: Timestamp) -> bool {
         if self.items.len() < self.most {
             return true;
@@ -68,7 +69,7 @@ impl<K: Ord + Clone, V: Ranked + Default> Shelf<K, V> {
         let ranked = self.items.iter().filter_map(|(key, value)| Some((value.rank(now)?, key)));
         let mut ranked: Vec<_> = ranked.map(|(rank, key)| (rank, key.clone())).collect();
         ranked.sort_unstable();
-        // What is not trusted goes one by one: each of them is a memory that somebody may need.
+        // Entries that are not trusted are evicted one by one, because each of them may still matter.
         let trusted = ranked.iter().take_while(|((class, _), _)| *class == TRUSTED).count();
         for (_, key) in ranked.into_iter().take((self.most / 16).min(trusted).max(1)) {
             self.items.remove(&key);

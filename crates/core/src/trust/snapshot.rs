@@ -1,11 +1,11 @@
-//! What is kept across a restart: everything that is not trusted, a bounded history, and domain statistics.
+//! The stored form of a ledger: all accounts that are not trusted, a bounded history, and domain statistics.
 //!
-//! Accounts that are trusted are not written; the failures that still count for them are in the history and
-//! are put back into their windows from there. Which calls went well beside them is not known any more, so after
-//! a restart they count, but they join neither a run nor a share of failures.
+//! Trusted accounts are not stored. Their failures that still count are in the history and are put back into their
+//! windows from there. The successes between those failures are not stored. So after a restart the failures count, but
+//! not as failures in a row and not for a share of failures.
 //!
-//! The same form is read from hosts that keep such a file themselves: dates as ISO 8601 texts, entries that do not say
-//! their scope or the plugin of their tool, and counts that are not whole (`lenient`).
+//! The same form is read from hosts that write such a file themselves: with dates as ISO 8601 texts, entries without a
+//! scope or without the plugin of their tool, and counts that are not integers (`lenient`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,39 +23,39 @@ use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, Namespace, ToolName, ToolRef};
 
-/// A ledger as it is stored.
+/// A stored ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The version of this format.
     #[serde(default = "first_version")]
     pub version: u32,
-    /// What is not trusted, by a name that people can read.
+    /// Accounts that are not trusted, by readable name.
     #[serde(default)]
     pub tool_states: BTreeMap<String, ToolReliabilityState>,
     /// The newest failures, oldest first.
     #[serde(default)]
     pub failure_history: Vec<HistoryEntry>,
-    /// Sums per host or server.
+    /// Statistics per host or server.
     #[serde(default)]
     pub domain_stats: BTreeMap<Domain, DomainStats>,
-    /// Set when everything is blocked because there was no room to tell the blocked tools apart.
+    /// Set if everything is blocked because there was no room for the accounts of the blocked tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_blocked: Option<BlockedSince>,
-    /// When it was written; zero if it does not say so.
+    /// Time at which it was written. Zero if it is missing.
     #[serde(default, deserialize_with = "lenient::moment")]
     pub last_updated: Timestamp,
-    /// When the ledger began; zero if it does not say so.
+    /// Time at which the ledger was created. Zero if it is missing.
     #[serde(default, deserialize_with = "lenient::moment")]
     pub created: Timestamp,
 }
 
-/// When and why everything was blocked.
+/// The time and the reason of the block of everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedSince {
-    /// When.
+    /// Time of the block.
     #[serde(deserialize_with = "lenient::moment")]
     pub at: Timestamp,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -63,15 +63,14 @@ pub struct BlockedSince {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ToolReliabilityState {
-    /// Whether a tool, a signature or a domain is meant. An entry that does not say it is about whichever it names.
+    /// The scope: a tool, a signature or a domain. Without it the scope follows from the names in the entry.
     #[serde(default = "of_tool")]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub scope: Scope,
-    /// The tool.
+    /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<ToolName>,
-    /// The plugin or server that it belongs to; `*`, or nothing, for the tool of this name
-    /// wherever it belongs.
+    /// The plugin or server of the tool. `*` or an absent value means the tool of this name in any plugin.
     #[serde(default, deserialize_with = "lenient::plugin", skip_serializing_if = "Option::is_none")]
     pub plugin_name: Option<Namespace>,
     /// The signature.
@@ -80,10 +79,10 @@ pub struct ToolReliabilityState {
     /// The host or server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// How far it is trusted.
+    /// The trust state.
     #[serde(deserialize_with = "lenient::word")]
     pub state: TrustState,
-    /// Failures counted since the trouble began.
+    /// Failures counted since trust was lost.
     #[serde(default, deserialize_with = "lenient::count")]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub failures_in_window: u32,
@@ -91,127 +90,127 @@ pub struct ToolReliabilityState {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub consecutive_failures: u32,
-    /// The last failure, counted or not.
+    /// Time of the last failure, counted or not.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Timestamp>,
-    /// The last success.
+    /// Time of the last success.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
-    /// When trust was lost.
+    /// Time at which trust was lost.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub escalated_at: Option<Timestamp>,
-    /// Why.
+    /// The reason for the escalation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalation_reason: Option<String>,
-    /// The end of the escalation, before the cool-down is looked at.
+    /// The end of the escalation, without the cool-down.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub escalation_expires: Option<Timestamp>,
-    /// When recovery began.
+    /// Time at which recovery started.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub recovery_started: Option<Timestamp>,
-    /// Successes since then.
+    /// Successes since the start of the recovery.
     #[serde(default)]
     pub successes_since_recovery: u32,
     /// Successes that restore trust.
     #[serde(default)]
     pub successes_needed: u32,
-    /// Failures that bring a block nearer.
+    /// Failures that count towards a block.
     #[serde(default)]
     pub failures_while_escalated: u32,
-    /// The last failure that counted; the cool-down runs from there.
+    /// Time of the last counted failure. The cool-down starts there.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_counted_failure: Option<Timestamp>,
-    /// Whether time can heal it.
+    /// True if trust can recover with time.
     #[serde(default = "yes")]
     pub recoverable: bool,
 }
 
-/// One failure in the history. Arguments are not kept, only the signature made from them.
+/// One failure in the history. Arguments are not stored, only the signature derived from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HistoryEntry {
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: ToolName,
-    /// The plugin or server that it belongs to; `*` if that was not said.
+    /// The plugin or server of the tool. `*` if it was not given.
     #[serde(default = "lenient::any_plugin", deserialize_with = "lenient::plugin_or_any")]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub plugin_name: Namespace,
-    /// The signature; without one the tool as a whole was reported.
+    /// The signature. Absent if the tool as a whole was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
     /// The host or server that it depended on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// The service that a report named.
+    /// The service in a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Domain>,
-    /// How bad it was.
+    /// The severity of the failure.
     #[serde(deserialize_with = "lenient::word")]
     pub severity: Severity,
-    /// Whether time can heal it.
+    /// True if trust can recover with time.
     #[serde(default = "yes")]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub recoverable: bool,
-    /// When.
+    /// Time of the failure.
     #[serde(deserialize_with = "lenient::moment")]
     pub timestamp: Timestamp,
-    /// Whether it still counts for the signature or tool: not after a recovery or a reset.
+    /// True if it still counts for the signature or tool. False after a recovery or a reset.
     #[serde(default)]
     pub counts_for_call: bool,
-    /// The same for the domain.
+    /// True if it still counts for the domain.
     #[serde(default)]
     pub counts_for_domain: bool,
 }
 
-/// Sums per host or server.
+/// Statistics of a host or server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainStats {
-    /// Calls that went well.
+    /// Successful calls.
     pub total_successes: u64,
-    /// Calls that failed.
+    /// Failed calls.
     pub total_failures: u64,
-    /// How they failed.
+    /// Failed calls by severity.
     pub failures_by_severity: BTreeMap<Severity, u64>,
-    /// The last success.
+    /// Time of the last success.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
-    /// The last failure.
+    /// Time of the last failure.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Timestamp>,
 }
 
-/// Why a stored ledger cannot be used. Whoever read it should put it aside and not write over it.
+/// The reason why a stored ledger cannot be used. The reader should put the file aside and not overwrite it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// It cannot be read.
+    /// The text cannot be parsed.
     Unreadable {
-        /// The line of the mistake, from 1.
+        /// The line of the error, from 1.
         line: usize,
-        /// The column of it.
+        /// The column of the error.
         column: usize,
-        /// What is wrong there.
+        /// The error.
         problem: String,
     },
-    /// A version that this program does not know.
+    /// This program does not know the version.
     UnknownVersion {
         /// The version found.
         found: u32,
     },
-    /// A state that lacks what such a state must have.
+    /// An entry lacks data that its state requires.
     Inconsistent {
         /// The name of the entry.
         entry: String,
-        /// What is wrong with it.
+        /// The error.
         problem: &'static str,
     },
-    /// It holds more than the ledger may.
+    /// The stored ledger exceeds a limit.
     TooMany {
-        /// Of what.
+        /// The scope of the entries.
         what: Scope,
-        /// How many were found.
+        /// Number found.
         found: usize,
-        /// How many are allowed.
+        /// Number allowed.
         allowed: usize,
     },
 }
@@ -244,13 +243,13 @@ impl Snapshot {
     /// The version that is written.
     pub const VERSION: u32 = 1;
 
-    /// Reads a stored ledger of any version that is known, and brings it to the present one.
+    /// Reads a stored ledger of any known version and converts it to the current one.
     pub fn read(text: &str) -> Result<Self, SnapshotError> {
         #[derive(Deserialize)]
         struct Header {
             #[serde(default = "first_version")]
             version: u32,
-            /// With this a list, whose members would be taken for the fields in their order, is refused.
+            /// Makes serde refuse a list, whose elements would otherwise be read as the fields in order.
             #[serde(flatten)]
             _fields: IgnoredAny,
         }
@@ -264,7 +263,7 @@ impl Snapshot {
 }
 
 impl TrustLedger {
-    /// What is worth keeping across a restart.
+    /// Returns the stored form of the ledger.
     pub fn snapshot(&self, now: Timestamp) -> Snapshot {
         Snapshot {
             version: Snapshot::VERSION,
@@ -280,8 +279,8 @@ impl TrustLedger {
         }
     }
 
-    /// The ledger that was stored. Of a longer history the newest part is kept, and of more statistics those
-    /// of the domains that were seen last; a state is never left out.
+    /// Restores a stored ledger. A history that is too long loses its oldest part, and too many statistics lose the
+    /// domains that were used least recently. No state is ever dropped.
     pub fn restore(snapshot: Snapshot, bounds: Bounds) -> Result<Self, SnapshotError> {
         if snapshot.version != Snapshot::VERSION {
             return Err(SnapshotError::UnknownVersion { found: snapshot.version });
@@ -295,7 +294,7 @@ impl TrustLedger {
             failures: 1,
         });
         let mut runs = Vec::new();
-        // We write nothing about what is trusted; a host may.
+        // Snapshots of this program have no trusted entries, but a host may write them.
         let doubted = |(_, stored): &(String, ToolReliabilityState)| stored.state != TrustState::Trusted;
         for (entry, stored) in snapshot.tool_states.into_iter().filter(doubted) {
             runs.push((stored.holder(&entry)?, stored.consecutive_failures));
@@ -307,7 +306,7 @@ impl TrustLedger {
             ledger.recount(&entry);
             ledger.history.push_back(entry);
         }
-        // Only now are the failures there that the runs are made of.
+        // The failures of the runs are restored only now.
         for (holder, run) in runs {
             let account = match holder {
                 Holder::Tool(tool) => ledger.tools.items.get_mut(&tool),
@@ -328,11 +327,11 @@ impl TrustLedger {
         Ok(ledger)
     }
 
-    /// Takes over what another process stored, entry by entry whichever is newer. What is not trusted here and is
-    /// missing there was reset there, unless something happened here since. What is trusted here and not there has lost its
-    /// trust there, unless that is the trouble after which it is trusted again.
+    /// Merges a snapshot of another process, entry by entry, with the newer entry winning. An entry that is not trusted
+    /// here and missing there was reset there, unless it changed here since. An entry that is trusted here and not
+    /// there has lost trust there, unless trust was restored here after that loss.
     ///
-    /// Single failures are not taken over: they count in the process that saw them.
+    /// Single failures are not merged. They count in the process that recorded them.
     pub fn adopt(&mut self, snapshot: Snapshot) -> Result<(), SnapshotError> {
         let written = snapshot.last_updated;
         let bounds = Bounds {
@@ -355,7 +354,7 @@ impl TrustLedger {
     fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), SnapshotError> {
         let account = stored.account(&entry)?;
         let twice = match stored.holder(&entry)? {
-            // A host may judge one tool by several targets that mean nothing here: the worst of them counts.
+            // A host may have several targets for one tool that are unknown here. The worst of them counts.
             Holder::Tool(tool) if tool.is_in_any_namespace() => {
                 let known = self.tools.items.entry(tool).or_default();
                 if (known.state.name(), known.trouble()) < (account.state.name(), account.trouble()) {
@@ -369,7 +368,7 @@ impl TrustLedger {
         };
         match twice {
             None => Ok(()),
-            Some(_) => Err(SnapshotError::Inconsistent { entry, problem: "it is there twice" }),
+            Some(_) => Err(SnapshotError::Inconsistent { entry, problem: "it is a duplicate" }),
         }
     }
 
@@ -386,7 +385,7 @@ impl TrustLedger {
         Ok(())
     }
 
-    /// Puts a failure that still counts back where it counts.
+    /// Restores a failure that still counts to its accounts.
     fn recount(&mut self, entry: &HistoryEntry) {
         let at = entry.timestamp;
         let tool = ToolRef { namespace: entry.plugin_name.clone(), tool: entry.tool_name.clone() };
@@ -407,7 +406,7 @@ impl TrustLedger {
 }
 
 impl<K: Ord + Clone> Shelf<K, Account> {
-    /// Takes over accounts that were stored at `written`.
+    /// Merges accounts that were stored at `written`.
     fn adopt(&mut self, theirs: Self, written: Timestamp) {
         for (key, account) in &mut self.items {
             let reset = theirs.items.get(key).is_none_or(|stored| stored.state == State::Trusted);
@@ -419,7 +418,7 @@ impl<K: Ord + Clone> Shelf<K, Account> {
             if let Some(account) = self.get_or_make(key, written)
                 && account.is_behind(&stored)
             {
-                // The failures that were seen here stay; the state is theirs.
+                // The window of this process is kept. The state is taken from the snapshot.
                 let window = std::mem::take(&mut account.window);
                 *account = Account { window, ..stored };
             }
@@ -428,7 +427,7 @@ impl<K: Ord + Clone> Shelf<K, Account> {
 }
 
 impl Account {
-    /// Whether another process knows more of it, which does not trust it.
+    /// Returns true if another process has newer data for it and does not trust it.
     fn is_behind(&self, stored: &Self) -> bool {
         match &self.state {
             State::Trusted => self.trusted_again < stored.trouble(),
@@ -438,12 +437,12 @@ impl Account {
         }
     }
 
-    /// When something last happened to it.
+    /// Returns the time of its last event.
     fn touched(&self) -> Timestamp {
         self.trouble().max(self.last_failure).max(self.last_success).unwrap_or_default()
     }
 
-    /// When it last got to where it is, if it is not trusted.
+    /// Returns the time at which it got to its current state, if it is not trusted.
     fn trouble(&self) -> Option<Timestamp> {
         match &self.state {
             State::Trusted => None,
@@ -454,7 +453,7 @@ impl Account {
     }
 }
 
-/// Whose account it is.
+/// The holder of an account.
 enum Holder {
     Tool(ToolRef),
     Signature((ToolRef, Signature)),
@@ -522,7 +521,7 @@ impl ToolReliabilityState {
         }
     }
 
-    /// The tool, where there is one.
+    /// Returns the tool, if there is one.
     pub fn tool(&self) -> Option<ToolRef> {
         let tool = self.tool_name.clone()?;
         Some(match self.plugin_name.clone() {
@@ -531,9 +530,9 @@ impl ToolReliabilityState {
         })
     }
 
-    /// A name that people can read and that no other entry has.
+    /// Returns a readable name that is unique among the entries.
     fn name(&self) -> String {
-        // Hosts that do not name plugins know the entry by the tool alone.
+        // Hosts without plugin names find the entry by the tool alone.
         let tool = match self.tool() {
             Some(tool) if tool.is_in_any_namespace() => tool.tool.to_string(),
             Some(tool) => tool.to_string(),
@@ -567,13 +566,13 @@ impl ToolReliabilityState {
     fn account(&self, entry: &str) -> Result<Account, SnapshotError> {
         let lacks = |problem| SnapshotError::Inconsistent { entry: entry.to_owned(), problem };
         let reason: Arc<str> = self.escalation_reason.as_deref().unwrap_or("not recorded").into();
-        // Hosts do not note when they blocked something, only the failure that made them.
+        // Hosts do not store the time of a block, only the time of the failure that caused it.
         let escalated_at =
             || self.escalated_at.or(self.last_failure).ok_or_else(|| lacks("it has no escalated_at"));
         let failures = self.failures_in_window;
         let successes_needed = self.successes_needed;
         let state = match self.state {
-            TrustState::Trusted => return Err(lacks("what is trusted is not stored")),
+            TrustState::Trusted => return Err(lacks("trusted entries are not stored")),
             TrustState::Escalated => State::Escalated(Escalated {
                 at: escalated_at()?,
                 reason,
@@ -607,7 +606,7 @@ impl ToolReliabilityState {
 }
 
 impl HistoryEntry {
-    /// Whether it is about this tool.
+    /// Returns true if it is about this tool.
     pub fn is_about(&self, tool: &ToolRef) -> bool {
         self.tool_name == tool.tool && self.plugin_name == tool.namespace
     }

@@ -1,4 +1,4 @@
-//! What goes into the machine of a turn and what comes out of it.
+//! Events and steps of a turn: the input and the output of its state machine.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,83 +13,82 @@ use super::choice::Choice;
 use super::handler::Repeat;
 use super::result::TurnResult;
 
-/// What happens to a turn.
+/// An event of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A call that was started has ended, after all retries that it had.
+    /// A started call has ended, after all its retries.
     Ended {
-        /// Which.
+        /// The call.
         id: ToolCallId,
-        /// How.
+        /// Its result.
         end: CallEnd,
-        /// Whether it had ended before, and the engine gave its answer again.
+        /// True if the call had ended before and the engine replayed its result.
         replayed: bool,
     },
-    /// The breaker of a tool has changed.
+    /// The circuit breaker of a tool has changed its state.
     BreakerChanged {
-        /// Of this tool; one that is not in the plan is ignored.
+        /// The tool. A tool that is not in the plan is ignored.
         tool: ToolRef,
-        /// To this.
+        /// The new state.
         state: BreakerState,
     },
-    /// A call of the tool has begun, and now it is known what the end of the turn does to it.
+    /// A call of the tool has started, and the effect of the end of the turn on it is now known.
     Known {
-        /// Of this tool; one that is not in the plan is ignored.
+        /// The tool. A tool that is not in the plan is ignored.
         tool: ToolRef,
-        /// This.
+        /// The effect of the end of the turn.
         stop: Stop,
     },
-    /// Time has passed. Needed at the deadline, after all that happened until then; harmless at any other time.
+    /// Time has passed. Required at the deadline, after all events up to then. Harmless at any other time.
     Tick,
-    /// Nothing of this call was sent, and nothing will be: the driver did not come to it. The end of the turn follows, which
-    /// says why.
+    /// The driver did not send this call and will not send it. The end of the turn follows, with the reason.
     NotStarted {
-        /// Which.
+        /// The call.
         id: ToolCallId,
     },
-    /// The caller withdraws the turn.
+    /// The caller cancels the turn.
     Cancel,
 }
 
-/// How a call ended, as the engine says it.
+/// The result of a call, as the engine reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallEnd {
-    /// It did its job.
+    /// The call succeeded.
     Succeeded {
-        /// What it gave.
+        /// Its output.
         output: RawJson,
-        /// Attempts it took.
+        /// Attempts made.
         attempts: u32,
     },
-    /// It did not.
+    /// The call failed.
     Failed(Failure),
 }
 
-/// A call that failed for good.
+/// A call that failed after all its retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The code of its result.
+    /// The error code of its result.
     pub code: Code,
-    /// What was said.
+    /// The error message.
     pub message: String,
-    /// The rule that says what kind of failure that is.
+    /// The classification rule that matched the failure.
     pub rule: Option<String>,
-    /// Whether it can succeed later.
+    /// Transient or permanent.
     pub nature: Nature,
-    /// How far it got, over all its attempts.
+    /// Progress of the call, over all its attempts.
     pub reach: Reach,
-    /// Whether it may be made twice.
+    /// Safety of making the call again.
     pub repeat: Repeat,
-    /// What is done about a call like this of which nobody knows whether it ran.
+    /// The policy for a call like this with an unknown outcome.
     pub doubt: Doubt,
     /// Attempts made.
     pub attempts: u32,
-    /// What its last attempt was allowed, if it took longer.
+    /// Timeout of the last attempt, if the attempt exceeded it.
     pub timed_out_after: Option<Duration>,
 }
 
 impl Failure {
-    /// Of a call that nobody was asked to make.
+    /// Returns the failure of a call that was never sent.
     pub fn not_sent(code: Code, nature: Nature, message: String) -> Self {
         Self {
             code,
@@ -105,72 +104,73 @@ impl Failure {
     }
 }
 
-/// What the driver does next.
+/// An action that the driver takes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Start a call.
     Run {
-        /// Which.
+        /// The call.
         id: ToolCallId,
-        /// With this tool, which may be an alternative.
+        /// The tool, which may be an alternative.
         tool: ToolRef,
-        /// With these arguments.
+        /// The arguments.
         arguments: RawJson,
-        /// The time-out of the plan for one attempt.
+        /// The timeout of the plan for one attempt.
         timeout: Option<Duration>,
-        /// What was chosen for it. It has to be kept before the call is sent, for the turn to be submitted again; see
-        /// [`Hold::choosing`](super::Hold::choosing).
+        /// The choice that was made for the call. The driver stores it before it sends the call, so that the turn can
+        /// be resubmitted; see [`Hold::choosing`](super::Hold::choosing).
         choice: Choice,
     },
     /// Stop a running call.
     Cancel {
-        /// Which.
+        /// The call.
         id: ToolCallId,
     },
-    /// Let a running call go on, and have its end recorded.
+    /// Let a running call continue, and have its result recorded.
     Leave {
-        /// Which.
+        /// The call.
         id: ToolCallId,
     },
-    /// The turn has ended. Nothing but late results of what was cut off follows.
+    /// The turn has ended. Only late results of cut-off calls follow.
     Done(TurnResult),
 }
 
-/// What the machine has to know about a tool.
+/// The facts about a tool that the machine needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolFacts {
-    /// The state of its breaker.
+    /// The state of its circuit breaker.
     pub breaker: BreakerState,
-    /// What the end of the turn does to a running call of it.
+    /// The effect of the end of the turn on a running call of the tool.
     pub stop: Stop,
 }
 
-/// What is done about a call of which nobody knows whether it ran.
+/// The handling of a call with an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// It is made again, or nobody looked for its record: how it ends says nothing of what it did before.
+    /// The call is made again, or its record was not read. Its result then says nothing about the effects of earlier
+    /// runs.
     MadeAgain,
-    /// It is told, and kept in its record.
+    /// The unknown outcome is reported and stays in the record of the call.
     Told,
 }
 
-/// What the end of a turn does to a running call.
+/// The effect of the end of a turn on a running call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It is cancelled; nothing is left of it.
+    /// The call is cancelled and leaves nothing behind.
     Cancel,
-    /// It may have an effect that a cancel cannot take back, so it is left to finish and recorded.
+    /// The call may have an effect that a cancel cannot undo, so it is left to finish and is recorded.
     Leave,
 }
 
 impl Default for ToolFacts {
-    /// A tool that nothing is known about is not declared stopped.
+    /// Returns the facts of an unknown tool. It must not be declared stopped.
     fn default() -> Self {
         Self { breaker: BreakerState::Closed, stop: Stop::Leave }
     }
 }
 
-/// An event that does not fit; the machine is as it was before.
+/// An event that does not fit the state of the turn. The machine is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misuse {

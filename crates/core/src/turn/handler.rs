@@ -1,8 +1,7 @@
-//! The error handler: what to do about one failure, and why.
+//! The error handler: the action for one failure, and the reason for it.
 //!
-//! It is a function that anyone may ask: the executor after an attempt, the [`Turn`](super::Turn) after a
-//! call. It looks only at the facts that it is given and gives them back with its answer, so that a trace
-//! can show what it knew.
+//! It is a pure function. The executor calls it after an attempt, and the [`Turn`](super::Turn) after a call. It uses
+//! only the facts that it is given and returns them with the decision, so that a trace can show them.
 
 use std::time::Duration;
 
@@ -14,90 +13,90 @@ use crate::code::Code;
 
 use super::plan::Need;
 
-/// What to do about a failure.
+/// The action after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Strategy {
     /// Make the same call again.
     Retry,
-    /// Let another tool do the job.
+    /// Run an alternative tool.
     AlternativeTool,
-    /// Go on with what there is; nobody has to act.
+    /// Continue with partial results. No action is needed.
     PartialSuccess,
-    /// End it and tell a person. Nothing waits for the person.
+    /// End the call and report it to the user. Nothing waits for the user.
     Escalate,
-    /// End it with an answer that says what happened; it may work later.
+    /// End the call with a response that explains the failure. A later call may succeed.
     GracefulFailure,
 }
 
-/// What is known about a failure.
+/// The known facts about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The code of the failure.
     pub code: Code,
-    /// Whether the same call can succeed later.
+    /// Transient if the same call can succeed later, permanent otherwise.
     pub nature: Nature,
-    /// How far it got.
+    /// Progress of the call.
     pub reach: Reach,
-    /// Whether it may be made twice.
+    /// Safety of making the call again.
     pub repeat: Repeat,
-    /// The tool's breaker.
+    /// The state of the tool's circuit breaker.
     pub breaker: State,
     /// Attempts made.
     pub attempts: u32,
-    /// Attempts still allowed, by every rule of the retry policy.
+    /// Attempts left, by every rule of the retry policy.
     pub attempts_left: u32,
-    /// How long the next attempt would have to wait.
+    /// The delay before the next attempt.
     pub wait: Duration,
-    /// What is left of the turn's time.
+    /// The time left until the deadline of the turn.
     pub remaining: Duration,
-    /// Alternatives that were not tried and whose breakers let calls through.
+    /// Alternatives that were not tried and whose circuit breakers admit calls.
     pub alternatives: usize,
-    /// Whether the turn needs the call.
+    /// Required or optional.
     pub need: Need,
-    /// Who waits for it.
+    /// The calls that depend on it.
     pub dependants: Dependants,
     /// Calls of the turn that succeeded so far.
     pub succeeded: usize,
 }
 
-/// Whether a call whose fate is unknown may be made again.
+/// The safety of making a call with an unknown outcome again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repeat {
-    /// Running it twice does no harm, by whichever tool.
+    /// Two runs do no harm, by any tool.
     Safe,
-    /// The same tool may run twice. Another one would do the job a second time.
+    /// The same tool may run twice. Another tool would do the job a second time.
     BySameTool,
-    /// Running it twice may do something twice.
+    /// Two runs may have the effect twice.
     Unsafe,
 }
 
-/// Who waits for a call that failed.
+/// The number of calls that depend on a failed call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dependants {
-    /// With a default for it: they go on.
+    /// Calls with a default for it. They can run.
     pub covered: usize,
-    /// Without: they cannot run.
+    /// Calls without a default for it. They cannot run.
     pub stranded: usize,
 }
 
-/// What to do, why, and what was known.
+/// The action after a failure, with its reason and the facts it is based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What to do.
+    /// The action.
     pub strategy: Strategy,
-    /// Why, for a person.
+    /// The reason, as text.
     pub reason: String,
-    /// From these facts.
+    /// The facts.
     pub facts: Facts,
 }
 
-/// Decides what to do about a failure.
+/// Decides the action after a failure.
 ///
-/// The order is the promise: the cheapest thing that can still bring the wanted result comes first, and a
-/// person is bothered only if nothing else is left and somebody can do something about it.
+/// The order is a guarantee: the cheapest action that can still bring the wanted result comes first. A failure is
+/// escalated only if nothing else is left and the user can do something about it.
 pub fn decide(facts: Facts) -> Decision {
     let decision = |strategy, reason: String| Decision { strategy, reason, facts };
     let nature = match facts.nature {
@@ -107,14 +106,17 @@ pub fn decide(facts: Facts) -> Decision {
     if in_doubt(&facts) {
         return decision(
             Strategy::Escalate,
-            "nobody knows whether the call took effect, and making it again could do it twice".into(),
+            "the outcome is unknown, and making the call again could take effect twice".into(),
         );
     }
     if facts.remaining.is_zero() || facts.code == Code::Cancelled {
-        let over =
-            if facts.remaining.is_zero() { "the time of the turn is over" } else { "the call was withdrawn" };
+        let over = if facts.remaining.is_zero() {
+            "the deadline of the turn has passed"
+        } else {
+            "the call was cancelled"
+        };
         return if facts.succeeded > 0 {
-            decision(Strategy::PartialSuccess, format!("{over}; what is finished is returned"))
+            decision(Strategy::PartialSuccess, format!("{over}; finished results are returned"))
         } else {
             decision(Strategy::GracefulFailure, format!("{over} and nothing is finished"))
         };
@@ -163,13 +165,13 @@ pub fn decide(facts: Facts) -> Decision {
     }
 }
 
-/// Whether the call may have had its effect without anyone knowing. Then neither a retry nor an
-/// alternative may run: both could do the same thing twice.
+/// Returns true if the call may have had its effect and a second run is unsafe. Then neither a retry nor an alternative
+/// may run, because both could do the same work twice.
 fn in_doubt(facts: &Facts) -> bool {
     facts.code == Code::OutcomeUnknown || (facts.reach == Reach::Unknown && facts.repeat == Repeat::Unsafe)
 }
 
-/// Whether the call may have had its effect, so that another tool could have it a second time, although the same tool cannot.
+/// Returns true if another tool could repeat the effect of the call, although the same tool cannot.
 fn would_do_it_again(facts: &Facts) -> bool {
     facts.reach == Reach::Unknown && facts.repeat == Repeat::BySameTool
 }
@@ -185,8 +187,8 @@ fn why_no_retry(facts: &Facts) -> Option<&'static str> {
     }
 }
 
-/// Whether a breaker in this state refuses calls. A half-open one lets some through; who is refused by it
-/// learns so at once.
+/// Returns true if a circuit breaker in this state refuses calls. A half-open one admits some calls and refuses the
+/// others at once.
 pub(super) const fn refuses(state: State) -> bool {
     match state {
         State::Closed | State::HalfOpen => false,
@@ -202,10 +204,10 @@ const fn circuit(state: State) -> &'static str {
     }
 }
 
-/// Whether a call that ended with this code may be done by another tool.
+/// Returns true if another tool may do the job of a call that ended with this code.
 ///
-/// Not where the same intent already ran or runs, or where nobody could look whether it did (the store was away), not
-/// where a person said no, and not where the turn itself may make no more calls.
+/// False if the same intent ran or runs, if that could not be checked (the store was unavailable), if the operator
+/// denied approval, or if the turn may make no more calls.
 pub(super) const fn alternative_may_run(code: Code) -> bool {
     match code {
         Code::UnsupportedVersion
@@ -321,8 +323,8 @@ mod tests {
                 PartialSuccess,
                 "what is finished",
             ),
-            (Facts { code: Code::Cancelled, alternatives: 1, ..INVALID }, GracefulFailure, "withdrawn"),
-            // Nobody knows whether it ran.
+            (Facts { code: Code::Cancelled, alternatives: 1, ..INVALID }, GracefulFailure, "cancelled"),
+            // The outcome is unknown.
             (Facts { repeat: Repeat::Unsafe, alternatives: 1, need: optional, ..TIMEOUT }, Escalate, "twice"),
             (Facts { code: Code::OutcomeUnknown, alternatives: 1, ..INVALID }, Escalate, "twice"),
             (Facts { repeat: Repeat::Unsafe, reach: Reach::Refused, ..TIMEOUT }, Retry, "retries available"),
@@ -341,14 +343,14 @@ mod tests {
                 AlternativeTool,
                 "available",
             ),
-            // Another tool must not do what ran, what runs, or what a person refused.
+            // Another tool must not run if the call ran, runs, or was denied approval.
             (Facts { code: Code::ApprovalDenied, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::IdempotencyConflict, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::InFlight, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
-            // It may have run in an earlier submission, and the store could not be asked.
+            // It may have run in an earlier submission, and the store was unavailable.
             (Facts { code: Code::StoreUnavailable, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
             (Facts { code: Code::ToolErrorLimit, alternatives: 1, ..INVALID }, Escalate, "required"),
-            // It was done, and what it gave is gone.
+            // It ran, and its result was not stored.
             (Facts { code: Code::ResultNotKept, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::ResultTooLarge, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::DeadlineExceeded, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),

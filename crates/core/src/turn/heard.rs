@@ -1,26 +1,26 @@
-//! What is heard of the attempts of a call, and how far the call got by it: whether another tool may do the job depends on that.
+//! Progress of a call, derived from the notices of its attempts. It decides if another tool may do the job.
 
 use std::time::Duration;
 
 use crate::call::{Cut, FailedAttempt, Notice};
 use crate::classify::Reach;
 
-/// What was heard of the attempts of one call.
+/// The progress of one call, derived from the notices of its attempts.
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
     last: Last,
-    /// Whether an attempt before the last one may have run. A later one that was refused takes nothing of it back.
+    /// True if an attempt before the last one may have run. A later attempt that was refused does not undo its effects.
     in_doubt: bool,
-    /// Whether it waited for a run of somebody else.
+    /// True if it waited for an in-flight call.
     followed: bool,
 }
 
-/// The last attempt.
+/// The last attempt of a call.
 #[derive(Clone, Debug, Default)]
 enum Last {
     #[default]
     None,
-    /// Nobody has seen its end.
+    /// Its end was not observed.
     UnderWay {
         cut: Option<Duration>,
     },
@@ -30,12 +30,12 @@ enum Last {
     },
     /// The tool did its work.
     Done,
-    /// The tool asked for input instead of doing anything.
+    /// The tool asked for input and did nothing.
     Asked,
 }
 
 impl Heard {
-    /// Takes a notice of the call.
+    /// Records a notice of the call.
     pub fn hear(&mut self, notice: &Notice) {
         if let Notice::AttemptStarted { .. } = notice {
             self.in_doubt |= self.reach() == Reach::Unknown;
@@ -56,8 +56,9 @@ impl Heard {
         }
     }
 
-    /// How far the call got, if it did not succeed. What was never tried was never sent. What still runs may have done
-    /// anything, although its caller was answered; and so may what ran and did not tell, whatever came of a retry.
+    /// Returns how far the call got, if it did not succeed. A call without attempts was never sent. An attempt that
+    /// still runs may have had any effect, even if its caller was answered. The same holds for an earlier attempt with
+    /// an unknown outcome, whatever the result of a retry.
     pub fn reach(&self) -> Reach {
         match &self.last {
             _ if self.in_doubt => Reach::Unknown,
@@ -68,7 +69,7 @@ impl Heard {
         }
     }
 
-    /// How the last attempt failed.
+    /// Returns the failure of the last attempt.
     pub fn failed(&self) -> Option<&FailedAttempt> {
         match &self.last {
             Last::Failed { how, .. } => Some(how),
@@ -76,7 +77,7 @@ impl Heard {
         }
     }
 
-    /// What the last attempt was allowed, if it took longer.
+    /// Returns the timeout of the last attempt, if the attempt exceeded it.
     pub fn cut(&self) -> Option<Duration> {
         match &self.last {
             Last::UnderWay { cut } | Last::Failed { cut, .. } => *cut,
@@ -84,12 +85,12 @@ impl Heard {
         }
     }
 
-    /// Whether anything runs or ran for it: an attempt of its own, or what it waits for.
+    /// Returns true if an attempt of the call, or the in-flight call that it waits for, runs or ran.
     pub fn has_begun(&self) -> bool {
         self.followed || !matches!(self.last, Last::None)
     }
 
-    /// Whether the tool asked for input instead of doing anything.
+    /// Returns true if the tool asked for input and did nothing.
     pub fn has_asked(&self) -> bool {
         matches!(self.last, Last::Asked)
     }
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn how_far_a_call_got() {
+    fn the_reach_of_a_call() {
         let silent = Notice::AttemptCut { cut: Cut::Silent(Duration::from_secs(5)) };
         let [refused, unknown] = [Reach::Refused, Reach::Unknown].map(|reach| ended(Some(reach)));
         for (notices, reach) in [
@@ -136,7 +137,7 @@ mod tests {
             (vec![started(), ended(None)], Reach::Unknown),
             (vec![started(), ended(None), Notice::InputRequired], Reach::Answered),
             (vec![started(), refused.clone(), started(), unknown.clone()], Reach::Unknown),
-            // What a retry comes to says nothing of the attempt before it.
+            // The result of a retry says nothing about the attempt before it.
             (vec![started(), unknown.clone(), started(), refused.clone()], Reach::Unknown),
             (vec![started(), unknown.clone(), started(), ended(None), Notice::InputRequired], Reach::Unknown),
             (vec![started(), unknown, started(), refused.clone(), started(), refused], Reach::Unknown),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_begun_when_something_runs_for_it_also_if_that_is_the_run_of_another() {
+    fn a_call_has_begun_when_an_attempt_runs_or_it_waits_for_an_in_flight_call() {
         let mut heard = Heard::default();
         assert!(!heard.has_begun());
         heard.hear(&Notice::Following);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_the_last_attempt() {
+    fn the_result_of_the_last_attempt() {
         let asked = [started(), ended(None), Notice::InputRequired];
         let failed = [started(), ended(Some(Reach::Refused))];
         for (notices, has_asked, has_failed) in [

@@ -1,13 +1,13 @@
-//! Who runs a turn that has a name, and what was chosen in it: one document in the store.
+//! The holder of a named turn and the choices made in it: one document in the store.
 //!
-//! The calls of a turn are known by their own records, so nothing of what they did is here. What a turn chose ([`Choice`])
-//! is written before the call is sent that it leads to.
+//! The calls of a turn have their own records, so their results are not part of this document. A turn writes a choice
+//! ([`Choice`]) before it sends the call that follows from it.
 //!
-//! Two submissions of one turn do not run at once: they could choose differently, and each would do the job in its own way.
-//! So a submission holds its turn until its deadline, from which on no attempt of its calls starts
-//! ([`CallerLimits::start_by`](crate::retry::CallerLimits::start_by)), and nobody takes it earlier, unless the holder gave it
-//! back or its process is known to be gone. A shorter lease that is renewed would not do: a holder that slept, or that the
-//! store did not hear of, would go on beside its successor.
+//! Two submissions of one turn do not run at once. They could choose differently, and each would do the job in its own
+//! way. So a submission holds its turn until its deadline. No attempt of its calls starts after that
+//! ([`CallerLimits::start_by`](crate::retry::CallerLimits::start_by)). Another submission takes the turn earlier only
+//! if the holder released it or the process of the holder is known to be gone. A shorter lease with renewals would not
+//! work: a holder that was suspended, or cut off from the store, would continue next to its successor.
 
 use std::collections::BTreeMap;
 
@@ -19,59 +19,60 @@ use crate::id::ToolCallId;
 
 use super::choice::{Choice, Submitted};
 
-/// The document of a turn.
+/// The stored document of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Kept {
-    /// How it is written.
+    /// Format version of the document.
     pub format: u32,
-    /// Who runs it; nobody between submissions.
+    /// The submission that runs the turn. None between submissions.
     pub holder: Option<Holder>,
-    /// What was chosen, where it was not as planned.
+    /// Choices that differ from the plan, by call.
     #[serde(default)]
     pub choices: BTreeMap<ToolCallId, Choice>,
 }
 
-/// A submission that runs.
+/// A running submission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// In this process.
+    /// The process that runs it.
     pub process: Process,
-    /// The submission within the process.
+    /// The number of the submission within the process.
     pub number: u64,
-    /// When it is over at the latest: nothing of it starts from then on.
+    /// Time at which it ends at the latest. It starts nothing from then on.
     pub until: Timestamp,
 }
 
-/// A turn that is ours to run, as soon and as long as its document says so.
+/// The right to run a turn. It is valid as soon and as long as the document of the turn names this submission.
 #[derive(Clone, Debug)]
 pub struct Hold {
     me: Holder,
     kept: Kept,
-    /// The version that the next write replaces; none if there is no document.
+    /// The version that the next write replaces. None if there is no document.
     replaces: Option<u64>,
 }
 
-/// What came of the wish to run a turn.
+/// The result of an attempt to take a turn.
 #[derive(Clone, Debug)]
 pub enum Take {
-    /// It is ours once [`Hold::kept`] is written.
+    /// The turn is taken once [`Hold::kept`] is written.
     Ours(Hold, Submitted),
-    /// Somebody runs it, until then at the latest.
+    /// Another submission runs the turn, until this time at the latest.
     Busy(Timestamp),
 }
 
-/// What a write means that found another version than it was to replace.
+/// The meaning of a version conflict: a write found another version than the one it was to replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
-    /// The turn is still ours: write again.
+    /// The turn is still held by this submission. Write again.
     Again,
-    /// Somebody else has it.
+    /// Another submission holds the turn.
     Lost,
 }
 
 impl Hold {
-    /// Decides who runs a turn. `found` is its document and the version of that, `sight` what is known of its holder.
+    /// Decides if a submission may run a turn. `found` is the stored document with its version. `sight` returns the
+    /// known state of the holder's process.
     pub fn take(
         found: Option<(u64, Kept)>,
         me: Holder,
@@ -95,23 +96,23 @@ impl Hold {
         Take::Ours(Self { me, kept, replaces }, submitted)
     }
 
-    /// What the document says, or has to say for the turn to be ours.
+    /// Returns the current document, or the document to write in order to hold the turn.
     pub fn kept(&self) -> &Kept {
         &self.kept
     }
 
-    /// Who holds it.
+    /// Returns the submission that holds the turn.
     pub fn holder(&self) -> &Holder {
         &self.me
     }
 
-    /// The version that the next write replaces; none if there must be no document.
+    /// Returns the version that the next write replaces. None if the document must not exist yet.
     pub fn replaces(&self) -> Option<u64> {
         self.replaces
     }
 
-    /// What the document has to say before this call is sent; nothing if it says so already. A call that goes back to what
-    /// was planned is no exception where the document says something else.
+    /// Returns the document to write before this call is sent, or None if the stored document has the choice already. A
+    /// return to the planned choice is written too if the stored document has another one.
     pub fn choosing(&self, call: &ToolCallId, choice: &Choice) -> Option<Kept> {
         if self.kept.choices.get(call).unwrap_or(&Choice::default()) == choice {
             return None;
@@ -121,18 +122,19 @@ impl Hold {
         Some(kept)
     }
 
-    /// What the document says when the turn is left to whoever submits it next.
+    /// Returns the document that releases the turn for the next submission.
     pub fn giving_back(&self) -> Kept {
         Kept { holder: None, ..self.kept.clone() }
     }
 
-    /// It was written, as this version.
+    /// Records that the document was written as this version.
     pub fn wrote(&mut self, kept: Kept, version: u64) {
         (self.kept, self.replaces) = (kept, Some(version));
     }
 
-    /// A write found this instead of what it was to replace. What is ours has a later version after a write whose answer was
-    /// lost; where nothing is, the store has lost it, and nobody has taken the turn since.
+    /// Handles a version conflict. `there` is the document found. It can be this submission's own document with a later
+    /// version, after a write whose response was lost. If there is no document, the store has lost it, and no other
+    /// submission has taken the turn since.
     pub fn stale(&mut self, there: Option<(u64, &Kept)>) -> Stale {
         let (version, holder) = there.map(|(version, kept)| (version, kept.holder.as_ref())).unzip();
         let is_ours =
@@ -148,7 +150,7 @@ impl Hold {
 }
 
 impl Kept {
-    /// The format that is written.
+    /// The format version that is written.
     pub const FORMAT: u32 = 1;
 }
 
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_held_until_its_deadline_unless_its_process_is_gone_or_it_was_given_back() {
+    fn a_turn_is_held_until_its_deadline_unless_its_process_is_gone_or_it_was_released() {
         let (hold, submitted) = taken(None, 1);
         assert_eq!((submitted, hold.replaces()), (Submitted::First, None));
         let kept = hold.kept().clone();
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_written_where_the_document_says_something_else_also_back_to_what_was_planned() {
+    fn a_choice_is_written_if_it_differs_from_the_document_also_back_to_the_plan() {
         let (mut hold, _) = taken(None, 1);
         assert_eq!(hold.choosing(&call(), &choice(0)), None, "nothing was chosen");
         let kept = hold.choosing(&call(), &choice(1)).unwrap();
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_instead_is_ours_lost_or_forgotten() {
+    fn a_write_conflict_is_resolved_by_the_document_found() {
         let (mut hold, _) = taken(None, 1);
         hold.wrote(hold.kept().clone(), 3);
         let (other, _) = taken(None, 2);

@@ -1,8 +1,8 @@
-//! The machine of a turn: one event in, the steps to do next out.
+//! The state machine of a turn: it takes one event and returns the next steps.
 //!
-//! The driver starts what it is told to start, reports how each call ended, and wakes the machine at
-//! [`Turn::deadline`]. Everything else is decided here, in the order of the plan, so that the same events
-//! give the same turn.
+//! The driver starts the calls that the steps name, reports the result of each call, and sends a tick at
+//! [`Turn::deadline`]. Everything else is decided here, in the order of the plan, so that the same events give the same
+//! turn.
 #![expect(
     clippy::indexing_slicing,
     reason = "every index is a place in the plan that the slots were made from"
@@ -29,7 +29,7 @@ use super::result::{self, CallResult, EndedBy, Outcome, TurnResult};
 use super::trace::{Fact, Note, SkipReason, ToolFault};
 use super::{Limits, clip};
 
-/// A turn that was begun.
+/// A turn that has started.
 #[derive(Clone, Debug)]
 pub struct Turn {
     plan: Arc<Plan>,
@@ -37,7 +37,7 @@ pub struct Turn {
     started: Timestamp,
     latest: Timestamp,
     slots: Vec<Slot>,
-    /// Calls that could run and wait for a free place, the first of the plan first.
+    /// Calls that can run and wait for a free slot, in the order of the plan.
     ready: BTreeSet<usize>,
     running: usize,
     /// Calls that have not ended.
@@ -50,11 +50,11 @@ pub struct Turn {
     submitted: Submitted,
 }
 
-/// Where a call of the plan is.
+/// The state of a call of the plan.
 ///
 /// ```text
-///            dependencies          a place             it, or its last
-///              are there          is free             alternative, ended
+///            dependencies          a slot              it, or its last
+///              ended              is free             alternative, ended
 ///   Waiting ──────────────▶ Ready ─────────▶ Running ───────────────────▶ Ended
 ///      │                      │               │   ▲                        ▲
 ///      │                      │               └───┘ next alternative       │
@@ -63,13 +63,13 @@ pub struct Turn {
 /// ```
 #[derive(Clone, Debug)]
 enum State {
-    /// For so many dependencies.
+    /// The call waits for this number of dependencies.
     Waiting { open: usize },
-    /// For a free place; or for the end of the turn, if that is sooner than it could be sent.
+    /// The call waits for a free slot, or for the end of the turn if it comes first.
     Ready,
-    /// With this candidate: 0 is the planned tool, then the alternatives.
+    /// The call runs with this candidate: 0 is the planned tool, then the alternatives.
     Running { candidate: usize },
-    /// For good.
+    /// The call has ended.
     Ended(Ended),
 }
 
@@ -87,9 +87,9 @@ struct Ended {
 struct Slot {
     state: State,
     tried: BTreeSet<usize>,
-    /// The last one that was started.
+    /// The last candidate that was started.
     ran_with: Option<usize>,
-    /// Whether one of its candidates was asked and has failed.
+    /// True if a candidate ran and failed.
     failed_once: bool,
     attempts: u32,
 }
@@ -97,9 +97,9 @@ struct Slot {
 impl Turn {
     /// Begins a turn.
     ///
-    /// What an earlier submission of the same turn finished is not known here: the engine has the records of its calls, and
-    /// answers from them. What it has not are the choices that led to a call; those are taken over, so that the same calls
-    /// are made again.
+    /// The results of an earlier submission of the same turn are not known here. The engine has the records of the
+    /// calls and replays their results. Only the choices that led to a call are taken over, so that the same calls are
+    /// made again.
     pub fn begin(
         plan: Arc<Plan>,
         tools: &BTreeMap<ToolRef, ToolFacts>,
@@ -138,7 +138,7 @@ impl Turn {
         (turn, steps)
     }
 
-    /// Takes an event and says what to do next.
+    /// Handles an event and returns the next steps.
     pub fn on(&mut self, now: Timestamp, event: Event, notes: &mut Vec<Note>) -> Result<Vec<Step>, Misuse> {
         let mut steps = Vec::new();
         self.latest = self.latest.max(now);
@@ -165,17 +165,17 @@ impl Turn {
         Ok(steps)
     }
 
-    /// When the turn ends at the latest; the driver sends a [`Event::Tick`] then.
+    /// Returns the time at which the turn ends at the latest. The driver sends a [`Event::Tick`] then.
     pub fn deadline(&self) -> Timestamp {
         self.started + self.plan.deadline()
     }
 
-    /// Whether [`Step::Done`] was given.
+    /// Returns true if [`Step::Done`] was returned.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Calls that run now.
+    /// Returns the number of calls that run now.
     pub fn running(&self) -> usize {
         self.running
     }
@@ -228,9 +228,9 @@ impl Turn {
         Ok(())
     }
 
-    /// How far a call got that another tool could do instead, over all submissions of the turn. The records of its calls
-    /// know that, but not where a call is made again although nobody knows whether it ran: whatever came of it last, an
-    /// earlier attempt may have done the job.
+    /// Returns how far the call got, over all submissions of the turn. It decides if another tool may do the job. The
+    /// records of the calls know it, except if a call with an unknown outcome is made again: an earlier attempt may
+    /// have done the job, whatever the last one returned.
     fn reach(&self, call: usize, failure: &Failure, replayed: bool) -> Reach {
         let came_before = replayed || matches!(self.submitted, Submitted::Again(_));
         let replaceable = alternative_may_run(failure.code) && self.untried(call).next().is_some();
@@ -248,8 +248,8 @@ impl Turn {
         }
     }
 
-    /// Starts what can start, as long as there is time, and ends the turn if nothing is left to do. Only a tick ends it for
-    /// want of time: what has ended by then still counts, also what is told a moment later.
+    /// Starts the calls that can start before the deadline, and ends the turn if no call is open. Only a tick ends the
+    /// turn at the deadline, so that results from before the deadline still count if they are reported a moment later.
     fn advance(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
         if self.is_over {
             return;
@@ -273,7 +273,7 @@ impl Turn {
         self.finish(EndedBy::Deadline, notes, steps);
     }
 
-    /// What was to be started and was not waits for the end, and is not started again before it.
+    /// Puts a call that was not started back to ready. It waits for the end of the turn and is not started before it.
     fn not_started(&mut self, id: &ToolCallId) -> Result<(), Misuse> {
         let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
         let State::Running { .. } = self.slots[call].state else {
@@ -284,7 +284,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Starts a call with a candidate, or with the next one whose arguments can be made.
+    /// Starts a call with a candidate, or with the next candidate whose arguments can be resolved.
     fn run(&mut self, call: usize, first: usize, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
         let mut candidate = first;
         loop {
@@ -318,11 +318,11 @@ impl Turn {
         }
     }
 
-    /// The planned tool, or at once the first alternative that can run where the breaker of what stands
-    /// before it is open. If all are open the planned tool is asked anyway: the engine refuses it without
-    /// delay. In a turn that was submitted before, whatever may have run then is asked first, however its breaker stands:
-    /// it may have a finished answer, and an alternative would do the same thing twice. If the plan does not have it any more,
-    /// nobody is asked.
+    /// Returns the planned tool, or the first alternative that can run if the circuit breakers of the candidates before
+    /// it are open. If all breakers are open, it returns the planned tool: the engine refuses the call without delay.
+    /// In a resubmitted turn the candidate that may have run before comes first, in any state of its breaker: it may
+    /// have a stored result, and an alternative would do the same work twice. Returns an error with the earlier choice
+    /// if the plan no longer has that candidate.
     fn first_candidate(&self, call: usize) -> Result<usize, &Choice> {
         let planned = self.call(call);
         let Submitted::Again(choices) = &self.submitted else {
@@ -337,8 +337,8 @@ impl Turn {
         }
     }
 
-    /// The dependencies of a call whose outputs are replaced by their defaults, because there are none, or because an earlier
-    /// submission ran the call so.
+    /// Returns the dependencies of a call whose outputs are replaced by their defaults, because there is no output or
+    /// because an earlier submission ran the call with the default.
     fn defaults(&self, call: usize) -> Vec<ToolCallId> {
         let planned = self.call(call);
         planned
@@ -349,7 +349,7 @@ impl Turn {
             .collect()
     }
 
-    /// Whether a call takes the output of this dependency, and not a default.
+    /// Returns true if a call takes the output of this dependency and not its default.
     fn gives(&self, planned: &PlannedCall, dependency: &ToolCallId) -> bool {
         let pinned = match &self.submitted {
             Submitted::First => None,
@@ -363,7 +363,7 @@ impl Turn {
         succeeded && !pinned.is_some_and(|chosen| chosen.defaults.contains(dependency))
     }
 
-    /// The candidates that were not tried and whose breakers let calls through.
+    /// Returns the candidates that were not tried and whose circuit breakers admit calls.
     fn untried(&self, call: usize) -> impl Iterator<Item = usize> {
         self.call(call).tools().enumerate().filter_map(move |(candidate, tool)| {
             let is_open = self.tools.get(tool).is_some_and(|facts| refuses(facts.breaker));
@@ -387,7 +387,7 @@ impl Turn {
         pieces.ok_or_else(not_kept)?.piece(from, &reference.pointer)
     }
 
-    /// Decides about a failure. Gives the candidate to run next, or ends the call.
+    /// Decides about a failure. Returns the candidate to run next, or ends the call.
     fn failed(
         &mut self,
         call: usize,
@@ -445,7 +445,8 @@ impl Turn {
         }
     }
 
-    /// A success, with what others want of its output looked up once, and with what is too large left out.
+    /// Builds the end of a successful call. Selects the parts of its output that other calls need in one pass, and
+    /// drops an output that is too large.
     fn success(&mut self, call: usize, tool: ToolRef, output: RawJson) -> Ended {
         let limits = *self.plan.limits();
         let bytes = output.as_str().len();
@@ -478,7 +479,8 @@ impl Turn {
         self.slots[call].state = State::Ended(ended);
     }
 
-    /// Tells the dependants of calls that ended, and theirs. A list and not recursion: chains may be long.
+    /// Reports ended calls to their dependants, transitively. It uses a queue and not recursion because chains may be
+    /// long.
     fn propagate(&mut self, mut ended: VecDeque<usize>, notes: &mut Vec<Note>) {
         let plan = Arc::clone(&self.plan);
         while let Some(call) = ended.pop_front() {
@@ -504,8 +506,8 @@ impl Turn {
         }
     }
 
-    /// Ends a call that never ran. Only a dependency's failure is escalated: that the time is over is told
-    /// by the turn itself.
+    /// Ends a call that never ran. Only the failure of a dependency is escalated, because the turn itself reports the
+    /// end of its time.
     fn skip(&mut self, call: usize, because: SkipReason, notes: &mut Vec<Note>) {
         let planned = self.call(call);
         let (need, tool) = (planned.need, planned.tool.clone());
@@ -518,7 +520,7 @@ impl Turn {
             SkipReason::Deadline => (
                 Code::DeadlineExceeded,
                 false,
-                "skipped: the time of the turn was over before it could start".into(),
+                "skipped: the deadline of the turn passed before it could start".into(),
             ),
             SkipReason::Cancelled => {
                 (Code::Cancelled, false, "skipped: the turn was cancelled before it could start".into())
@@ -529,7 +531,7 @@ impl Turn {
         self.settle(call, Ended { outcome: Outcome::Skipped, tool, code, message, escalated, output: None });
     }
 
-    /// Ends the turn: what has not started never will, what runs is stopped or left, and all is told.
+    /// Ends the turn: no call starts any more, running calls are stopped or left running, and the result is returned.
     fn finish(&mut self, by: EndedBy, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
         self.is_over = true;
         for call in 0..self.slots.len() {
@@ -553,13 +555,13 @@ impl Turn {
         steps.push(Step::Done(result));
     }
 
-    /// Ends a call of which a tool has failed and the next one was not sent any more.
+    /// Ends a call after one of its tools failed and before the next one was sent.
     fn give_up(&mut self, call: usize, by: EndedBy) {
         let tool = self.tool(call, self.slots[call].ran_with.unwrap_or_default());
         let (code, why) = match by {
             EndedBy::Cancel => (Code::Cancelled, "the turn was cancelled"),
             EndedBy::Deadline | EndedBy::Finished => {
-                (Code::DeadlineExceeded, "the time of the turn was over")
+                (Code::DeadlineExceeded, "the deadline of the turn passed")
             }
         };
         let (code, message) = (Some(code), Some(format!("{why} before an alternative could start")));
@@ -567,8 +569,8 @@ impl Turn {
         self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
     }
 
-    /// Cuts a running call off. A cancel of the caller always goes upstream; the end of the time only goes
-    /// to what can be stopped without harm (D31).
+    /// Cuts a running call off. A cancel of the caller always goes to the upstream. The end of the time only goes to
+    /// calls that can be stopped without harm (D31).
     fn cut(
         &mut self,
         call: usize,
@@ -597,7 +599,7 @@ impl Turn {
             (Stop::Cancel, EndedBy::Deadline | EndedBy::Finished) => (
                 Outcome::Cancelled,
                 Code::DeadlineExceeded,
-                "stopped: the time of the turn was over",
+                "stopped: the deadline of the turn passed",
                 Fact::ToolCancelled,
             ),
         };
@@ -637,7 +639,7 @@ impl Turn {
         }
     }
 
-    /// Where a call is, for the table of states and events.
+    /// Returns the name of a call's state, for the table of states and events.
     #[cfg(test)]
     pub(super) fn state_name(&self, id: &ToolCallId) -> String {
         match self.plan.position(id).map(|call| &self.slots[call].state) {
@@ -671,7 +673,7 @@ impl Turn {
         notes.push(Note { at: self.latest, call: planned.map(|planned| planned.id.clone()), tool, fact });
     }
 
-    /// Told when the call starts and not when the dependency failed: only then is the default used.
+    /// Records the defaults when the call starts and not when the dependency failed, because only then are they used.
     fn note_defaults(&self, call: usize, defaults: &[ToolCallId], tool: &ToolRef, notes: &mut Vec<Note>) {
         for dependency in defaults {
             let fact = Fact::DefaultUsed { dependency: dependency.clone() };
@@ -710,7 +712,7 @@ impl Slot {
     fn new(planned: &PlannedCall, submitted: &Submitted) -> Self {
         let tried = match submitted {
             Submitted::First => BTreeSet::new(),
-            // They were tried before the one that was chosen, or could not be.
+            // They were tried before the chosen one, or could not be tried.
             Submitted::Again(choices) => {
                 let chosen = choices.get(&planned.id).map_or(0, |chosen| chosen.candidate);
                 (0..chosen.min(planned.alternatives.len())).collect()
@@ -721,19 +723,19 @@ impl Slot {
     }
 }
 
-/// Arguments that cannot be made are a failure of the call that wanted them; it was never sent.
+/// Returns the failure of a call whose arguments cannot be resolved. The call was never sent.
 fn unresolved(error: &ResolveError) -> Failure {
     Failure::not_sent(Code::DependencyFailed, Nature::Permanent, error.to_string())
 }
 
-/// The plan that came again has not the tool by which an earlier submission had this call done.
+/// Returns the failure of a call if the resubmitted plan no longer has the tool of the earlier submission.
 fn replanned(chosen: &Choice) -> Failure {
     let tool = chosen.tool.as_ref().map_or_else(|| "an alternative".to_owned(), ToString::to_string);
     let message = format!(
-        "not sent: an earlier submission of this turn had it done by {tool}, which is not at its place among the alternatives any more; submit the plan as it was, or give the call another id"
+        "not sent: an earlier submission of this turn used {tool}, which is no longer at the same position among the alternatives; submit the original plan again, or give the call another id"
     );
     Failure::not_sent(Code::IdempotencyConflict, Nature::Permanent, message)
 }
 
-/// The longest message of a tool that a turn keeps for each call.
+/// The longest message of a tool that a turn stores for each call.
 const MESSAGE_BYTES: usize = 2048;

@@ -1,4 +1,4 @@
-//! What is wrong with a plan, all of it at once, each with the path to it.
+//! Errors of a plan, reported all at once, each with its path.
 
 use std::fmt::{self, Write as _};
 
@@ -8,51 +8,51 @@ use crate::json::JsonError;
 use super::clip;
 use super::params::{InvalidPointer, Pointer};
 
-/// Everything that is wrong with a plan. There is at least one mistake in it.
+/// All errors of a plan. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanErrors {
-    /// The first [`PlanErrors::MAX`] of them, in the order of the plan as far as it could be read.
+    /// The first [`PlanErrors::MAX`] errors, in the order of the plan as far as it could be read.
     pub errors: Vec<PlanError>,
-    /// How many more there are.
+    /// The number of further errors.
     pub omitted: usize,
 }
 
-/// One mistake.
+/// One error of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// Where it is, as a JSON Pointer into the plan; empty for the plan as a whole.
+    /// Path of the error, as a JSON Pointer into the plan. Empty for the plan as a whole.
     pub path: String,
-    /// What is wrong there.
+    /// The problem at that path.
     pub problem: Problem,
 }
 
-/// What can be wrong with a plan.
+/// A kind of error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It is not JSON, or not within the limits of what is read.
+    /// The plan is not JSON, or exceeds the limits of the reader.
     Json(JsonError),
-    /// There is too much of something.
+    /// A part of the plan exceeds a limit.
     TooLarge {
-        /// Of what.
+        /// The name of the parts.
         what: &'static str,
-        /// How much there is.
+        /// Number found.
         found: usize,
-        /// How much is allowed.
+        /// Number allowed.
         limit: usize,
     },
-    /// A field that has to be there is not.
+    /// A required field is missing.
     Missing(&'static str),
-    /// A field that no plan has; a misspelt `dependsOn` must not run things in the wrong order.
+    /// An unknown field. A misspelt `dependsOn` must not run calls in the wrong order.
     UnknownField(String),
-    /// A value of the wrong kind.
+    /// A value of the wrong type.
     Expected {
-        /// What should be there.
+        /// The expected type.
         expected: &'static str,
-        /// What is there.
+        /// The type found.
         found: &'static str,
     },
-    /// A name that cannot be one.
+    /// An invalid name.
     InvalidName(InvalidId),
     /// A tool without a namespace.
     ToolWithoutNamespace,
@@ -60,34 +60,34 @@ pub enum Problem {
     DuplicateId {
         /// The id.
         id: ToolCallId,
-        /// Where it stands first.
+        /// Path of the first one.
         first: String,
     },
     /// The same dependency is named twice.
     DuplicateDependency(ToolCallId),
     /// No call of the plan has this id.
     UnknownCall(ToolCallId),
-    /// A call that waits for itself.
+    /// A call depends on itself.
     SelfReference,
-    /// Calls that wait for each other; each depends on the next, the last on the first.
+    /// A cycle: each call depends on the next, the last on the first.
     Cycle(Vec<ToolCallId>),
-    /// A path that is no JSON Pointer.
+    /// A path that is not a JSON Pointer.
     InvalidPointer(InvalidPointer),
-    /// An object with `$from` has something besides `path`.
+    /// An object with `$from` has fields other than `path`.
     BadReference(String),
-    /// A default does not have what the arguments take from that dependency.
+    /// A default does not have a part that the arguments take from that dependency.
     DefaultMisses {
-        /// The dependency that it stands in for.
+        /// The dependency that the default replaces.
         from: ToolCallId,
-        /// What is not in it.
+        /// The missing part.
         pointer: Pointer,
     },
-    /// A default is no object where all the arguments are taken from that dependency.
+    /// All the arguments are taken from that dependency, and its default is not an object.
     DefaultNotAnObject(ToolCallId),
 }
 
 impl PlanErrors {
-    /// So many are told in full; a plan with more is not read to its end by anyone.
+    /// The number of errors that are listed. A longer list has no use.
     pub const MAX: usize = 100;
 
     pub(super) const fn none() -> Self {
@@ -102,7 +102,8 @@ impl PlanErrors {
         }
     }
 
-    /// True if every part of the plan fits the schema, and the parts do not fit each other: what no schema can say.
+    /// Returns true if every part of the plan fits the schema, and only the relations between the parts are wrong. A
+    /// schema cannot express those.
     pub fn is_only_of_meaning(&self) -> bool {
         self.errors.iter().all(|error| error.problem.is_of_meaning())
     }
@@ -137,7 +138,7 @@ impl fmt::Display for PlanError {
 }
 
 impl Problem {
-    /// True if a schema cannot say it.
+    /// Returns true if a schema cannot express the rule.
     const fn is_of_meaning(&self) -> bool {
         match self {
             Self::Json(_)
@@ -168,7 +169,7 @@ impl fmt::Display for Problem {
                 write!(f, "has {found} {what}, at most {limit} are allowed")
             }
             Self::Missing(field) => write!(f, "`{field}` is missing"),
-            Self::UnknownField(name) => write!(f, "{name:?} is not a field here"),
+            Self::UnknownField(name) => write!(f, "unknown field {name:?}"),
             Self::Expected { expected, found } => write!(f, "expected {expected}, found {found}"),
             Self::InvalidName(error) => write!(f, "{error}"),
             Self::ToolWithoutNamespace => write!(f, "a tool is named as \"namespace/tool\""),
@@ -197,10 +198,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A long cycle is told by its beginning and its length: nobody reads ten thousand names.
+/// Writes a cycle. A long one is shown by its beginning and its length.
 fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result {
     const SHOWN: usize = 10;
-    write!(f, "calls wait for each other (each depends on the next): ")?;
+    write!(f, "dependency cycle (each call depends on the next): ")?;
     for call in calls.iter().take(SHOWN) {
         write!(f, "{call} -> ")?;
     }
@@ -210,8 +211,8 @@ fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result 
     calls.first().map_or(Ok(()), |first| write!(f, "{first}"))
 }
 
-/// The way to a place in the plan, as a JSON Pointer, kept short: a hostile name must not make the
-/// message about it long.
+/// The path of a value in the plan, as a JSON Pointer. It is kept short, so that a hostile name cannot make the error
+/// message long.
 #[derive(Clone, Debug)]
 pub(super) struct Path(String);
 
@@ -222,13 +223,13 @@ impl Path {
     const TOKEN_BYTES: usize = 48;
     const BYTES: usize = 256;
 
-    /// Goes one step down; [`Path::leave`] with what this gives goes back up.
+    /// Goes one step down. Passing the returned value to [`Path::leave`] goes back up.
     pub(super) fn enter(&mut self, token: impl fmt::Display) -> usize {
         let before = self.0.len();
         if before < Self::BYTES {
             self.0.push('/');
             let start = self.0.len();
-            // A text takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(Escaping(&mut self.0), "{token}");
             if self.0.len() - start > Self::TOKEN_BYTES {
                 let clipped = clip(self.0.get(start..).unwrap_or_default(), Self::TOKEN_BYTES);
@@ -245,7 +246,7 @@ impl Path {
         self.0.truncate(before);
     }
 
-    /// The place one step below this one.
+    /// Returns the path one step below this one.
     pub(super) fn to(&self, token: impl fmt::Display) -> Self {
         let mut below = self.clone();
         below.enter(token);
@@ -257,7 +258,7 @@ impl Path {
     }
 }
 
-/// A text that is given a step of a JSON Pointer.
+/// A writer that escapes one step of a JSON Pointer.
 struct Escaping<'t>(&'t mut String);
 
 impl fmt::Write for Escaping<'_> {
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_one_after_the_other() {
+    fn errors_are_listed_one_after_the_other() {
         let mut errors = PlanErrors::none();
         errors.push("/calls/0", Problem::Missing("id"));
         assert_eq!(errors.to_string(), "/calls/0: `id` is missing");
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_of_ten_is_told_in_full() {
+    fn a_cycle_of_ten_is_listed_in_full() {
         let cycle = |length: usize| {
             Problem::Cycle((0..length).map(|call| ToolCallId::new(call.to_string()).unwrap()).collect())
         };

@@ -1,9 +1,9 @@
 //! Arguments that refer to results of other calls.
 //!
-//! Anywhere in the params of a call an object `{"$from": "<id>", "path": "<JSON Pointer>"}` stands for a
-//! part of that call's output; without `path` it stands for the whole. References are found once, when the
-//! plan is checked, and kept as byte ranges of the text. So everything else of the params goes to the tool
-//! byte for byte, numbers with all their digits.
+//! Anywhere in the params of a call, an object `{"$from": "<id>", "path": "<JSON Pointer>"}` stands for a part of that
+//! call's output. Without `path` it stands for the whole output. References are found once, when the plan is checked,
+//! and stored as byte ranges of the text. So the rest of the params is sent to the tool byte for byte, and numbers keep
+//! all their digits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,45 +17,45 @@ use crate::output::RawJson;
 use super::mistake::{Path, PlanErrors, Problem};
 use super::{Limits, clip};
 
-/// The params of a call, with the places where outputs go.
+/// The params of a call, with the positions at which outputs are inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
     text: RawJson,
     references: Vec<Reference>,
 }
 
-/// A place in the params that another call's output goes to.
+/// A position in the params that is replaced by a part of another call's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Whose output.
+    /// The call that has the output.
     pub from: ToolCallId,
-    /// Which part of it.
+    /// The part of the output.
     pub pointer: Pointer,
-    /// Where it stands in the text of the params.
+    /// Byte range in the text of the params.
     span: Range<usize>,
-    /// Where it stands in the plan, for messages.
+    /// Path in the plan, for messages.
     path: String,
 }
 
 impl Params {
-    /// No params: an empty object.
+    /// Returns an empty object.
     pub fn none() -> Self {
         Self { text: RawJson::from_trusted("{}"), references: Vec::new() }
     }
 
-    /// The references in the order of the text.
+    /// Returns the references in the order of the text.
     pub fn references(&self) -> &[Reference] {
         &self.references
     }
 
-    /// The reference that they are as a whole, if they are one.
+    /// Returns the reference that replaces the params as a whole, if there is one.
     pub(super) fn all_from(&self) -> Option<&Reference> {
         self.references.first().filter(|reference| reference.span == (0..self.text.as_str().len()))
     }
 
-    /// The arguments, with `piece` put in the place of every reference.
+    /// Returns the arguments, with `piece` in the place of every reference.
     ///
-    /// The result is a JSON object of at most `limit` bytes, or the reason why it cannot be.
+    /// The result is a JSON object of at most `limit` bytes, or an error.
     pub fn resolve<'p>(
         &self,
         limit: usize,
@@ -86,7 +86,7 @@ impl Params {
         Ok(RawJson::from_trusted(filled))
     }
 
-    /// Reads params out of a plan. What is wrong with them goes to `errors`.
+    /// Reads params from a plan. Adds problems to `errors`.
     pub(super) fn read(value: Value<'_>, path: &mut Path, errors: &mut PlanErrors) -> Self {
         let text = value.raw();
         match value.kind() {
@@ -109,35 +109,35 @@ impl Reference {
     }
 }
 
-/// Why the arguments of a call cannot be made. It is a failure of that call, code `dependency_failed`.
+/// The reason why the arguments of a call cannot be resolved. The call fails with the code `dependency_failed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResolveError {
     /// The output does not have that part.
     Missing {
-        /// Whose output.
+        /// The call that has the output.
         from: ToolCallId,
-        /// What is not in it.
+        /// The missing part.
         pointer: Pointer,
     },
-    /// The output was too large to be kept for dependants.
+    /// The output was too large to be stored for dependants.
     NotKept {
-        /// Whose output.
+        /// The call that had the output.
         from: ToolCallId,
     },
-    /// The output is not JSON that can be looked into.
+    /// The output is not JSON, or exceeds the limits of the reader.
     Unreadable {
-        /// Whose output.
+        /// The call that has the output.
         from: ToolCallId,
-        /// Why.
+        /// The JSON error.
         error: JsonError,
     },
-    /// With the outputs in them the arguments are too large.
+    /// The arguments are too large after outputs were inserted.
     TooLarge {
-        /// The bytes that are allowed.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// All of the params come from an output, and that is not an object.
+    /// All of the params come from an output that is not an object.
     NotAnObject,
 }
 
@@ -148,10 +148,10 @@ impl fmt::Display for ResolveError {
                 write!(f, "the output of {from:?} has nothing at {:?}", clip(pointer.as_str(), 256))
             }
             Self::NotKept { from } => {
-                write!(f, "the output of {from:?} was too large to be passed on; ask it for less")
+                write!(f, "the output of {from:?} was too large to pass on; request a smaller output")
             }
             Self::Unreadable { from, error } => {
-                write!(f, "the output of {from:?} cannot be looked into: {error}")
+                write!(f, "the output of {from:?} cannot be read: {error}")
             }
             Self::TooLarge { limit } => {
                 write!(
@@ -170,16 +170,16 @@ impl std::error::Error for ResolveError {}
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pointer(Arc<str>);
 
-/// Why a text is no JSON Pointer.
+/// The reason why a text is not a valid JSON Pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidPointer {
-    /// It neither is empty nor begins with a slash.
+    /// The text is not empty and does not begin with a slash.
     NoSlash,
-    /// A `~` that is followed by neither 0 nor 1.
+    /// A `~` is followed by neither 0 nor 1.
     Tilde,
-    /// Longer than any that is accepted.
+    /// The text is longer than the limit.
     TooLong,
-    /// More steps than an output can be deep.
+    /// The pointer has more steps than the depth limit of an output.
     TooDeep,
 }
 
@@ -203,12 +203,12 @@ impl std::error::Error for InvalidPointer {}
 impl Pointer {
     const MAX_BYTES: usize = 1024;
 
-    /// The pointer to the whole value.
+    /// Returns the pointer to the whole value.
     pub fn whole() -> Self {
         Self(Arc::from(""))
     }
 
-    /// The pointer, if the text is one.
+    /// Parses a pointer.
     pub fn parse(text: &str) -> Result<Self, InvalidPointer> {
         if text.len() > Self::MAX_BYTES {
             return Err(InvalidPointer::TooLong);
@@ -225,7 +225,7 @@ impl Pointer {
         Ok(Self(Arc::from(text)))
     }
 
-    /// The text of it.
+    /// Returns the text of the pointer.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -235,10 +235,10 @@ impl Pointer {
     }
 }
 
-/// A text with the parts of it that somebody refers to, found in one pass.
+/// A text with the parts of it that other calls refer to, found in one pass.
 ///
-/// An output may be megabytes and have a thousand dependants; each looking for itself would read it a
-/// thousand times. Parts are byte ranges, so overlapping ones cost nothing.
+/// An output may have megabytes and a thousand dependants. Separate lookups would read it a thousand times. Parts are
+/// byte ranges, so overlapping parts cost nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pieces {
     text: RawJson,
@@ -247,7 +247,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Looks for all of `wanted` in a text.
+    /// Finds all parts of `wanted` in a text.
     pub fn cut<'p>(text: RawJson, wanted: impl IntoIterator<Item = &'p Pointer>, limits: JsonLimits) -> Self {
         let mut wanted: Vec<Wanted<'p>> = wanted
             .into_iter()
@@ -266,12 +266,12 @@ impl Pieces {
         Self { text, found, error }
     }
 
-    /// All of the text.
+    /// Returns the whole text.
     pub fn text(&self) -> &RawJson {
         &self.text
     }
 
-    /// The part at a pointer that was looked for; `from` names the text if it is not there.
+    /// Returns the part at one of the requested pointers. `from` names the text in the error if the part is missing.
     pub fn piece(&self, from: &ToolCallId, pointer: &Pointer) -> Result<&str, ResolveError> {
         if pointer.as_str().is_empty() {
             return Ok(self.text.as_str());
@@ -291,8 +291,8 @@ struct Wanted<'p> {
     pointer: &'p Pointer,
 }
 
-/// Goes down once for all pointers that begin the same way. They are sorted, so those that share their
-/// first `level` steps stand together. Recursion ends at [`Limits::OUTPUT_DEPTH`], where pointers end too.
+/// Descends once for all pointers with the same beginning. They are sorted, so those that share their first `level`
+/// steps are adjacent. Recursion ends at [`Limits::OUTPUT_DEPTH`], which also limits the pointers.
 fn find_pieces(
     value: Value<'_>,
     wanted: &[Wanted<'_>],
@@ -341,15 +341,15 @@ fn find_pieces(
     }
 }
 
-/// The position that a step names; `-` and `01` name none.
+/// Returns the array index of a step. `-` and `01` are not indexes.
 fn array_index(token: &str) -> Option<usize> {
     let plain =
         token == "0" || (!token.starts_with('0') && token.bytes().all(|digit| digit.is_ascii_digit()));
     if plain { token.parse().ok() } else { None }
 }
 
-/// Collects the references below a value; `start` is where the params begin in the document. Recursion
-/// ends at the depth that the document was read with.
+/// Collects the references below a value. `start` is the position of the params in the document. Recursion ends at the
+/// depth limit of the document.
 fn find_references(
     value: Value<'_>,
     start: usize,

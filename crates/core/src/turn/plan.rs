@@ -1,4 +1,4 @@
-//! The plan of a turn, checked as a whole before anything of it runs.
+//! The plan of a turn, checked as a whole before any call runs.
 //!
 //! On the wire:
 //!
@@ -11,15 +11,14 @@
 //!     "dependsOn": [{ "id": "flights", "default": { "best": [null] } }] } ] }
 //! ```
 //!
-//! - A tool is `"namespace/tool"`, cut at the first slash, or `{"namespace": …, "tool": …}`.
-//! - Calls are required unless they say otherwise.
-//! - A dependency is an id, or an object with an id and a `default` that stands in for the output when that
-//!   call does not succeed. A `$from` to a call that `dependsOn` does not name implies the dependency,
-//!   without a default: nobody can use an output before it is there, so saying it twice would only be a
-//!   chance to forget it.
-//! - An alternative is a tool, or an object with a tool and params of its own.
-//! - A default must have everything that the arguments take from it. That is known now, so it is a mistake
-//!   of the plan and not a surprise on the day when the default is needed.
+//! - A tool is `"namespace/tool"`, split at the first slash, or `{"namespace": …, "tool": …}`.
+//! - Calls are required by default.
+//! - A dependency is an id, or an object with an id and a `default` that replaces the output if that call does not
+//!   succeed. A `$from` to a call that `dependsOn` does not name implies the dependency, without a default. An output
+//!   cannot be used before it exists, so a second declaration would only add a way to forget it.
+//! - An alternative is a tool, or an object with a tool and its own params.
+//! - A default must have every part that the arguments take from it. A missing part is an error of the plan, reported
+//!   before the default is needed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +37,7 @@ use super::mistake::{PlanErrors, Problem};
 use super::params::{Params, Pieces, Pointer};
 use super::read::{self, CallSketch, DependencySketch, Sketch};
 
-/// A plan that can run: every name in it is known, and no call waits for itself.
+/// A valid plan: every id in it is known, and no call depends on itself.
 #[derive(Clone, Debug)]
 pub struct Plan {
     turn: Option<TurnId>,
@@ -47,7 +46,7 @@ pub struct Plan {
     calls: Vec<PlannedCall>,
     index: BTreeMap<ToolCallId, usize>,
     graph: Graph,
-    /// For each call, the parts of its output that others refer to.
+    /// For each call, the parts of its output that other calls refer to.
     wanted: Vec<Vec<Pointer>>,
     limits: Limits,
 }
@@ -55,28 +54,28 @@ pub struct Plan {
 /// One call of a plan.
 #[derive(Clone, Debug)]
 pub struct PlannedCall {
-    /// Its name within the plan.
+    /// Its id within the plan.
     pub id: ToolCallId,
-    /// What it calls.
+    /// The tool.
     pub tool: ToolRef,
-    /// With what.
+    /// The parameters.
     pub params: Params,
-    /// What it waits for, implied dependencies included, in the order of their ids.
+    /// Its dependencies, including implied ones, ordered by id.
     pub depends_on: Vec<Dependency>,
-    /// Whether the turn needs it.
+    /// Required or optional.
     pub need: Need,
-    /// What is tried when the tool fails for good, in this order.
+    /// Alternatives to try after the tool has failed, in this order.
     pub alternatives: Vec<Alternative>,
-    /// How long one attempt may take, if the plan says so; the engine's policy may allow less.
+    /// The timeout of one attempt, if the plan sets one. The engine's policy may allow less.
     pub timeout: Option<Duration>,
 }
 
-/// Something a call waits for.
+/// A dependency of a call.
 #[derive(Clone, Debug)]
 pub struct Dependency {
-    /// The call.
+    /// The call that it depends on.
     pub on: ToolCallId,
-    /// What stands in for its output when it does not succeed.
+    /// The value that replaces the output if that call does not succeed.
     pub default: Option<Pieces>,
 }
 
@@ -85,74 +84,74 @@ pub struct Dependency {
 pub struct Alternative {
     /// The tool.
     pub tool: ToolRef,
-    /// Its params, if they are not those of the call.
+    /// Its parameters, if they differ from those of the call.
     pub params: Option<Params>,
 }
 
-/// Whether the turn needs a call. What is required and cannot be had is escalated.
+/// The importance of a call for its turn. A required call without a result is escalated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Need {
-    /// Somebody has to know when it is missing.
+    /// The call is required. Its absence is reported to the user.
     #[default]
     Required,
-    /// The turn is as good without it.
+    /// The call is optional. The turn is complete without it.
     Optional,
 }
 
-/// A plan as a Rust caller writes it down, not yet checked.
+/// An unchecked plan, built in Rust.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
-    /// The turn, for resubmission.
+    /// Id of the turn, for resubmission.
     pub turn: Option<TurnId>,
-    /// How long it may take; the limit's if not given, never longer than that.
+    /// The deadline of the turn. The default and the maximum is that of the limits.
     pub deadline: Option<Duration>,
-    /// How many calls run at once; the limit's if not given, never more than that.
+    /// Number of calls that run at once. The default and the maximum is that of the limits.
     pub parallelism: Option<NonZeroUsize>,
     /// The calls.
     pub calls: Vec<DraftCall>,
 }
 
-/// A call as a Rust caller writes it down.
+/// An unchecked call, built in Rust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftCall {
-    /// Its name within the plan.
+    /// Its id within the plan.
     pub id: ToolCallId,
-    /// What it calls.
+    /// The tool.
     pub tool: ToolRef,
-    /// With what; an empty object if not given.
+    /// The parameters. The default is an empty object.
     pub params: Option<RawJson>,
-    /// What it waits for.
+    /// Its dependencies.
     pub depends_on: Vec<DraftDependency>,
-    /// Whether the turn needs it.
+    /// Required or optional.
     pub need: Need,
-    /// What is tried when the tool fails for good.
+    /// Alternatives to try after the tool has failed.
     pub alternatives: Vec<DraftAlternative>,
-    /// How long one attempt may take.
+    /// The timeout of one attempt.
     pub timeout: Option<Duration>,
 }
 
-/// A dependency as a Rust caller writes it down.
+/// An unchecked dependency, built in Rust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftDependency {
-    /// The call.
+    /// The call that it depends on.
     pub on: ToolCallId,
-    /// What stands in for its output.
+    /// The value that replaces its output.
     pub default: Option<RawJson>,
 }
 
-/// An alternative as a Rust caller writes it down.
+/// An unchecked alternative, built in Rust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftAlternative {
     /// The tool.
     pub tool: ToolRef,
-    /// Its params, if they are not those of the call.
+    /// Its parameters, if they differ from those of the call.
     pub params: Option<RawJson>,
 }
 
 impl Plan {
-    /// Reads a plan from JSON. Everything that is wrong with it is told at once.
+    /// Reads a plan from JSON. Reports all errors at once.
     pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, PlanErrors> {
         let mut errors = PlanErrors::none();
         let json = JsonLimits { bytes: limits.bytes, depth: limits.depth };
@@ -168,39 +167,39 @@ impl Plan {
         }
     }
 
-    /// Checks a plan that was written down in Rust, by the same rules.
+    /// Checks a plan that was built in Rust, by the same rules.
     pub fn new(draft: Draft, limits: &Limits) -> Result<Self, PlanErrors> {
         let mut errors = PlanErrors::none();
         let sketch = read::draft(draft, limits, &mut errors);
         check(sketch, limits, errors)
     }
 
-    /// The turn, if the plan names one.
+    /// Returns the id of the turn, if the plan has one.
     pub fn turn(&self) -> Option<&TurnId> {
         self.turn.as_ref()
     }
 
-    /// How long the turn may take from its start.
+    /// Returns the deadline of the turn, relative to its start.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// How many of its calls run at once.
+    /// Returns the number of calls that run at once.
     pub fn parallelism(&self) -> NonZeroUsize {
         self.parallelism
     }
 
-    /// Its calls, in the order in which they were written down.
+    /// Returns the calls, in the order of the plan.
     pub fn calls(&self) -> &[PlannedCall] {
         &self.calls
     }
 
-    /// The tools that the plan may call, alternatives included; each once.
+    /// Returns the tools that the plan may call, including alternatives, each once.
     pub fn tools(&self) -> BTreeSet<&ToolRef> {
         self.calls.iter().flat_map(PlannedCall::tools).collect()
     }
 
-    /// A call by its id.
+    /// Returns a call by its id.
     pub fn call(&self, id: &ToolCallId) -> Option<&PlannedCall> {
         self.calls.get(self.position(id)?)
     }
@@ -223,12 +222,12 @@ impl Plan {
 }
 
 impl PlannedCall {
-    /// Its tool, then its alternatives.
+    /// Returns its tool, then its alternatives.
     pub fn tools(&self) -> impl Iterator<Item = &ToolRef> {
         std::iter::once(&self.tool).chain(self.alternatives.iter().map(|alternative| &alternative.tool))
     }
 
-    /// The tool and the params of a candidate: 0 is the tool itself, then the alternatives.
+    /// Returns the tool and the parameters of a candidate: 0 is the tool itself, then the alternatives.
     pub(super) fn candidate(&self, candidate: usize) -> Option<(&ToolRef, &Params)> {
         match candidate.checked_sub(1) {
             None => Some((&self.tool, &self.params)),
@@ -239,14 +238,14 @@ impl PlannedCall {
         }
     }
 
-    /// What stands in for the output of a dependency, if anything does.
+    /// Returns the value that replaces the output of a dependency, if there is one.
     pub(super) fn default_for(&self, dependency: &ToolCallId) -> Option<&Pieces> {
         let place = self.depends_on.binary_search_by(|known| known.on.cmp(dependency)).ok()?;
         self.depends_on.get(place)?.default.as_ref()
     }
 }
 
-/// Checks what the names of a plan mean to each other, and puts the plan together if nothing was wrong.
+/// Checks the references between the calls of a plan, and builds the plan if there are no errors.
 fn check(sketch: Sketch, limits: &Limits, mut errors: PlanErrors) -> Result<Plan, PlanErrors> {
     let Sketch { turn, deadline, parallelism, calls } = sketch;
     let index = index_ids(&calls, &mut errors);
@@ -265,7 +264,7 @@ fn check(sketch: Sketch, limits: &Limits, mut errors: PlanErrors) -> Result<Plan
     }
     let mut planned = Vec::with_capacity(calls.len());
     for (call, links) in calls.into_iter().zip(links) {
-        // What is missing from a call was told when it was read.
+        // Missing parts of a call were reported when it was read.
         planned.extend(put_together(call, links.implied, limits, &mut errors));
     }
     if !errors.is_empty() {
@@ -274,7 +273,7 @@ fn check(sketch: Sketch, limits: &Limits, mut errors: PlanErrors) -> Result<Plan
     Ok(Plan { turn, deadline, parallelism, calls: planned, index, graph, wanted, limits: *limits })
 }
 
-/// Where each id stands; of two equal ids the first counts.
+/// Returns the position of each id. If an id occurs twice, the first one counts.
 fn index_ids(calls: &[CallSketch], errors: &mut PlanErrors) -> BTreeMap<ToolCallId, usize> {
     let mut index = BTreeMap::new();
     for (position, call) in calls.iter().enumerate() {
@@ -293,7 +292,7 @@ fn index_ids(calls: &[CallSketch], errors: &mut PlanErrors) -> BTreeMap<ToolCall
     index
 }
 
-/// What a call is tied to.
+/// The links of a call to other calls.
 #[derive(Default)]
 struct Links {
     edges: BTreeSet<usize>,

@@ -1,5 +1,5 @@
-//! From JSON, or from a draft in Rust, to a sketch of a plan: every part that could be read, and the errors
-//! for what could not. The sketch goes on to be checked even then, so that one look tells all mistakes.
+//! Reading a plan from JSON, or from a draft in Rust, into a sketch: every part that could be read, with errors for the
+//! others. An incomplete sketch is still checked, so that one pass reports all errors.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::params::{Params, Reference};
 use super::plan::{Alternative, Draft, DraftAlternative, DraftCall, DraftDependency, Need};
 use super::{Limits, clip};
 
-/// A plan as far as it could be read.
+/// The readable parts of a plan.
 pub(super) struct Sketch {
     pub(super) turn: Option<TurnId>,
     pub(super) deadline: Duration,
@@ -21,7 +21,7 @@ pub(super) struct Sketch {
     pub(super) calls: Vec<CallSketch>,
 }
 
-/// A call as far as it could be read.
+/// The readable parts of a call.
 pub(super) struct CallSketch {
     pub(super) path: Path,
     pub(super) id: Option<ToolCallId>,
@@ -33,7 +33,7 @@ pub(super) struct CallSketch {
     pub(super) timeout: Option<Duration>,
 }
 
-/// A dependency whose name is not yet looked up.
+/// A dependency whose id is not yet resolved.
 pub(super) struct DependencySketch {
     pub(super) path: String,
     pub(super) on: ToolCallId,
@@ -46,7 +46,7 @@ impl Sketch {
         Self { turn: None, deadline: limits.deadline, parallelism, calls: Vec::new() }
     }
 
-    /// A plan may ask for less than the limit and never for more.
+    /// Lowers the deadline. A plan may ask for less than the limit and never for more.
     fn lower_deadline(&mut self, asked: Duration) {
         self.deadline = self.deadline.min(asked);
     }
@@ -70,7 +70,7 @@ impl CallSketch {
         }
     }
 
-    /// All references, those of the alternatives too.
+    /// Returns all references, including those of the alternatives.
     pub(super) fn references(&self) -> impl Iterator<Item = &Reference> {
         let alternatives = self.alternatives.iter().filter_map(|alternative| alternative.params.as_ref());
         std::iter::once(&self.params).chain(alternatives).flat_map(Params::references)
@@ -112,7 +112,7 @@ pub(super) fn plan(root: Value<'_>, limits: &Limits, errors: &mut PlanErrors) ->
     sketch
 }
 
-/// Takes over what a Rust caller wrote down; only JSON texts and sizes can be wrong with it.
+/// Reads a draft in Rust. Only its JSON texts and sizes can be wrong.
 pub(super) fn draft(draft: Draft, limits: &Limits, errors: &mut PlanErrors) -> Sketch {
     let mut sketch = Sketch::new(limits);
     let Draft { turn, deadline, parallelism, calls } = draft;
@@ -139,7 +139,7 @@ pub(super) fn draft(draft: Draft, limits: &Limits, errors: &mut PlanErrors) -> S
 const AT_LEAST_ONE: Problem =
     Problem::Expected { expected: "a whole number of at least 1", found: "something else" };
 
-/// Whether a plan may have so many calls. One that may not is not read any further.
+/// Returns true if a plan may have this number of calls. A plan with more is not read any further.
 fn may_have(found: usize, limits: &Limits, path: &Path, errors: &mut PlanErrors) -> bool {
     let limit = limits.calls.min(Limits::MAX_CALLS);
     if found == 0 {
@@ -198,7 +198,7 @@ fn may_have_alternatives(found: usize, limits: &Limits, path: &Path, errors: &mu
     found <= limits.alternatives
 }
 
-/// `"id"`, or `{"id": …, "default": …}`.
+/// Reads a dependency: `"id"`, or `{"id": …, "default": …}`.
 fn dependency(value: Value<'_>, path: &Path, errors: &mut PlanErrors) -> Option<DependencySketch> {
     if value.as_str().is_some() {
         let on = id(value, path, errors, ToolCallId::new)?;
@@ -222,7 +222,8 @@ fn dependency(value: Value<'_>, path: &Path, errors: &mut PlanErrors) -> Option<
     Some(DependencySketch { path: path.into(), on: on?, default })
 }
 
-/// A tool, or `{"tool": …, "params": …}`. The object form of a tool has a `namespace`, which tells them apart.
+/// Reads an alternative: a tool, or `{"tool": …, "params": …}`. The object form of a tool has a `namespace`, which
+/// makes it distinct.
 fn alternative(value: Value<'_>, path: Path, errors: &mut PlanErrors) -> Option<Alternative> {
     if !value.is_object() || value.get("namespace").is_some() {
         return Some(Alternative { tool: tool(value, &path, errors)?, params: None });
@@ -242,7 +243,7 @@ fn alternative(value: Value<'_>, path: Path, errors: &mut PlanErrors) -> Option<
     Some(Alternative { tool: found?, params })
 }
 
-/// `"namespace/tool"`, or `{"namespace": …, "tool": …}` for namespaces with a slash in them.
+/// Reads a tool: `"namespace/tool"`, or `{"namespace": …, "tool": …}` for namespaces that contain a slash.
 fn tool(value: Value<'_>, path: &Path, errors: &mut PlanErrors) -> Option<ToolRef> {
     if let Some(text) = value.as_str() {
         let Some((namespace, tool)) = text.split_once('/') else {

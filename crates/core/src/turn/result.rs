@@ -1,4 +1,4 @@
-//! How a turn ended: every call in exactly one state, and one sentence for the user.
+//! The result of a turn: every call in exactly one state, and one sentence for the user.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,104 +12,104 @@ use crate::output::RawJson;
 
 use super::clip;
 
-/// How a turn ended.
+/// The result of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnResult {
-    /// The turn, if its plan named one.
+    /// Id of the turn, if its plan has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// How much of it succeeded.
+    /// Share of its calls that succeeded: all, some or none.
     pub status: TurnStatus,
-    /// What ended it.
+    /// The reason for its end.
     pub ended_by: EndedBy,
-    /// Whether a person should look at something.
+    /// True if the user should look at a call.
     pub escalated: bool,
     /// One sentence for the user.
     pub summary: String,
     /// Its calls, in the order of the plan.
     pub calls: Vec<CallResult>,
-    /// When it began.
+    /// Time at which it started.
     pub started_at_ms: Timestamp,
-    /// When it ended.
+    /// Time at which it ended.
     pub ended_at_ms: Timestamp,
 }
 
-/// How much of a turn succeeded.
+/// The share of the calls of a turn that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum TurnStatus {
-    /// Every call.
+    /// Every call succeeded.
     Completed,
-    /// Some calls.
+    /// Some calls succeeded.
     Partial,
-    /// No call.
+    /// No call succeeded.
     Failed,
 }
 
-/// What ended a turn.
+/// The reason for the end of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum EndedBy {
     /// Every call had ended.
     Finished,
-    /// Its time was over.
+    /// Its deadline passed.
     Deadline,
-    /// The caller withdrew it.
+    /// The caller cancelled it.
     Cancel,
 }
 
-/// How a call of a turn ended.
+/// The outcome of a call of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Outcome {
-    /// It, or an alternative, did its job.
+    /// The call, or an alternative, succeeded.
     Succeeded,
-    /// It, and its alternatives, did not.
+    /// The call and its alternatives failed.
     Failed,
-    /// It never ran.
+    /// The call never ran.
     Skipped,
-    /// It ran when the turn ended, and was stopped.
+    /// The call was running at the end of the turn and was stopped.
     Cancelled,
-    /// It ran when the turn ended, and runs on; what comes of it is recorded by the engine.
+    /// The call was running at the end of the turn and continues. The engine records its result.
     LeftRunning,
 }
 
-/// One call of a turn that ended.
+/// The result of one call of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallResult {
-    /// Its name within the plan.
+    /// Its id within the plan.
     pub id: ToolCallId,
-    /// The tool that ran last; the planned one if none ran.
+    /// The tool that ran last, or the planned tool if none ran.
     pub tool: ToolRef,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// Why it did not succeed.
+    /// The error code, if it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// The same in words.
+    /// The error message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether a person should look at it.
+    /// True if the user should look at it.
     #[serde(default)]
     pub escalated: bool,
-    /// What it gave; absent also where a success was too large to keep, and then `code` says so.
+    /// Its output. Also absent if a successful output was too large to store; `code` is set then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<RawJson>,
-    /// Where the whole text of the output is, if only its beginning and its end stand here.
+    /// Location of the whole text of the output, if only its beginning and its end are here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortened: Option<Shortened>,
-    /// Attempts, of all tools that were tried for it.
+    /// Attempts made, over all tools that were tried.
     pub attempts: u32,
 }
 
-/// How much of these calls succeeded.
+/// Returns the share of these calls that succeeded.
 pub(super) fn status(calls: &[CallResult]) -> TurnStatus {
     match calls.iter().filter(|call| call.outcome == Outcome::Succeeded).count() {
         0 => TurnStatus::Failed,
@@ -118,8 +118,8 @@ pub(super) fn status(calls: &[CallResult]) -> TurnStatus {
     }
 }
 
-/// "Completed flight search, but hotel search timed out": what was done, what was not and why, what a
-/// person should look at. Its length does not grow with the number of calls.
+/// Returns the summary, e.g. "Completed flight search, but hotel search timed out": the completed calls, the others
+/// with the reason, and the calls that need attention. Its length does not grow with the number of calls.
 pub(super) fn summary(calls: &[CallResult]) -> String {
     let mut by_ending: BTreeMap<Ending, Vec<&CallResult>> = BTreeMap::new();
     for call in calls {
@@ -145,7 +145,7 @@ pub(super) fn summary(calls: &[CallResult]) -> String {
     sentence
 }
 
-/// What a summary makes of a call, in the order in which it tells.
+/// The group of a call in a summary, in the order of the summary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
     Completed,
@@ -192,7 +192,7 @@ const fn verb(ending: Ending, several: bool) -> &'static str {
     }
 }
 
-/// The names of tools whose calls did not all end in one way: they do not say which call is meant.
+/// Returns the names of tools whose calls ended in different groups. Such a name alone does not identify a call.
 fn ambiguous(by_ending: &BTreeMap<Ending, Vec<&CallResult>>) -> BTreeSet<String> {
     let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
     for calls in by_ending.values() {
@@ -203,7 +203,8 @@ fn ambiguous(by_ending: &BTreeMap<Ending, Vec<&CallResult>>) -> BTreeSet<String>
     twice
 }
 
-/// The tools of these calls by readable names, each once, the first few; with the id of the call where the name is ambiguous.
+/// Returns the first few tools of these calls by readable name, each once, with the id of the call if the name is
+/// ambiguous.
 fn names(calls: &[&CallResult], ambiguous: &BTreeSet<String>) -> String {
     const SHOWN: usize = 5;
     let mut counts: Vec<(String, &CallResult, usize)> = Vec::new();
@@ -240,7 +241,7 @@ fn joined(parts: &[String]) -> String {
     }
 }
 
-/// `flight_search`, `flight-search` and `flightSearch` are all read as "flight search".
+/// Returns a readable name: `flight_search`, `flight-search` and `flightSearch` all become "flight search".
 fn readable(name: &str) -> String {
     let mut words = String::new();
     let mut after_small = false;
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_what_was_done_and_what_was_not() {
+    fn the_summary_has_completed_and_other_calls() {
         let done = || ended("flight_search", Outcome::Succeeded, None);
         let escalated = |mut call: CallResult| {
             call.escalated = true;
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_how_much_succeeded() {
+    fn the_status_is_the_share_of_successes() {
         let done = || ended("a", Outcome::Succeeded, None);
         let failed = || ended("b", Outcome::Failed, Some(Code::ToolError));
         for (calls, expected) in [

@@ -17,15 +17,15 @@ use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
 use crate::output::RawJson;
 
-/// A turn with everything it said, driven by hand.
+/// A turn driven step by step, with everything it returned.
 struct Stage {
     turn: Turn,
     notes: Vec<Note>,
-    /// Calls that were started, in order, with the tool and the arguments.
+    /// Started calls, in order, with the tool and the arguments.
     started: Vec<(String, String, String)>,
-    /// What was chosen for each of them.
+    /// The choice for each of them.
     choices: Vec<Choice>,
-    /// What the end did to calls that ran.
+    /// Steps of the end of the turn for running calls.
     cut: Vec<Step>,
     result: Option<TurnResult>,
     now: Timestamp,
@@ -87,7 +87,7 @@ impl Stage {
         self.on(Event::Ended { id: call_id(id), end: CallEnd::Failed(failure), replayed: false })
     }
 
-    /// The engine gives the answer of an earlier submission.
+    /// Reports a result that the engine replayed from an earlier submission.
     fn again(&mut self, id: &str, end: CallEnd) -> &mut Self {
         self.on(Event::Ended { id: call_id(id), end, replayed: true })
     }
@@ -117,7 +117,7 @@ impl Stage {
         self.call(id).outcome
     }
 
-    /// The sentences of the trace.
+    /// Returns the sentences of the trace.
     fn story(&self) -> Vec<String> {
         let mut trace = Trace::start(TraceId::from_bytes([1; 16]), None, 1000, Timestamp::ZERO);
         self.notes.iter().for_each(|note| trace.record(note, None).unwrap());
@@ -182,7 +182,7 @@ fn timed_out() -> Failure {
     Failure { code: Code::Timeout, timed_out_after: Some(Duration::from_secs(30)), ..exhausted() }
 }
 
-/// The sentences that the trace of a fact has, for tests that look at facts.
+/// Returns the facts of a trace.
 fn facts(stage: &Stage) -> Vec<&Fact> {
     stage.notes.iter().map(|note| &note.fact).collect()
 }

@@ -1,8 +1,7 @@
-//! The last calls of this process, step by step, and what became of calls minute by minute: for people who look.
+//! The last calls of this process, step by step, and the figures of the last hour by minute. For views.
 //!
-//! Nothing is decided by it, nothing of it is stored, and none of what calls were given or gave is in it. Facts are kept as
-//! they come, which costs a call one short lock for each; words are made of them, and secrets looked for, when
-//! somebody asks.
+//! No decision depends on it, nothing of it is stored, and it contains neither the input nor the output of calls. Facts
+//! are stored unchanged, which costs a call one short lock for each. Texts are made of them and redacted on request.
 
 mod series;
 mod step;
@@ -23,7 +22,7 @@ pub use step::{CallStep, Tone};
 use crate::telling::{About, Listener, TurnedAway};
 use series::Minutes;
 
-/// One call of this process, as far as it has come.
+/// One call of this process, finished or in flight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -34,38 +33,38 @@ pub struct CallTrace {
     pub request_id: RequestId,
     /// The tool.
     pub tool: ToolRef,
-    /// What running it twice would do.
+    /// Class of the tool.
     pub class: ToolClass,
-    /// Whose data it is.
+    /// Tenant whose data it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// The conversation.
+    /// The session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
-    /// The model, if the host told it.
+    /// The model, if the host reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelId>,
-    /// When it came.
+    /// Time of arrival.
     pub arrived_at_ms: Timestamp,
-    /// What happened, in order.
+    /// Steps, in order.
     pub steps: Vec<CallStep>,
-    /// Steps for which there was no place.
+    /// Number of steps that were left out because there were too many.
     pub left_out: u32,
-    /// How it ended; nothing while it runs.
+    /// End of the call. Absent while it is in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<CallEnd>,
 }
 
-/// How a call ended.
+/// End of a call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CallEnd {
-    /// When.
+    /// Time of the end.
     pub at_ms: Timestamp,
-    /// After how long.
+    /// Duration of the call.
     pub took_ms: u64,
-    /// In one word.
+    /// Status.
     pub status: Status,
     /// The code of its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,55 +72,55 @@ pub struct CallEnd {
     /// The rule that decided its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// What its caller was told: redacted, and cut.
+    /// Failure message for the caller, redacted and truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Attempts that were made for it.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Whether it got an earlier answer.
+    /// True if an earlier result was replayed.
     pub replayed: bool,
 }
 
-/// The last calls and the last hour. Listens; may be asked at any time.
+/// A listener that remembers the last calls and the figures of the last hour. It can be queried at any time.
 #[derive(Debug, Default)]
 pub struct Recent(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
     calls: VecDeque<Seen>,
-    /// How many calls were here before the first of them.
+    /// Number of calls that were removed before the first one.
     gone: u64,
-    /// Where each call lies, counted from the first that ever was.
+    /// Position of each call, counted from the first call ever.
     places: HashMap<u64, u64>,
     minutes: Minutes,
 }
 
-/// A call, with facts for words.
+/// A call, with its facts as they were reported.
 #[derive(Debug)]
 struct Seen {
     about: CallTrace,
     facts: Vec<(Timestamp, Notice)>,
 }
 
-/// The most calls, and the most facts of each.
+/// Maximum number of calls, and of facts per call.
 const MOST: usize = 1000;
 const MOST_FACTS: usize = 64;
-/// Bytes of what a caller was told, as it is kept and as it is shown.
+/// Maximum bytes of a failure message as it is stored and as it is shown.
 const KEPT_MESSAGE: usize = 4096;
 const SHOWN_MESSAGE: usize = 1024;
 
 impl Recent {
-    /// The calls under this request, the newest first.
+    /// Returns the calls with this request id, newest first.
     pub fn of_request(&self, request: &str) -> Vec<CallTrace> {
         self.find(|seen| seen.about.request_id.as_str() == request)
     }
 
-    /// The calls that run, the newest first.
+    /// Returns the calls in flight, newest first.
     pub fn running(&self) -> Vec<CallTrace> {
         self.find(|seen| seen.about.ended.is_none())
     }
 
-    /// The last hour, minute by minute, and everything since the start.
+    /// Returns the figures of the last hour by minute, and the totals since the start.
     pub fn series(&self, now: Timestamp) -> Series {
         self.0.lock().minutes.series(now)
     }
@@ -135,7 +134,7 @@ impl Recent {
             .filter(|seen| fits(seen))
             .map(|seen| (seen.about.clone(), seen.facts.clone()))
             .collect();
-        // Looking for secrets takes its time, and calls wait for nobody who looks.
+        // Redaction is slow, and calls must not wait for it.
         drop(kept);
         found.into_iter().map(|(about, facts)| told(about, &facts)).collect()
     }
@@ -222,7 +221,7 @@ impl Listener for Recent {
     }
 }
 
-/// What is long is cut at once, and where a secret could be cut in two it is looked for first.
+/// Truncates a long message. It is redacted first if the cut could split a secret.
 fn kept_message(message: &str) -> String {
     if message.len() <= KEPT_MESSAGE { message.to_owned() } else { redact::excerpt(message, SHOWN_MESSAGE) }
 }

@@ -1,55 +1,55 @@
-//! What became of calls, minute by minute.
+//! Figures about calls, by minute.
 
 use serde::Serialize;
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 
-/// How calls went: the last hour, and all since this process began.
+/// Figures about calls: the last hour, and the total since this process began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Series {
-    /// Every minute of the last hour, the newest last; one in which nothing happened is there too.
+    /// Every minute of the last hour, newest last. Minutes without calls are included.
     pub minutes: Vec<Minute>,
-    /// All of them since the start of this process.
+    /// Totals since the start of this process.
     pub since_start: Tally,
 }
 
-/// One minute.
+/// Figures of one minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Minute {
-    /// When it began.
+    /// Start of the minute.
     pub at_ms: Timestamp,
-    /// What became of the calls that ended in it.
+    /// Figures of the calls that ended in it.
     #[serde(flatten)]
     pub tally: Tally,
 }
 
-/// What became of calls.
+/// Figures about calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Tally {
     /// Calls that ended.
     pub calls: u64,
-    /// Those that worked.
+    /// Calls that succeeded.
     pub successes: u64,
-    /// Those that ran and failed, or got such an answer again.
+    /// Calls that ran and failed, or got the replay of a failure.
     pub failures: u64,
-    /// Those that were refused without a run.
+    /// Calls that were refused without a run.
     pub refused: u64,
-    /// Runs that were not made because the same call had run or was running.
+    /// Runs that were avoided because the same call had run or was in flight.
     pub duplicates: u64,
-    /// Calls that worked because they were tried again.
+    /// Calls that succeeded because of a retry.
     pub saved: u64,
-    /// Calls that the guard stopped.
+    /// Calls that the loop guard stopped.
     pub guard_stops: u64,
 }
 
 impl Tally {
-    /// That of one call.
+    /// Returns the figures of one call.
     pub(super) fn of(code: Option<Code>, attempts: u32, replayed: bool) -> Self {
         let ran = attempts > 0 || replayed;
         let is = |what: bool| u64::from(what);
@@ -75,7 +75,7 @@ impl Tally {
     }
 }
 
-/// The minutes of an hour, each in its own place.
+/// The minutes of an hour, as a ring buffer.
 #[derive(Debug)]
 pub(super) struct Minutes {
     places: [Minute; HOUR],
@@ -139,7 +139,7 @@ mod tests {
         let series = minutes.series(at(59));
         let calls: Vec<_> = series.minutes.iter().map(|minute| minute.tally.calls).collect();
         assert_eq!((calls.len(), calls[0], calls[59]), (HOUR, 2, 1));
-        // The place of the first minute is taken by one an hour later.
+        // The slot of the first minute is taken by one an hour later.
         minutes.add(at(60), &one);
         let series = minutes.series(at(60));
         let total: u64 = series.minutes.iter().map(|minute| minute.tally.calls).sum();
@@ -153,7 +153,7 @@ mod tests {
         let at = |minute: u64| Timestamp::from_millis(minute * MINUTE_MS);
         let one = Tally::of(None, 1, false);
         minutes.add(at(100), &one);
-        // The clock was set back by an hour; the minute of then has given its place away.
+        // The clock was set back by an hour. The slot of that minute has been reused.
         minutes.add(at(40), &one);
         let now = minutes.series(at(100));
         assert_eq!((now.minutes[HOUR - 1].tally, now.since_start.calls), (one, 2));
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(count(None, 0, true), [1, 0, 0, 1, 0, 0]);
         assert_eq!(count(Some(Code::InFlight), 0, false), [0, 0, 1, 1, 0, 0]);
         assert_eq!(count(Some(Code::LoopDetected), 0, false), [0, 0, 1, 0, 0, 1]);
-        // The failure that makes a loop plain is a failure: it ran.
+        // The failure that triggers the loop guard counts as a failure, because the call ran.
         assert_eq!(count(Some(Code::LoopDetected), 1, false), [0, 1, 0, 0, 0, 0]);
         assert_eq!(count(Some(Code::CircuitOpen), 0, false), [0, 0, 1, 0, 0, 0]);
     }

@@ -1,4 +1,4 @@
-//! A fact about a call in words. One `match` says for each notice what people read.
+//! Texts for facts about calls. One `match` returns the text of each notice.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,51 +18,51 @@ use steadfast_core::{Timestamp, millis, redact};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CallStep {
-    /// When.
+    /// Time of the step.
     pub at_ms: Timestamp,
-    /// What it is called, for programs.
+    /// Name of the step, for programs.
     pub kind: &'static str,
-    /// What happened, for people.
+    /// Description of the step, for readers.
     pub text: String,
-    /// The rule that decided, where one did.
+    /// The rule that decided, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Whether it is good news.
+    /// Meaning of the step for the call.
     pub tone: Tone,
 }
 
-/// How a step is to be taken.
+/// Meaning of a step for its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
-    /// It just happened.
+    /// Neutral.
     Plain,
-    /// Something was won: an answer, a duplicate that did not run.
+    /// A success: a result, or a duplicate that did not run.
     Good,
-    /// It takes time or a person.
+    /// A wait, for time or for an approval.
     Waiting,
-    /// Something failed or was refused.
+    /// A failure or a refusal.
     Bad,
 }
 
 impl CallStep {
-    /// The step that this fact is; nothing if people need not know.
+    /// Returns the step for a notice, or `None` if it is not shown.
     pub fn of(at: Timestamp, notice: &Notice) -> Option<Self> {
         of(at, notice)
     }
 }
 
-/// The step that this fact is; nothing if people need not know.
+/// Returns the step for a notice, or `None` if it is not shown.
 pub(super) fn of(at: Timestamp, notice: &Notice) -> Option<CallStep> {
     let (kind, tone, text, rule) = words(at, notice)?;
     let clean = |text: &str| redact::excerpt(text, LONGEST);
     Some(CallStep { at_ms: at, kind, text: clean(&text), rule: rule.map(clean), tone })
 }
 
-/// Bytes of one text.
+/// Maximum bytes of one text.
 const LONGEST: usize = 512;
-/// Bytes of what was said of an attempt that failed, within it.
+/// Maximum bytes of the message of a failed attempt in it.
 const LONGEST_WORDS: usize = 256;
 
 type Words<'n> = (&'static str, Tone, String, Option<&'n str>);
@@ -71,33 +71,33 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
     use Tone::{Bad, Good, Plain, Waiting};
     let plain = |kind, tone, text: &str| Some((kind, tone, text.to_owned(), None));
     match notice {
-        Notice::CallStarted { .. } => plain("started", Plain, "the call came"),
+        Notice::CallStarted { .. } => plain("started", Plain, "the call arrived"),
         Notice::CallBlocked { code, .. } => {
             Some(("blocked", Bad, format!("refused without a run: {}", code.as_str()), Some(code.as_str())))
         }
-        Notice::Following => plain("following", Waiting, "the same call is running: wait for its answer"),
+        Notice::Following => plain("following", Waiting, "the same call is in flight: waits for its result"),
         Notice::Replayed { reason } => {
             let (text, rule) = match reason {
                 ReplayReason::SameKey => {
-                    ("the same key: the earlier answer is given again", "dedupe.same_key")
+                    ("same idempotency key: the stored result is replayed", "dedupe.same_key")
                 }
                 ReplayReason::Undelivered => {
-                    ("the answer to the same call never arrived: it is given again", "dedupe.undelivered")
+                    ("the response to the same call never arrived: it is replayed", "dedupe.undelivered")
                 }
                 ReplayReason::DoubleDispatch => (
-                    "the same call, made before it was answered: one run, one answer",
+                    "the same call, sent again before its response: one run, one result",
                     "dedupe.double_dispatch",
                 ),
-                ReplayReason::Waited => ("the answer of the run that was waited for", "dedupe.waited"),
+                ReplayReason::Waited => ("the result of the call that it waited for", "dedupe.waited"),
             };
             Some(("replayed", Good, text.to_owned(), Some(rule)))
         }
         Notice::TookOver => plain("took_over", Plain, "took over from a process that is gone"),
-        Notice::KeyConflict => plain("key_conflict", Bad, "the key was used before for another call"),
-        Notice::ApprovalAsked => plain("approval_asked", Waiting, "a person is asked"),
+        Notice::KeyConflict => plain("key_conflict", Bad, "the key was used for a different call"),
+        Notice::ApprovalAsked => plain("approval_asked", Waiting, "waits for approval"),
         Notice::ApprovalEnded { granted: true } => plain("approval_ended", Good, "approved"),
         Notice::ApprovalEnded { granted: false } => {
-            plain("approval_ended", Bad, "not approved: denied, withdrawn, or nobody answered")
+            plain("approval_ended", Bad, "not approved: denied, cancelled or expired")
         }
         Notice::AttemptStarted { attempt, .. } => {
             Some(("attempt_started", Plain, format!("attempt {attempt} starts"), None))
@@ -111,7 +111,7 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
                 Reach::Refused => "the request was refused",
                 Reach::Unknown | Reach::Answered => failed.observed.describe(),
             };
-            // Where nothing came, the words are ours.
+            // Without a response, the message is not that of the tool.
             let said = if seen == Observed::NoAnswer.describe() { "" } else { &failed.said };
             let words = redact::excerpt(said, LONGEST_WORDS);
             let words = if words.is_empty() { words } else { format!(" ({words})") };
@@ -129,18 +129,19 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
         }
         Notice::RetryStopped { stop } => {
             let (text, rule) = match stop {
-                Stop::Attempts => ("no more tries: all attempts are used".to_owned(), "retry.attempts"),
+                Stop::Attempts => ("no more retries: all attempts are used".to_owned(), "retry.attempts"),
                 Stop::TotalTime => {
-                    ("no more tries: the time for all of them is over".to_owned(), "retry.total_time")
+                    ("no more retries: the total time is used up".to_owned(), "retry.total_time")
                 }
                 Stop::Deadline => {
-                    ("no more tries: the caller's deadline comes first".to_owned(), "retry.deadline")
+                    ("no more retries: the caller's deadline comes first".to_owned(), "retry.deadline")
                 }
-                Stop::RetryAfter(wanted) => {
-                    (format!("no more tries: the other side asks for {}", span(*wanted)), "retry.retry_after")
-                }
+                Stop::RetryAfter(wanted) => (
+                    format!("no more retries: the server asks to wait {}", span(*wanted)),
+                    "retry.retry_after",
+                ),
                 Stop::Budget => (
-                    "no more tries: the retries of this server have used up their share".to_owned(),
+                    "no more retries: the retry budget of this server is exhausted".to_owned(),
                     "retry.budget",
                 ),
             };
@@ -149,21 +150,19 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
         Notice::AttemptCut { cut } => {
             let text = match cut {
                 Cut::Silent(silence) => {
-                    format!("the attempt is ended: no sign of life for {}", span(*silence))
+                    format!("the attempt is ended: no progress for {}", span(*silence))
                 }
-                Cut::TooLong => "the attempt is ended: the call takes too long".to_owned(),
-                Cut::Deadline => "the attempt is ended: the caller's deadline has come".to_owned(),
-                Cut::Cancelled => "the attempt is ended: the caller withdrew it".to_owned(),
+                Cut::TooLong => "the attempt is ended: the total time of the call is over".to_owned(),
+                Cut::Deadline => "the attempt is ended: the caller's deadline has passed".to_owned(),
+                Cut::Cancelled => "the attempt is ended: the caller cancelled the call".to_owned(),
             };
             Some(("attempt_cut", Bad, text, None))
         }
         Notice::AnsweredEarly { code } => {
-            let text = format!("the caller is answered while the attempt goes on: {}", code.as_str());
+            let text = format!("the caller gets a response while the attempt continues: {}", code.as_str());
             Some(("answered_early", Waiting, text, Some(code.as_str())))
         }
-        Notice::OutcomeUnknown { .. } => {
-            plain("outcome_unknown", Bad, "nobody knows whether it had its effect")
-        }
+        Notice::OutcomeUnknown { .. } => plain("outcome_unknown", Bad, "the outcome is unknown"),
         Notice::Verified { resolution, words } => {
             let (tone, found) = match resolution {
                 Some(Resolution::Ran) => (Good, "it took effect"),
@@ -186,37 +185,37 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
         }
         Notice::GuardTripped { layer } => {
             let text = match layer {
-                Layer::NonRetryable => "the model is told that trying again will not help",
+                Layer::NonRetryable => "the model is told that a retry will not help",
                 Layer::Loop => "the model repeats a call that fails the same way",
                 Layer::TurnLimit => "too many failures in this turn",
-                Layer::PingPong => "the model goes back and forth between two calls that fail",
-                Layer::RepeatedSuccess => "the model repeats a call that worked",
+                Layer::PingPong => "the model alternates between two calls that fail",
+                Layer::RepeatedSuccess => "the model repeats a call that succeeded",
             };
             Some(("guard_tripped", Bad, text.to_owned(), Some(layer.as_str())))
         }
         Notice::FenceLost => {
-            plain("fence_lost", Bad, "the record is another's by now; the answer was not recorded")
+            plain("fence_lost", Bad, "another process owns the record now; the result was not recorded")
         }
         Notice::StoreFailed { goes_on: true } => {
-            plain("store_failed", Bad, "the store failed; the call goes on without it")
+            plain("store_failed", Bad, "the store failed; the call continues without it")
         }
         Notice::StoreFailed { goes_on: false } => {
             plain("store_failed", Bad, "the store failed, and without it the call is not safe")
         }
         Notice::WouldHave(shadowed) => {
             let text = match shadowed {
-                Shadowed::Duplicate => "only watching: it would have been answered without a run".to_owned(),
+                Shadowed::Duplicate => "shadow mode: a result would have been replayed".to_owned(),
                 Shadowed::Refused(code) => {
-                    format!("only watching: it would have been refused as {}", code.as_str())
+                    format!("shadow mode: it would have been refused as {}", code.as_str())
                 }
-                Shadowed::Asked => "only watching: a person would have been asked".to_owned(),
-                Shadowed::Retried => "only watching: it would have been tried again".to_owned(),
-                Shadowed::Cut => "only watching: nobody would have waited for it any longer".to_owned(),
+                Shadowed::Asked => "shadow mode: it would have waited for approval".to_owned(),
+                Shadowed::Retried => "shadow mode: it would have been retried".to_owned(),
+                Shadowed::Cut => "shadow mode: the attempt would have been ended".to_owned(),
                 Shadowed::Told(code) => {
-                    format!("only watching: its failure would have been told as {}", code.as_str())
+                    format!("shadow mode: its failure would have been reported as {}", code.as_str())
                 }
                 Shadowed::Remarked(layer) => {
-                    format!("only watching: the guard would have spoken ({})", layer.as_str())
+                    format!("shadow mode: the loop guard would have acted ({})", layer.as_str())
                 }
             };
             Some(("would_have", Waiting, text, None))
@@ -230,9 +229,9 @@ fn breaker(scope: BreakerScope, transition: &Transition) -> (String, Tone) {
         BreakerScope::Dependency => "the breaker of what it depends on",
     };
     let (how, tone) = match transition.to {
-        State::Closed => ("closes: calls pass again", Tone::Good),
-        State::Open => ("opens: the tool is left alone", Tone::Bad),
-        State::HalfOpen => ("lets one call through to find out", Tone::Waiting),
+        State::Closed => ("closes: calls are let through again", Tone::Good),
+        State::Open => ("opens: calls are refused", Tone::Bad),
+        State::HalfOpen => ("is half-open: one call is let through as a probe", Tone::Waiting),
         State::ForcedOpen => ("is forced open", Tone::Bad),
     };
     (format!("{whose} {how}"), tone)
@@ -252,7 +251,7 @@ const fn reason(reason: Reason) -> &'static str {
     }
 }
 
-/// A span of time as people say it.
+/// Returns a duration as text.
 fn span(span: Duration) -> String {
     let ms = millis(span);
     let mut text = String::new();
@@ -278,7 +277,7 @@ mod tests {
     const AT: Timestamp = Timestamp::from_millis(5);
 
     #[test]
-    fn each_step_says_whether_it_is_good_news() {
+    fn each_step_has_a_tone() {
         let change = |from, to| Notice::BreakerChanged {
             scope: BreakerScope::Tool,
             transition: Transition { from, to, reason: Reason::CooledDown, at: AT },
@@ -317,17 +316,17 @@ mod tests {
             (
                 change(State::Closed, State::Open),
                 Tone::Bad,
-                "the breaker of the tool opens: the tool is left alone",
+                "the breaker of the tool opens: calls are refused",
             ),
             (
                 change(State::HalfOpen, State::Closed),
                 Tone::Good,
-                "the breaker of the tool closes: calls pass again",
+                "the breaker of the tool closes: calls are let through again",
             ),
             (
                 change(State::Open, State::HalfOpen),
                 Tone::Waiting,
-                "the breaker of the tool lets one call through to find out",
+                "the breaker of the tool is half-open: one call is let through as a probe",
             ),
             (trust(trusted, escalated), Tone::Bad, "trust in bank/[redacted]: escalated instead of trusted"),
             (trust(escalated, trusted), Tone::Good, "trust in bank/[redacted]: trusted instead of escalated"),
@@ -351,7 +350,7 @@ mod tests {
             (
                 Notice::ApprovalEnded { granted: false },
                 Tone::Bad,
-                "not approved: denied, withdrawn, or nobody answered",
+                "not approved: denied, cancelled or expired",
             ),
         ] {
             let step = of(AT, &notice).unwrap();

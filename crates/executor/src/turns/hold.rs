@@ -1,5 +1,5 @@
-//! The document of a turn in the store: who runs it, and what was chosen in it. What is written there, and what it means, is
-//! decided by [`steadfast_core::turn::Hold`].
+//! The stored document of a turn: its current runner and the choices made in it. [`steadfast_core::turn::Hold`] decides
+//! the content of the document and its meaning.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use steadfast_store::{
 
 use super::TurnOptions;
 
-/// A turn is held for a little longer than it may run: the clock of the store is not ours.
+/// Time that a turn is held beyond its deadline, because the clock of the store may differ from the local one.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Who wants to run a turn, and how long that may take.
+/// A request to run a turn, with its deadline.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) process: Process,
     pub(super) number: u64,
     pub(super) deadline: Duration,
-    /// How long the document stays after the turn was last heard of.
+    /// Time for which the document is stored after its last write.
     pub(super) lasts: Duration,
 }
 
-/// A turn that is ours to run, or may be.
+/// A turn that this process runs, or may run.
 #[derive(Debug)]
 pub(super) struct Hold {
     store: Arc<dyn Store>,
@@ -39,16 +39,17 @@ pub(super) struct Hold {
     lasts: Duration,
 }
 
-/// What came of the wish to run it.
+/// Result of a request to run a turn.
 #[derive(Debug)]
 pub(super) enum Taken {
-    /// It is ours.
+    /// This process runs it.
     Ours(Submitted),
-    /// Somebody runs it, and may do so until then.
+    /// Another process runs it, and may do so until this time.
     Busy(Timestamp),
 }
 
-/// The document of a turn: of one tenant and actor, and of one conversation where the keys of its calls are.
+/// Returns the document name of a turn. It is unique per tenant and actor, and per session if that is the scope of
+/// keys.
 pub(super) fn name(turn: &TurnId, options: &TurnOptions) -> DocumentName {
     let target = &options.target;
     let session = match options.keys_of {
@@ -61,8 +62,8 @@ pub(super) fn name(turn: &TurnId, options: &TurnOptions) -> DocumentName {
 }
 
 impl Hold {
-    /// Takes the turn, unless somebody runs it. It is in `place` before the store hears of it, so that whoever owns that can
-    /// give it back whatever happens from then on.
+    /// Takes the turn, unless another process runs it. The hold is in `place` before the store operation starts, so
+    /// that the owner of `place` can release it whatever happens from then on.
     pub(super) async fn take(
         place: &mut Option<Self>,
         store: Arc<dyn Store>,
@@ -95,30 +96,31 @@ impl Hold {
         }
     }
 
-    /// Writes down what was chosen for a call, before it is sent.
+    /// Stores the choice for a call before the call is sent.
     pub(super) async fn choose(&mut self, call: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
         match self.held.choosing(call, choice) {
             None => Ok(()),
             Some(kept) => match self.write(kept).await? {
                 Stale::Again => Ok(()),
                 Stale::Lost => {
-                    Err(StoreError::not_done(Trouble::Refused, "another process has gone on with this turn"))
+                    Err(StoreError::not_done(Trouble::Refused, "another process has taken over this turn"))
                 }
             },
         }
     }
 
-    /// Leaves the turn to whoever submits it next.
+    /// Releases the turn for its next submission.
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {
         self.write(self.held.giving_back()).await.map(drop)
     }
 
-    /// For how long it would keep others from the turn.
+    /// Returns the time for which the hold would still keep others from the turn.
     pub(super) fn is_in_the_way_for(&self) -> Duration {
         self.held.holder().until.since(self.store.now())
     }
 
-    /// Writes, and again if what is there is ours all the same; says whether it is.
+    /// Writes the document, and retries if the stored one still belongs to this hold. Returns the comparison of the
+    /// two.
     async fn write(&mut self, kept: Kept) -> Result<Stale, StoreError> {
         for _ in 0..2 {
             match self.put(&kept).await? {
@@ -146,20 +148,20 @@ impl Hold {
     }
 }
 
-/// What another version wrote is not guessed at: what it chose would be lost, and done in another way.
+/// Parses the document. One of another version is refused: its choices would be lost and made differently.
 fn read(document: &Document) -> Result<(u64, Kept), StoreError> {
     let kept: Kept = serde_json::from_str(&document.body).map_err(unreadable)?;
     match kept.format {
         Kept::FORMAT => Ok((document.version, kept)),
         other => Err(unreadable(format_args!(
-            "it is written in format {other}, and this version reads {}",
+            "its format is {other}, but this version reads format {}",
             Kept::FORMAT
         ))),
     }
 }
 
 fn unreadable(error: impl fmt::Display) -> StoreError {
-    StoreError::not_done(Trouble::Unreadable, format!("what is kept of the turn cannot be used: {error}"))
+    StoreError::not_done(Trouble::Unreadable, format!("the stored state of the turn cannot be used: {error}"))
 }
 
 #[cfg(test)]
@@ -193,11 +195,11 @@ mod tests {
         let (first, taken) = take(&store, 1).await;
         assert!(matches!(taken, Taken::Ours(Submitted::First)));
         let mut first = first.unwrap();
-        // An answer that was lost: it is written, and the turn is still ours.
+        // The response of the store was lost: the document is written, and the turn is still held by this process.
         let kept = first.held.choosing(&call, &choice(2)).unwrap();
         assert!(matches!(first.put(&kept).await.unwrap(), Written::As(_)));
         first.choose(&call, &choice(1)).await.unwrap();
-        // As long as it may run, and a little longer: the clocks of two machines are not one.
+        // It is held for its deadline and a little longer, because the clocks of two machines differ.
         tokio::time::advance(TURN + SLACK - Duration::from_millis(1)).await;
         assert!(matches!(take(&store, 2).await, (None, Taken::Busy(_))));
         tokio::time::advance(Duration::from_millis(1)).await;
@@ -205,7 +207,7 @@ mod tests {
         let Taken::Ours(Submitted::Again(choices)) = taken else { panic!("{taken:?}") };
         assert_eq!(choices.get(&call), Some(&choice(1)));
         assert!(first.choose(&call, &choice(2)).await.is_err());
-        // Nor does it give back what is not its own.
+        // A hold does not release a turn that it has lost.
         first.release().await.unwrap();
         assert!(matches!(take(&store, 3).await, (None, Taken::Busy(_))));
         second.unwrap().choose(&call, &choice(3)).await.unwrap();

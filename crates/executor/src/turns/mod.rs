@@ -1,18 +1,18 @@
-//! Turns: several calls that depend on each other, carried out as [`steadfast_core::turn`] decides.
+//! Turns: several calls that depend on each other, run as [`steadfast_core::turn`] decides.
 //!
-//! Each call of a turn is a call of the engine, with its own retries, breaker, dedupe and guard. This file starts what the
-//! machine wants started, tells it how calls ended, and wakes it at the deadline.
+//! Each call of a turn is a call of the engine, with its own retries, breaker, deduplication and loop guard. This file
+//! starts the calls that the machine orders, reports their results to it, and wakes it at the deadline.
 //!
-//! A turn whose plan has a name can be submitted again. Its calls have keys that are made of that name, so what was
-//! finished is answered from its record, in this process or after a crash, and the rest goes on. Nothing runs unless
-//! somebody submits the turn and waits for it: who drops the future leaves the calls that run to the engine, and starts no
-//! others.
+//! A turn whose plan has a name can be submitted again. The keys of its calls are derived from that name. Finished
+//! calls are therefore replayed from their records, in this process or after a crash, and the rest continues. A turn
+//! runs only while its submitter waits for it. If the future is dropped, in-flight calls stay with the engine, and no
+//! others start.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! | --- | --- |
-//! | `hold` | who runs a turn, and what was chosen in it |
-//! | `watch` | what a turn hears of its calls while they run |
-//! | `story` | the trace, and what is kept of it |
+//! | `hold` | the runner of a turn, and the choices made in it |
+//! | `call_listener` | events of the calls in flight |
+//! | `trace_recorder` | the trace of a turn, and its storage |
 
 mod hold;
 mod story;
@@ -63,29 +63,30 @@ pub(crate) use story::{KEEP as TRACES_KEPT, gathered};
 pub use story::{TurnHead, TurnStory, TurnsWanted};
 use watch::{Known, Told, Watch, What};
 
-/// Who submits a turn.
+/// Options of a turn.
 #[derive(Clone, Debug)]
 pub struct TurnOptions {
-    /// For whom its calls are made. The turn that it names is replaced by that of the plan.
+    /// Target of its calls. The turn that it names is replaced by that of the plan.
     pub target: Target,
-    /// What its calls are tagged with.
+    /// Control settings of its calls.
     pub control: TurnControl,
     /// The W3C trace that it belongs to, with the baggage that is passed on to its tools.
     pub trace: EnvelopeTrace,
-    /// Whether somebody can be asked while a call waits.
+    /// Possibility to request approval while a call waits.
     pub channel: Channel,
-    /// Who puts a question to the person at the caller's end.
+    /// Interface to the user at the client.
     pub asker: Option<Arc<dyn Asker>>,
-    /// Within what the same name is the same turn.
+    /// Scope within which the same name means the same turn.
     pub keys_of: KeysOf,
-    /// Withdraws the turn: nothing more starts, what runs is told to stop.
+    /// Cancels the turn: nothing more starts, and calls in flight are cancelled.
     pub withdrawn: CancellationToken,
-    /// Hears of what happens in it, as it happens.
+    /// Receiver of its events as they happen.
     pub follower: Option<UnboundedSender<TraceEvent>>,
 }
 
 impl TurnOptions {
-    /// For whoever cannot be asked anything, as most callers of a turn: its name is its own within the conversation.
+    /// Returns options for a caller without a user to ask, as most callers of a turn. Turn names are scoped to the
+    /// session.
     pub fn of(target: Target) -> Self {
         Self {
             target,
@@ -100,31 +101,31 @@ impl TurnOptions {
     }
 }
 
-/// What came of a turn.
+/// Result of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Turned {
-    /// How it ended.
+    /// The result.
     #[serde(flatten)]
     pub result: TurnResult,
     /// Its trace.
     #[serde(rename = "traceId")]
     pub trace: TraceId,
-    /// The most bytes of text that the caller is to be given of the outputs of these calls. They stand in the result whole; see
+    /// Maximum bytes of output text to give to the caller for these calls. The outputs in the result are complete. See
     /// [`Called::text_limit`].
     #[serde(skip)]
     pub text_limits: BTreeMap<ToolCallId, usize>,
 }
 
-/// Why a turn was not begun. Nothing of it ran.
+/// Reason why a turn was not started. Nothing of it ran.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TurnRefused {
-    /// The same turn is under way; it may be for so long.
+    /// The same turn is in flight, for at most this long.
     InFlight(Duration),
-    /// As many turns run here as may.
+    /// The limit of concurrent turns is reached.
     Overloaded,
-    /// The store cannot say whether any of it has run.
+    /// The store failed, so that it is unknown which calls have already run.
     Store(StoreError),
 }
 
@@ -132,11 +133,11 @@ impl fmt::Display for TurnRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InFlight(_) => f.write_str(
-                "the same turn is under way: wait for it, or submit it again later; what it finishes is not run again",
+                "the same turn is in flight: wait for it, or submit it again later; calls that it finishes are not run again",
             ),
-            Self::Overloaded => write!(f, "{MOST_TURNS} turns run here already: submit it again in a moment"),
+            Self::Overloaded => write!(f, "{MOST_TURNS} turns run here already, which is the limit: submit it again in a moment"),
             Self::Store(error) => {
-                write!(f, "the turn was not begun, because nobody can say what of it has run: {error}")
+                write!(f, "the turn was not started, because it is unknown which of its calls have run: {error}")
             }
         }
     }
@@ -144,20 +145,20 @@ impl fmt::Display for TurnRefused {
 
 impl std::error::Error for TurnRefused {}
 
-/// A call of the turn on its way.
+/// The future of a call in flight.
 type Going = Pin<Box<dyn Future<Output = (ToolCallId, Ended)> + Send>>;
 
-/// How it ended.
+/// End of a call.
 struct Ended {
     called: Called,
     tool: ToolRef,
     heard: Heard,
-    /// Nothing where it was turned away at the door: nobody looked for its record.
+    /// Facts from the policy of the call. Absent if the call was rejected before its record was read.
     known: Option<Known>,
 }
 
 impl Engine {
-    /// Runs a turn. It ends by its deadline; whoever drops the future leaves what runs to the engine.
+    /// Runs a turn. It ends by its deadline. Dropping the future leaves calls in flight to the engine.
     pub async fn turn(
         &self,
         plan: Arc<Plan>,
@@ -166,7 +167,7 @@ impl Engine {
     ) -> Result<Turned, TurnRefused> {
         let inner = &self.inner;
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
-        // Its time runs from here, however long the store takes to say that it may begin: it holds the turn no longer.
+        // The time starts here, however long the store takes to grant the turn: the hold lasts no longer.
         let now = inner.clock.now();
         let caller = options.trace.traceparent.as_deref().and_then(Caller::read);
         let seed = inner.seed_of(number);
@@ -228,33 +229,34 @@ impl Engine {
         Ok(Turned { result, trace, text_limits })
     }
 
-    /// Withdraws the turns of this name or trace that run here and whose caller may be told so: nothing more of them
-    /// starts, what runs is told to stop. Says how many there were.
+    /// Cancels the turns with this name or trace that run here and for which `is_theirs` returns true: nothing more of
+    /// them starts, and calls in flight are cancelled. Returns the number of turns.
     pub fn withdraw_turn(&self, name: &str, is_theirs: impl Fn(&Target) -> bool) -> usize {
         let running = self.inner.turning.lock();
         let named = running.values().filter(|turn| turn.is_called(name) && is_theirs(&turn.target));
         named.inspect(|turn| turn.withdrawn.cancel()).count()
     }
 
-    /// The turns that are wanted, those first that began last.
+    /// Returns the turns that match, newest first.
     pub async fn turns(&self, wanted: &TurnsWanted) -> Result<Part<TurnHead>, StoreError> {
         self.write_stories().await;
         wanted.read(&*self.inner.store).await
     }
 
-    /// What is kept of a turn, by its trace or by the name that its plan gave it; the newest of that name.
+    /// Returns the stored trace of a turn, by its trace id or by the name in its plan (the newest of that name).
     pub async fn story(&self, name: &str) -> Result<Option<TurnStory>, StoreError> {
         self.write_stories().await;
         TurnStory::read(&*self.inner.store, name).await
     }
 
-    /// Brings what waits into the store. In a task, because what is on its way must not go with whoever asked.
+    /// Writes the queued entries to the store. Runs in a task, so that it continues if the caller is dropped.
     async fn write_stories(&self) {
         let inner = self.inner.clone();
         let _ = tokio::spawn(async move { inner.write_stories_now().await }).await;
     }
 
-    /// What the machine has to know about the tools of a plan. What their servers say of them is heard when they are called.
+    /// Returns the facts about the tools of a plan that the machine needs. Descriptions by servers are added when the
+    /// tools are called.
     fn facts(&self, plan: &Plan, target: &Target) -> PlanFacts {
         let mut facts = PlanFacts { tools: BTreeMap::new(), classes: BTreeMap::new(), records_last: LASTS };
         for tool in plan.tools() {
@@ -263,7 +265,7 @@ impl Engine {
             };
             let Ok(policy) = self.policy_of(&envelope) else { continue };
             let keep = &policy.dedupe.keep;
-            // What the turn leaves running is recorded later than anything is heard of the turn.
+            // Calls that outlive the turn are recorded after the last event of the turn.
             let longest = keep.done.max(keep.failed).max(keep.open) + policy.time.total;
             facts.records_last = facts.records_last.max(longest);
             facts.classes.insert(tool.clone(), policy.class);
@@ -273,25 +275,25 @@ impl Engine {
         facts
     }
 
-    /// How the breaker of a tool stands.
+    /// Returns the state of the breaker of a tool.
     fn breaker_of(&self, target: &Target, tool: &ToolRef) -> BreakerState {
         self.inner.breaker_state(&target.tenant_id, tool)
     }
 }
 
-/// The most turns at once; further ones are refused at once. Each may hold 64 MiB of what its calls gave.
+/// Maximum number of concurrent turns; more are refused at once. Each may hold 64 MiB of outputs.
 const MOST_TURNS: usize = 256;
-/// What is chosen in a turn is kept for at least so long.
+/// Minimum time for which the choices of a turn are stored.
 const LASTS: Duration = Duration::from_secs(24 * 3600);
 
 struct PlanFacts {
     tools: BTreeMap<ToolRef, ToolFacts>,
     classes: BTreeMap<ToolRef, ToolClass>,
-    /// As long as any record of its calls.
+    /// The longest time for which any record of its calls is stored.
     records_last: Duration,
 }
 
-/// What the end of a turn does to a call of this class.
+/// Returns the handling of in-flight calls of this class at the end of a turn.
 const fn stop(class: ToolClass) -> Stop {
     match class {
         ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
@@ -299,7 +301,7 @@ const fn stop(class: ToolClass) -> Stop {
     }
 }
 
-/// Whether a call of this class may be made twice.
+/// Returns the safety of repeating a call of this class.
 const fn repeat(class: ToolClass) -> Repeat {
     match class {
         ToolClass::ReadOnly => Repeat::Safe,
@@ -308,10 +310,10 @@ const fn repeat(class: ToolClass) -> Repeat {
     }
 }
 
-/// The turns that run here, by their numbers.
+/// The turns that run here, by number.
 pub(crate) type Turning = Mutex<BTreeMap<u64, Withdrawable>>;
 
-/// A turn that can be withdrawn by others than its caller.
+/// A turn that others than its caller can cancel.
 #[derive(Debug)]
 pub(crate) struct Withdrawable {
     name: Option<TurnId>,
@@ -327,14 +329,14 @@ impl Withdrawable {
     }
 }
 
-/// A turn is among those that run, until this is dropped.
+/// Registration of a running turn, removed on drop.
 struct Underway {
     inner: Arc<Inner>,
     number: u64,
 }
 
 impl Underway {
-    /// If there is a place for it.
+    /// Registers the turn, or returns `None` if the limit is reached.
     fn begin(
         inner: Arc<Inner>,
         number: u64,
@@ -359,42 +361,42 @@ impl Drop for Underway {
     }
 }
 
-/// A turn that runs.
+/// A running turn.
 struct Running {
     engine: Engine,
     shelf: Arc<dyn Shelf>,
     options: TurnOptions,
     plan: Arc<Plan>,
     turn: Turn,
-    /// Until it is closed.
+    /// The trace, until it is closed.
     story: Option<Story>,
     held: Held,
     name: Option<TurnId>,
-    /// The turn that the guard counts failures in.
+    /// The turn in which the loop guard counts failures.
     guarded_as: Option<TurnId>,
     trace: TraceId,
     classes: BTreeMap<ToolRef, ToolClass>,
     going: FuturesUnordered<Going>,
-    /// Calls that ended while the store was waited for.
+    /// Calls that ended during a store operation.
     arrived: VecDeque<(ToolCallId, Ended)>,
     sent_to: BTreeMap<ToolCallId, Sent>,
     tell: UnboundedSender<Told>,
-    /// Calls that were sent, alternatives included.
+    /// Number of calls that were sent, alternatives included.
     sent: u64,
-    /// The most bytes of text that the caller is to be given, for calls that have such a limit.
+    /// Maximum bytes of output text for the caller, for calls with such a limit.
     text_limits: BTreeMap<ToolCallId, usize>,
 }
 
-/// A call that is on its way to its tool.
+/// A call that was sent to its tool.
 struct Sent {
     watch: Arc<Watch>,
-    /// Withdraws it, once it is with the engine.
+    /// Cancels the call, once the engine has it.
     stop: Arc<Mutex<Option<Canceller>>>,
 }
 
-/// The turn is given back when it is over, and also when nobody waits for it any more, or when the store did not say whether
-/// it is ours. What does not get through is tried again for as long as it would keep others from the turn and there is an
-/// engine; a shutdown has one try left.
+/// Releases a turn on drop: when it is over, when its caller is gone, or when the store did not confirm the hold. A
+/// failed release is retried for as long as it would keep others from the turn and the engine lives. At a shutdown
+/// there is one last try.
 struct Held {
     hold: Option<Hold>,
     engine: Engine,
@@ -423,7 +425,7 @@ impl Drop for Held {
     }
 }
 
-/// The next call that has ended.
+/// Returns the next call that has ended.
 async fn next(
     arrived: &mut VecDeque<(ToolCallId, Ended)>,
     going: &mut FuturesUnordered<Going>,
@@ -434,9 +436,9 @@ async fn next(
     }
 }
 
-/// Between two tries to give a turn back.
+/// Pause between two tries to release a turn.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the end of a turn waits for the store to take it back.
+/// Maximum time that the end of a turn waits for its release.
 const GRACE: Duration = Duration::from_secs(2);
 
 impl Running {
@@ -464,7 +466,7 @@ impl Running {
                 biased;
                 Some(heard) = told.recv() => self.heard(heard, &mut notes).into_iter().collect(),
                 Some((id, ended)) = next(&mut self.arrived, &mut self.going) => {
-                    // What was heard of it before comes first.
+                    // Earlier events of the call come first.
                     let mut events = Vec::new();
                     while let Ok(heard) = told.try_recv() {
                         events.extend(self.heard(heard, &mut notes));
@@ -483,13 +485,13 @@ impl Running {
         }
     }
 
-    /// Time has passed, and from the deadline on no attempt starts any more.
+    /// Returns the events for the machine when time has passed. From the deadline on, no attempt starts.
     fn time_is_over(&self) -> Vec<Event> {
         let is_over = self.engine.now() >= self.turn.deadline();
         self.unsent(|sent| is_over && !sent.watch.heard().has_begun()).chain([Event::Tick]).collect()
     }
 
-    /// What the machine has to hear of calls that have done nothing yet, before it hears of the end.
+    /// Returns events for calls that have not run yet. The machine needs them before the event of the end.
     fn unsent(&self, is_unsent: impl Fn(&Sent) -> bool) -> impl Iterator<Item = Event> {
         let unsent = self.sent_to.iter().filter(move |(_, sent)| is_unsent(sent));
         unsent.map(|(id, _)| Event::NotStarted { id: id.clone() })
@@ -497,14 +499,14 @@ impl Running {
 
     fn feed(&mut self, event: Event, notes: &mut Vec<Note>) -> Vec<Step> {
         self.turn.on(self.engine.now(), event, notes).unwrap_or_else(|misuse| {
-            // A mistake of this file: the turn goes on to its deadline, and somebody has to hear of it.
+            // A bug in this file: the turn continues to its deadline, and the log reports it.
             tracing::error!(event = "turn.misuse", %misuse);
             debug_assert!(false, "{misuse}");
             Vec::new()
         })
     }
 
-    /// Does what the machine wants; the result when it is over.
+    /// Performs the steps of the machine. Returns the result when the turn is over.
     async fn take(&mut self, steps: Vec<Step>, notes: &mut Vec<Note>) -> Option<TurnResult> {
         let mut queue = VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
@@ -532,7 +534,7 @@ impl Running {
                         canceller.cancel();
                     }
                 }
-                // The call goes on when its future is dropped with the turn.
+                // The call continues when its future is dropped with the turn.
                 Step::Leave { .. } => {}
                 Step::Done(result) => return Some(result),
             }
@@ -540,8 +542,8 @@ impl Running {
         None
     }
 
-    /// Writes a choice down that would not be made again of itself. Meanwhile the other calls go on, and the turn does not wait
-    /// beyond its deadline, nor when it is withdrawn.
+    /// Stores a choice that could be made differently after a restart. The other calls continue meanwhile. The turn
+    /// waits neither beyond its deadline nor after a cancellation.
     async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
         let left = self.turn.deadline().since(self.engine.now());
         let withdrawn = self.options.withdrawn.clone();
@@ -557,7 +559,7 @@ impl Running {
         }
     }
 
-    /// The turn is over: whoever hears of its end can submit it again. What does not get through is tried again meanwhile.
+    /// Releases the turn before its result is returned, so that it can be submitted again. Failures are retried later.
     async fn give_back(&mut self) {
         let Some(hold) = &mut self.held.hold else { return };
         match tokio::time::timeout(GRACE, hold.release()).await {
@@ -624,12 +626,12 @@ impl Running {
         }));
     }
 
-    /// The class of a tool, as far as it is known without its server.
+    /// Returns the class of a tool, as far as it is known without its server.
     fn class_of(&self, tool: &ToolRef) -> ToolClass {
         self.classes.get(tool).copied().unwrap_or(ToolClass::Unknown)
     }
 
-    /// Something was heard of a call that runs.
+    /// Handles an event of a call in flight.
     fn heard(&mut self, told: Told, notes: &mut Vec<Note>) -> Option<Event> {
         let Told { call, tool, at, what } = told;
         match what {
@@ -642,7 +644,7 @@ impl Running {
         }
     }
 
-    /// An attempt failed and is made again: what the error handler says of it, with what it knew.
+    /// Records a retry: the decision of the error handler, and the facts that it was based on.
     #[expect(clippy::too_many_arguments, reason = "the facts of one attempt, named once")]
     fn retried(
         &self,
@@ -663,7 +665,7 @@ impl Running {
             code,
             nature,
             reach: heard.reach(),
-            // It is made again because that is safe.
+            // It is retried because that is safe.
             repeat: Repeat::Safe,
             breaker,
             attempts,
@@ -690,7 +692,7 @@ impl Running {
         ]
     }
 
-    /// A call has ended: what the machine hears of it, after how the breakers of all that could do it stand now.
+    /// Returns the events for the machine when a call has ended, after the current breaker states of all candidates.
     fn ended(&mut self, id: ToolCallId, ended: Ended) -> Vec<Event> {
         self.sent_to.remove(&id);
         let Ended { called, tool, heard, known } = ended;
@@ -737,7 +739,7 @@ impl Running {
         events
     }
 
-    /// Writes down what the machine noted, and tells whoever listens.
+    /// Writes the notes of the machine to the trace, and passes them to the listeners.
     fn record(&mut self, notes: &mut Vec<Note>) {
         let about = TurnAbout {
             turn: self.name.as_ref(),
@@ -754,7 +756,7 @@ impl Running {
     }
 }
 
-/// The call of a turn, without what only this turn knows.
+/// Returns the envelope of a call of a turn, without the parts that only this turn knows.
 fn envelope(tool: &ToolRef, arguments: RawJson, target: Target) -> Option<CallEnvelope> {
     Some(CallEnvelope {
         contract_version: ContractVersion::V1_1,
@@ -777,41 +779,42 @@ fn envelope(tool: &ToolRef, arguments: RawJson, target: Target) -> Option<CallEn
     })
 }
 
-/// What a call of a turn is known by: the same when the turn comes again.
+/// Returns the idempotency key of a call of a turn. It is the same when the turn is submitted again.
 fn key(turn: &TurnId, call: &ToolCallId, candidate: usize) -> Option<IdempotencyKey> {
     let text = serde_json::to_vec(&(turn, call, candidate)).ok()?;
     IdempotencyKey::new(format!("turn-{}", Digest::of(&text).to_hex())).ok()
 }
 
-/// A choice that could not be kept: the call is not sent, because the turn could not be told from it later.
+/// Returns the failure of a call whose choice could not be stored. It is not sent, because a later submission could
+/// choose differently.
 fn unkept(error: &StoreError) -> Failure {
-    let message = format!("not sent: what was chosen for it could not be kept: {error}");
+    let message = format!("not sent: the choice for it could not be stored: {error}");
     Failure::not_sent(Code::StoreUnavailable, Nature::Transient, message)
 }
 
-/// A tool that asks has done nothing.
-const ASKS: &str = "the tool asks for input first, which a turn cannot give: call it by itself";
+/// Message for a tool that asks for input and therefore has done nothing.
+const ASKS: &str = "the tool asks for input first, which a turn cannot provide: call it outside of a turn";
 
-/// So long the store may take to say what of a turn has run, also where the turn itself has less time: it then ends with what is
-/// known, and that no time was left for the rest.
+/// Minimum time for the store to report which calls of a turn have run, even if the turn has less time. The turn then
+/// ends with these results, and the rest fails because no time was left.
 const LEAST_FOR_STORE: Duration = Duration::from_secs(10);
 
-/// The store did not say anything for as long as the turn may take.
+/// Returns the error of a store that did not respond within the time of the turn.
 fn silent() -> StoreError {
     StoreError::unanswered(Trouble::Unreachable, "it did not answer in the time of the turn")
 }
 
-/// Who submits a turn, as its `traceparent` says it.
+/// The caller of a turn, from its `traceparent`.
 #[derive(Clone, Copy)]
 struct Caller {
     trace: TraceId,
     span: SpanId,
-    /// Whether spans are wanted.
+    /// True if spans are wanted.
     sampled: bool,
 }
 
 impl Caller {
-    /// What cannot be read is none.
+    /// Parses a `traceparent`. Returns `None` if it is invalid.
     fn read(traceparent: &str) -> Option<Self> {
         let mut parts = traceparent.split('-').skip(1);
         let (trace, span) = (TraceId::from_hex(parts.next()?)?, SpanId::from_hex(parts.next()?)?);
@@ -820,7 +823,7 @@ impl Caller {
     }
 }
 
-/// A trace of our own, unlike all others.
+/// Returns a new, unique trace id.
 fn own_trace(seed: u64, now: Timestamp) -> TraceId {
     let digest = Digest::of(format!("trace {seed} {}", now.as_millis()).as_bytes());
     let mut bytes = [1; 16];

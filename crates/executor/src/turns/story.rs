@@ -1,7 +1,7 @@
-//! The trace of a turn while it is written, and what is kept of it.
+//! The trace of a turn: its recording and its storage.
 //!
-//! Each event becomes an entry of the journal when it happens, each span when it begins and when it ends, so that a turn can
-//! be followed while it runs, and what a crash leaves behind is the beginning of the story.
+//! Each event becomes an entry of the journal when it happens, each span when it begins and when it ends. A turn can
+//! therefore be followed while it runs, and a crash leaves the beginning of its trace.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,67 +24,67 @@ use crate::telling::TurnSpan;
 
 use super::{Caller, TurnOptions};
 
-/// How much is kept, unless it is set.
+/// Default size of the stored traces.
 pub(crate) const KEEP: Keep =
     Keep { most: 200_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
-/// What most lines take, and no more.
+/// Size of a typical entry.
 const LINE_BYTES: usize = 512;
-/// The most bytes of lines that wait to be written. For heads there is as much again, so that whatever is left out of a turn,
-/// it is known that it began and how it ended.
+/// Maximum bytes of entries that wait to be written. Heads have the same amount again, so that the beginning and the
+/// end of a turn are known even if other entries are dropped.
 const WAITING: usize = 32 << 20;
-/// What the heads of all turns are filed under, as they were when the turns began. How one ended is filed under its own
-/// [`ending`], and found from there.
+/// Journal subject of the heads of all turns, as they were at the beginning. The head at the end of a turn has a
+/// subject of its own, see [`ending`], and is found from there.
 const HEADS: &str = "turns";
-/// The most that is read of one trace: one turn as long as it can be, or several that share it.
+/// Maximum number of entries to read for one trace: one turn of maximum length, or several that share it.
 const MOST_LINES: usize = 4 * Trace::DEFAULT_LIMIT;
-/// How many heads are looked through at once.
+/// Number of heads to read at once.
 const LOOKED_THROUGH: usize = 20_000;
 
-/// A turn in short.
+/// Summary of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnHead {
     /// Its trace.
     pub trace_id: TraceId,
-    /// Its own span, that of no other submission.
+    /// Its own span, unique to this submission.
     pub span_id: SpanId,
-    /// The name that its plan gave it.
+    /// Name of the turn in its plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// Whose data it is.
+    /// Tenant whose data it uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// The conversation.
+    /// The session.
     pub session: SessionKey,
-    /// Who acts.
+    /// The actor.
     pub actor: ActorId,
-    /// Calls in its plan.
+    /// Number of calls in its plan.
     pub calls: usize,
-    /// When it began.
+    /// Start time.
     pub started_at_ms: Timestamp,
-    /// When it ended; nothing while it runs, or if its process is gone.
+    /// End time. Absent while it runs, or if its process is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<Timestamp>,
-    /// How much of it succeeded.
+    /// Degree of success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<TurnStatus>,
     /// One sentence for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// Whether a person should look at something.
+    /// True if an operator should look at a problem.
     #[serde(default)]
     pub escalated: bool,
 }
 
-/// A turn as it happened.
+/// The trace of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnStory {
-    /// In short.
+    /// Summary of the turn.
     pub turn: TurnHead,
-    /// The turn and its calls as stretches of time, those first that began first.
+    /// Spans of the turn and its calls, by start time.
     pub spans: Vec<Span>,
-    /// What happened, in order.
+    /// Events, in order.
     pub events: Vec<Event>,
 }
 
@@ -92,18 +92,18 @@ pub struct TurnStory {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line<'l> {
-    /// A turn began.
+    /// Summary of a turn at its beginning or end.
     Head(Cow<'l, TurnHead>),
     Span(Cow<'l, Span>),
     Event(Cow<'l, Event>),
 }
 
-/// The trace of a turn that runs.
+/// The trace of a running turn.
 pub(super) struct Story {
     inner: Arc<Inner>,
     plan: Arc<Plan>,
     head: TurnHead,
-    /// What its lines are filed under.
+    /// Journal subject of its entries.
     subject: Arc<str>,
     follower: Option<UnboundedSender<Event>>,
     trace: Trace,
@@ -111,17 +111,17 @@ pub(super) struct Story {
     open: BTreeMap<ToolCallId, Open>,
     spans: u64,
     written: usize,
-    /// Whether its caller wants spans of it.
+    /// True unless its caller has a span that is not sampled.
     sampled: bool,
 }
 
-/// The span of a call while a tool is at work for it.
+/// The open span of a call while its tool runs.
 struct Open {
     span: Span,
     tool: ToolRef,
-    /// How many events there were before it.
+    /// Number of events before it.
     before: usize,
-    /// How the last attempt failed.
+    /// Failure code of the last attempt.
     failed: Option<Code>,
 }
 
@@ -185,18 +185,18 @@ impl Story {
         story
     }
 
-    /// The `traceparent` of the span that a call has; that of the turn before it has one.
+    /// Returns the `traceparent` of the open span of a call, or that of the turn if there is none.
     pub(super) fn traceparent(&self, call: &ToolCallId) -> String {
         let span = self.open.get(call).map_or(self.root, |open| open.span.span_id);
         format!("00-{}-{span}-{:02x}", self.head.trace_id, u8::from(self.sampled))
     }
 
-    /// That of this submission alone: a trace may be that of several.
+    /// Returns the root span of this submission. Several submissions may share a trace.
     pub(super) fn root_span(&self) -> SpanId {
         self.root
     }
 
-    /// The call was sent under this request.
+    /// Notes the request id with which a call was sent.
     pub(super) fn sent(&mut self, call: &ToolCallId, request: &RequestId, now: Timestamp) {
         let Some(open) = self.open.get_mut(call) else { return };
         open.span.request_id = Some(request.clone());
@@ -205,7 +205,7 @@ impl Story {
         }
     }
 
-    /// Writes something down.
+    /// Records a note.
     pub(super) fn note(&mut self, note: Note) {
         let note = &note.redacted();
         if let (Fact::ToolStarted, Some(call), Some(tool)) = (&note.fact, &note.call, &note.tool) {
@@ -216,7 +216,7 @@ impl Story {
             failed(&mut open.failed, &note.fact);
             open.span.span_id
         });
-        // A trace that takes no more of a span is full; what is left out is counted there.
+        // A full trace takes no more notes of a span; it counts the dropped ones.
         let _ = self.trace.record(note, span.or(Some(self.root)));
         if let (true, Some(call)) = (ends_a_span(&note.fact), &note.call) {
             self.end(call, note.at);
@@ -224,7 +224,7 @@ impl Story {
         self.write_events();
     }
 
-    /// The turn is over.
+    /// Closes the trace at the end of the turn.
     pub(super) fn close(&mut self, result: &TurnResult) {
         let now = result.ended_at_ms;
         for call in self.open.keys().cloned().collect::<Vec<_>>() {
@@ -302,7 +302,7 @@ impl Story {
         let events = self.trace.events();
         for event in events.get(self.written..).unwrap_or_default() {
             if let Some(follower) = &self.follower {
-                // Who went away does not want to know.
+                // A follower that is gone is ignored.
                 let _ = follower.send(event.clone());
             }
             self.keep(&Line::Event(Cow::Borrowed(event)), event.timestamp);
@@ -329,8 +329,8 @@ impl Story {
     }
 }
 
-/// Who listens hears of the turn also when nobody waits for it any more: what its calls do belongs to it. In the store it
-/// stays open, as if its process were gone.
+/// Reports the root span to listeners if the caller of the turn is gone, because the spans of its calls belong to it.
+/// In the store the turn stays open, as if its process were gone.
 impl Drop for Story {
     fn drop(&mut self) {
         if self.head.ended_at_ms.is_some() {
@@ -347,7 +347,7 @@ impl Drop for Story {
     }
 }
 
-/// How a call failed, as far as this says something about it.
+/// Updates the failure code of a span from a fact about its call.
 fn failed(failed: &mut Option<Code>, fact: &Fact) {
     if let Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } = fact {
         *failed = Some(fault.code);
@@ -358,32 +358,32 @@ fn failed(failed: &mut Option<Code>, fact: &Fact) {
     }
 }
 
-/// Whether the stretch of time in which a tool was at work for a call is over.
+/// Returns true if the fact ends the span of a call.
 fn ends_a_span(fact: &Fact) -> bool {
     matches!(fact, Fact::ToolSucceeded { .. } | Fact::ToolCancelled | Fact::ToolLeftRunning)
         || matches!(fact, Fact::Decision { strategy, .. } if *strategy != Strategy::Retry)
 }
 
-/// The span of a submission: unlike that of every other, also of one that belongs to the same trace.
+/// Returns a root span id that is unique to this submission, also among those of the same trace.
 fn new_root(seed: u64, started: Timestamp) -> SpanId {
     let digest = Digest::of(format!("span {seed} {}", started.as_millis()).as_bytes());
     let [a, b, c, d, e, f, g, h, ..] = *digest.as_bytes();
     SpanId::from_bytes([a, b, c, d, e, f, g, h | 1])
 }
 
-/// The spans of its calls count on from there, in steps of two: none of them is zero.
+/// Returns the id of a span of a call. Ids count up from the root in steps of two, so that none is zero.
 fn later_span(root: SpanId, number: u64) -> SpanId {
     let root = u64::from_be_bytes(root.to_bytes());
     SpanId::from_bytes(root.wrapping_add(number.wrapping_mul(2)).to_be_bytes())
 }
 
-/// Lines on their way to the store, by their bytes.
+/// Creates the write queue of trace entries, weighted by their bytes.
 pub(crate) fn gathered() -> Gathered<Entry> {
     Gathered::new(Journal::Traces, |line| line.body.len() + line.subject.len())
 }
 
 impl Inner {
-    /// Writes the stories of turns, for as long as the engine lives.
+    /// Writes the traces of turns, for as long as the engine lives.
     pub(crate) async fn write_stories(&self) {
         loop {
             self.stories.due().await;
@@ -391,33 +391,33 @@ impl Inner {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the queued entries.
     pub(crate) async fn write_stories_now(&self) {
         self.stories.write(self, self.traces_kept, |lines| Cow::Borrowed(lines)).await;
     }
 }
 
-/// What is asked for of the turns that are kept.
+/// Filter for stored turns.
 #[derive(Clone, Debug, Default)]
 pub struct TurnsWanted {
-    /// Of this tenant.
+    /// Tenant.
     pub tenant: Option<TenantId>,
-    /// Of this conversation.
+    /// Session.
     pub session: Option<SessionKey>,
-    /// Under this name.
+    /// Name of the turn.
     pub turn: Option<TurnId>,
-    /// That began behind this place: the last one of the page before.
+    /// Position after which to continue: the last one of the previous page.
     pub behind: Option<Position>,
-    /// The most.
+    /// Maximum number of turns.
     pub limit: usize,
 }
 
 impl TurnsWanted {
-    /// Those that a store has, those first that began last.
+    /// Reads the matching turns of a store, newest first.
     pub async fn read(&self, store: &dyn Store) -> Result<Part<TurnHead>, StoreError> {
         let newest = Query::newest(Journal::Traces, self.limit);
         let query = Query { subject: Some(HEADS.into()), behind: self.behind, ..newest };
-        // One that a newer version wrote is not ours to read.
+        // Entries of a newer version are skipped.
         let read = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(|head| self.fits(head));
         let Part { found, next } = look_through(store, &query, LOOKED_THROUGH, read).await?;
         Ok(Part { found: as_ended(store, found).await?, next })
@@ -434,8 +434,8 @@ impl TurnsWanted {
 }
 
 impl TurnStory {
-    /// What a store has of a turn, by its trace or by the name that its plan gave it; the newest of that name. Of several
-    /// submissions under one trace it is all of it, and the head is that of the last one.
+    /// Reads the stored trace of a turn, by its trace id or by the name in its plan (the newest of that name). If
+    /// several submissions share a trace, it contains all of them, with the summary of the last one.
     pub async fn read(store: &dyn Store, name: &str) -> Result<Option<Self>, StoreError> {
         if let Some(trace) = TraceId::from_hex(name)
             && let Some(story) = traced(store, trace).await?
@@ -462,7 +462,7 @@ async fn traced(store: &dyn Store, trace: TraceId) -> Result<Option<TurnStory>, 
     for (_, entry) in store.entries(&query).await? {
         match serde_json::from_str(&entry.body) {
             Ok(Line::Head(head)) if heads.is_empty() => heads.push(head.into_owned()),
-            // As it was last written.
+            // The last version of a span counts.
             Ok(Line::Span(span)) => {
                 spans.entry(span.span_id).or_insert_with(|| span.into_owned());
             }
@@ -477,7 +477,7 @@ async fn traced(store: &dyn Store, trace: TraceId) -> Result<Option<TurnStory>, 
     Ok(turn.map(|turn| TurnStory { turn, spans, events }))
 }
 
-/// The same turns, as they ended; those that run, or whose process is gone, as they began.
+/// Returns the same turns as they ended. Those that run, or whose process is gone, stay as they began.
 async fn as_ended(store: &dyn Store, begun: Vec<TurnHead>) -> Result<Vec<TurnHead>, StoreError> {
     let mut heads = Vec::with_capacity(begun.len());
     for head in begun {
@@ -489,7 +489,7 @@ async fn as_ended(store: &dyn Store, begun: Vec<TurnHead>) -> Result<Vec<TurnHea
     Ok(heads)
 }
 
-/// What the end of this submission is filed under.
+/// Returns the journal subject of the end of this submission.
 fn ending(head: &TurnHead) -> Arc<str> {
     format!("{} {}", head.trace_id, head.span_id).into()
 }

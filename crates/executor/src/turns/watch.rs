@@ -1,5 +1,5 @@
-//! What a turn hears of its calls while they run: attempts that failed and are made again, breakers that turn, and what their
-//! servers say of the tools.
+//! Events of the calls of a turn while they run: failed attempts with a retry, breaker changes, and tool descriptions
+//! by servers.
 
 use std::sync::OnceLock;
 
@@ -14,25 +14,26 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::telling::{About, Listener};
 
-/// One call of a turn, listened to. What it tells is bounded by the attempts of the call.
+/// A listener for one call of a turn. The number of its events is bounded by the attempts of the call.
 pub(super) struct Watch {
     call: ToolCallId,
     tool: ToolRef,
-    /// Its class, as far as the turn knows it.
+    /// Class of its tool, as far as the turn knows it.
     class: ToolClass,
     told: UnboundedSender<Told>,
     heard: Mutex<Heard>,
     known: OnceLock<Known>,
 }
 
-/// What is known of a call by its policy, which is found when it begins: what the server says of the tool counts.
+/// Facts from the policy of a call. The policy is resolved when the call begins, with the server's description of the
+/// tool.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
     pub(super) class: ToolClass,
     pub(super) doubt: Doubt,
 }
 
-/// Something that the turn should know at once.
+/// An event that the turn handles at once.
 pub(super) struct Told {
     pub(super) call: ToolCallId,
     pub(super) tool: ToolRef,
@@ -41,11 +42,11 @@ pub(super) struct Told {
 }
 
 pub(super) enum What {
-    /// An attempt failed and another one follows.
+    /// An attempt failed, and a retry follows.
     Retries { attempt: u32, next_at: Timestamp, attempts_left: u32, heard: Heard },
     /// The breaker of the tool changed.
     Breaker(State),
-    /// The class of the tool is another one than the turn knows.
+    /// The class of the tool differs from the one that the turn knows.
     Class(ToolClass),
 }
 
@@ -59,7 +60,7 @@ impl Watch {
         Self { call, tool, class, told, heard: Mutex::default(), known: OnceLock::new() }
     }
 
-    /// Nothing if nothing was heard of the call at all.
+    /// Returns the facts, or `None` if the call has had no event.
     pub(super) fn known(&self) -> Option<Known> {
         self.known.get().copied()
     }
@@ -69,7 +70,7 @@ impl Watch {
     }
 
     fn tell(&self, at: Timestamp, what: What) {
-        // A turn that is over does not listen any more.
+        // A turn that is over has dropped the receiver.
         let _ = self.told.send(Told { call: self.call.clone(), tool: self.tool.clone(), at, what });
     }
 }

@@ -1,4 +1,4 @@
-//! A store that can be taken away.
+//! A store with failures on demand.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use steadfast_store::{
 };
 use tokio::sync::{broadcast, watch};
 
-/// A memory store that fails when it is told to.
+/// A memory store that fails on demand.
 #[derive(Debug)]
 pub(crate) struct Faulty {
     inner: MemoryStore,
@@ -25,25 +25,25 @@ pub(crate) struct Faulty {
     news: broadcast::Sender<News>,
 }
 
-/// How it is.
+/// Behavior of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// It does what it is asked for.
+    /// It works.
     Up,
-    /// It does what it is asked for, each thing after a tenth of a second, as many at once as are asked for.
+    /// Every operation takes 100 ms, without a limit of concurrency.
     Slow,
-    /// It does what it is asked for, and its answer is lost.
+    /// It performs operations, but their responses are lost.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     Unheard,
-    /// It does what it is asked for, but what goes to this journal stays on its way until that changes.
+    /// It works, but appends to this journal stay in flight until the mode changes.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     Holds(Journal),
-    /// It does what it is asked for, but documents that are written stay on their way until that changes.
+    /// It works, but writes of documents stay in flight until the mode changes.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     HoldsDocuments,
-    /// It does nothing, and says so.
+    /// Every operation fails at once.
     Down,
-    /// It does nothing, and says nothing until that changes.
+    /// No operation is performed, and none returns until the mode changes.
     Silent,
 }
 
@@ -52,7 +52,7 @@ impl Faulty {
         Self { inner, health: watch::Sender::new(Health::Up), news: broadcast::Sender::new(16) }
     }
 
-    /// From now on it is like this; that it is back is told.
+    /// Sets the mode. Listeners are informed when it becomes `Up`.
     pub(crate) fn becomes(&self, health: Health) {
         self.health.send_replace(health);
         if health == Health::Up {

@@ -1,5 +1,5 @@
-//! Calls for which nobody gave a key, as a surface such as the gateway makes them: equal arguments are not equal
-//! intent, and an answer is given again until it has arrived.
+//! Calls without an idempotency key, as a surface such as the gateway makes them: equal arguments are not equal intent,
+//! and a response is replayed until it has arrived.
 
 use steadfast_core::call::{CallId, EqualCalls};
 use steadfast_core::id::ToolCallId;
@@ -7,7 +7,7 @@ use steadfast_core::key::DedupeMode;
 
 use super::*;
 
-/// An engine whose dedupe can be turned off and on.
+/// Returns an engine whose deduplication can be turned off and on.
 async fn switched() -> (Engine, impl Fn(Mode)) {
     let mode = Arc::new(parking_lot::Mutex::new(Mode::Enforce));
     let now = mode.clone();
@@ -21,13 +21,13 @@ async fn switched() -> (Engine, impl Fn(Mode)) {
     (engine, move |wanted| *mode.lock() = wanted)
 }
 
-/// Equal calls are joined; with the client's id of the dispatch if it has one.
+/// Returns options that join equal calls, with the client's id of the dispatch if it has one.
 fn joined(call_id: Option<&str>) -> CallOptions {
     let call_id = call_id.map(|id| CallId::Unique(ToolCallId::new(id).unwrap()));
     CallOptions { equal_calls: EqualCalls::Joined, call_id, ..CallOptions::default() }
 }
 
-/// Pays, and counts how often.
+/// Returns a tool that pays, and its number of runs.
 fn counted() -> (Arc<AtomicU32>, impl Tool + Clone) {
     let runs = Arc::new(AtomicU32::new(0));
     let counts = runs.clone();
@@ -85,7 +85,7 @@ async fn an_answer_that_did_not_arrive_is_given_again_and_one_that_did_is_histor
     assert_eq!(runs.load(Ordering::SeqCst), 3);
 }
 
-/// The marks of deliveries are written one after the other: what is known of the next must not go with the one before.
+/// The marks of deliveries are written one after the other: the next one must not be forgotten with the previous one.
 #[tokio::test(start_paused = true)]
 async fn a_delivery_that_waits_to_be_written_is_known_until_it_is() {
     let clock = Arc::new(RuntimeClock::new());
@@ -106,7 +106,7 @@ async fn a_delivery_that_waits_to_be_written_is_known_until_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_outcome_is_told_until_that_arrived_before_an_equal_call_runs_again() {
+async fn an_unknown_outcome_is_replayed_until_delivered_before_an_equal_call_runs_again() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let runs = Arc::new(AtomicU32::new(0));
     let counts = runs.clone();
@@ -148,7 +148,7 @@ async fn a_resend_under_the_same_call_id_finds_its_dispatch_whatever_ran_meanwhi
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_asked_for_more_only_the_call_id_counts() {
+async fn by_default_only_the_call_id_counts() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let (runs, tool) = counted();
     let apart = |id| CallOptions { equal_calls: EqualCalls::Apart, ..joined(id) };
@@ -160,7 +160,8 @@ async fn where_nobody_asked_for_more_only_the_call_id_counts() {
     assert_eq!(runs.load(Ordering::SeqCst), 4);
 }
 
-/// Answers of computed keys were once given again after dedupe had been off, although calls had run meanwhile.
+/// A regression: results with computed keys were once replayed after deduplication had been off, although calls had run
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn dedupe_that_is_turned_on_again_gives_no_answers_of_computed_keys_from_before() {
     let (engine, dedupe) = switched().await;

@@ -1,4 +1,4 @@
-//! Turns at the edges: what must not happen twice, whoever is in the way.
+//! Edge cases of turns: nothing runs twice, whatever fails.
 
 use std::pin::Pin;
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::*;
 
-/// A shelf whose tools are like this, and one of which is found only when something has happened.
+/// A registry of tools with these annotations. One of them is found only after a notification.
 #[derive(Clone)]
 struct Shown {
     tools: Tools,
@@ -45,7 +45,7 @@ impl Shelf for Shown {
     }
 }
 
-/// Believes what servers say of their tools, as the gateway does.
+/// Policies that trust the annotations of servers, as the gateway does.
 struct Believing(fn(ToolClass) -> Policy);
 
 impl Policies for Believing {
@@ -68,7 +68,7 @@ async fn believing(store: Arc<dyn Store>) -> Engine {
 const READS: Annotations = Annotations { read_only: Some(true), destructive: None, idempotent: None };
 const MAY_RUN_TWICE: Annotations = Annotations { read_only: None, destructive: None, idempotent: Some(true) };
 
-/// The class of most tools of MCP servers is what the server says; the turn took them all for tools of no class.
+/// The class of most MCP tools comes from their server. A regression: the turn treated all as tools without a class.
 #[tokio::test(start_paused = true)]
 async fn eh_6_4_a_tool_whose_server_says_that_it_only_reads_is_replaced_when_it_does_not_answer() {
     let engine = believing(memory()).await;
@@ -91,8 +91,8 @@ async fn eh_4_2_a_tool_whose_server_says_that_it_only_reads_is_stopped_at_the_de
     assert_eq!(engine.open_calls(), 0);
 }
 
-/// The first submission may have done it and its process is gone. The second one asks the same tool again, as it may, and is
-/// refused. Nothing of that says what the first one did.
+/// The first submission may have run the call, and its process is gone. The second one may call the same tool again,
+/// and is refused. That says nothing about the first one.
 #[tokio::test(start_paused = true)]
 async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_again() {
     let store = memory();
@@ -125,9 +125,9 @@ async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_agai
     assert_eq!(tools.runs("flight_search_backup"), 0, "{}", turned.result.summary);
 }
 
-/// A door with too many calls behind it looks nothing up. By the time an alternative is asked there may be a place.
+/// A call that is rejected because of the concurrency limit looks nothing up. Its alternative might be admitted later.
 #[tokio::test(start_paused = true)]
-async fn what_is_turned_away_at_the_door_is_not_replaced_when_the_turn_comes_again() {
+async fn a_rejected_call_is_not_replaced_when_the_turn_is_submitted_again() {
     let store = memory();
     let clock = Arc::new(RuntimeClock::new());
     let builder = Engine::builder().clock(clock).store(store).most_calls(1);
@@ -159,7 +159,7 @@ async fn what_is_turned_away_at_the_door_is_not_replaced_when_the_turn_comes_aga
         let engine = engine.clone();
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), Arc::new(shelf), options()).await })
     };
-    // Should anybody ask for the alternative, there is a place for it.
+    // If the turn asks for the alternative, it could run.
     let _ = tokio::time::timeout(Duration::from_secs(1), asked.notified()).await;
     leave.notify_one();
     blocker.await.unwrap();
@@ -182,7 +182,7 @@ async fn a_turn_that_was_withdrawn_before_it_began_makes_no_call() {
     assert_eq!(turned.result.ended_by, EndedBy::Cancel);
 }
 
-/// Calls that end at once left no moment in which the wish of the caller was heard.
+/// A regression: calls that ended at once left no moment in which the cancellation was handled.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_withdrawn_while_its_calls_end_at_once_starts_no_other() {
     let engine = engine(measured(ToolClass::Mutating)).await;
@@ -205,7 +205,7 @@ async fn a_turn_that_is_withdrawn_while_its_calls_end_at_once_starts_no_other() 
     assert_eq!(turned.result.ended_by, EndedBy::Cancel);
 }
 
-/// The choice was kept by its number, and in the plan that came again another tool had that number.
+/// A regression: the choice was stored by its number, and a changed plan had another tool at that number.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
     let with = |alternatives: &str| {
@@ -241,7 +241,7 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
     }
 }
 
-/// Those that wait for the store to say that they may begin are turns like the others.
+/// Turns that wait for the store before they begin count toward the limit.
 #[tokio::test(start_paused = true)]
 async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
     let (engine, store) = on_faulty().await;
@@ -263,9 +263,9 @@ async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
     assert_eq!(refused, 300 - 256);
 }
 
-/// Its server is being started when the time is over: nothing of it runs, and nothing will.
+/// Its server is still starting at the deadline: nothing of the call runs, neither now nor later.
 #[tokio::test(start_paused = true)]
-async fn what_was_never_sent_is_not_told_as_still_running() {
+async fn a_call_that_was_never_sent_is_not_reported_as_running() {
     for withdraws in [false, true] {
         let engine = engine(measured(ToolClass::Mutating)).await;
         let tools = Tools::new([("flight_search", says("1"))]);
@@ -289,7 +289,7 @@ async fn what_was_never_sent_is_not_told_as_still_running() {
     }
 }
 
-/// The store says nothing while a choice is written, and the caller does not want to wait for it.
+/// The store does not respond while a choice is written, and the caller cancels.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_withdrawn_does_not_wait_for_the_store() {
     let (engine, store) = on_faulty().await;
@@ -311,8 +311,8 @@ async fn a_turn_that_is_withdrawn_does_not_wait_for_the_store() {
     assert_eq!(turned.result.ended_by, EndedBy::Cancel);
 }
 
-/// A process that died at the end of its turn has left records that are younger than what it chose. What was chosen is still
-/// there when they are.
+/// A process that died at the end of its turn has left records that are younger than its choices. The choices must
+/// live longer than these records.
 #[tokio::test(start_paused = true)]
 async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
     let mut policy = measured(ToolClass::Mutating);
@@ -354,14 +354,14 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
         let (engine, tools, text) = (engine.clone(), Arc::new(tools.clone()), text.clone());
         tokio::spawn(async move { engine.turn(plan(&text), tools, options()).await })
     };
-    // The last call is sent, and the turn is never given back.
+    // The last call is sent, and the turn is never released.
     tokio::time::sleep(Duration::from_secs(280)).await;
     assert_eq!(tools.runs("flight_search"), 1);
     store.becomes(Health::Silent);
     submitted.abort();
     tokio::time::sleep(Duration::from_secs(30)).await;
     store.becomes(Health::Up);
-    // The record of the last call is still there, a moment before it expires.
+    // The record of the last call still exists, a moment before it expires.
     tokio::time::sleep(day - Duration::from_secs(60)).await;
     let engine = on(store, policy).await;
     engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
@@ -369,7 +369,8 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
 }
 
-/// A tool of no class goes on without the store where it is called by itself. A turn that came before has perhaps done it.
+/// Outside of a turn, a call of a tool without a class continues without the store. In a turn it must not: an earlier
+/// submission may have run it.
 #[tokio::test(start_paused = true)]
 async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
     let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
@@ -381,7 +382,7 @@ async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
 }
 
-/// Deeper than any reader of arguments goes: it is refused, and costs no stack.
+/// Nested deeper than any parser of arguments allows: it is refused without a stack overflow.
 #[tokio::test(start_paused = true)]
 async fn an_output_that_is_nested_without_end_is_refused_as_an_argument() {
     let engine = engine(measured(ToolClass::Mutating)).await;
@@ -407,19 +408,15 @@ async fn an_output_that_is_nested_without_end_is_refused_as_an_argument() {
     let [_, whole, part] = &turned.result.calls[..] else { panic!("three calls") };
     assert_eq!((whole.code, part.code), (Some(Code::InvalidEnvelope), Some(Code::DependencyFailed)));
     for call in [whole, part] {
-        assert!(
-            call.message.as_ref().unwrap().contains("containers within each other"),
-            "{:?}",
-            call.message
-        );
+        assert!(call.message.as_ref().unwrap().contains("levels deep"), "{:?}", call.message);
     }
-    // It is kept, and told again, without a look into it.
+    // It is stored and replayed without being parsed.
     assert_eq!(turn(&engine, &tools, text).await.result.calls[0].outcome, Outcome::Succeeded);
     assert_eq!(tools.runs("deep"), 1);
     assert!(engine.story("deep").await.unwrap().is_some());
 }
 
-/// A call that is left to itself at the deadline ends, and is not made again after it.
+/// A call that is left to the engine at the deadline ends, and is not retried after it.
 #[tokio::test(start_paused = true)]
 async fn eh_7_4_what_the_turn_leaves_behind_is_not_tried_again_after_its_deadline() {
     let engine = engine(measured(ToolClass::Unknown)).await;
@@ -453,7 +450,7 @@ async fn what_was_chosen_is_known_for_days_where_records_are_kept_for_days() {
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));
 }
 
-/// Hears of calls.
+/// A listener that records the turn ids of calls.
 #[derive(Default)]
 struct Calls(Mutex<Vec<Option<String>>>);
 
@@ -526,7 +523,7 @@ async fn a_turn_that_another_version_has_kept_is_not_begun() {
     assert_eq!(tools.runs("book"), 1);
 }
 
-/// Their trace is their caller's, and each call is found by its own request all the same.
+/// Both turns share the caller's trace, but each call is found by its own request id.
 #[tokio::test(start_paused = true)]
 async fn two_turns_of_one_trace_share_no_request() {
     let engine = on(memory(), measured(ToolClass::ReadOnly)).await;

@@ -1,4 +1,4 @@
-//! Turns over the engine: several calls that depend on each other.
+//! Turns in the engine: several calls that depend on each other.
 
 mod edges;
 pub(crate) mod scripted;
@@ -13,8 +13,8 @@ use steadfast_executor::{
 use super::*;
 use scripted::*;
 
-/// The profile by which the requirements of errors are measured (their tests are those of the crate `steadfast`), with as much
-/// time for retries as they need.
+/// Returns the profile of the error handling requirements (tested in the crate `steadfast`), with enough time for all
+/// retries.
 fn measured(class: ToolClass) -> Policy {
     let mut policy = Profile::Measured.policy(class);
     policy.retry.total = None;
@@ -54,13 +54,13 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
             engine.shutdown(Duration::ZERO).await;
             first
         };
-        // Another engine, as after a crash: it has nothing but the store.
+        // Another engine, as after a crash: it has only the store.
         let engine = on(store, policy).await;
         let second = turn(&engine, &tools, &text).await;
         assert_eq!((tools.runs("flight_search"), tools.runs("hotel_search")), (1, 1), "{class:?}");
         assert_eq!(second.result.calls[0].output, first.result.calls[0].output);
         assert_eq!(second.result.calls[1].code, first.result.calls[1].code);
-        // What may have an effect was told to end when the process did, and nobody knows what it did.
+        // A call that may have an effect was ended with its process, and its outcome is unknown.
         let third = if class == ToolClass::ReadOnly { Outcome::Succeeded } else { Outcome::Failed };
         assert_eq!(second.result.calls[2].outcome, third);
         tells(&story(&engine, &second).await, "Finished earlier, not run again: flight_search");
@@ -86,7 +86,7 @@ async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_wel
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_submissions_at_once_one_runs_and_the_other_is_told() {
+async fn of_two_concurrent_submissions_one_runs_and_the_other_is_refused() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
     let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
@@ -97,16 +97,16 @@ async fn of_two_submissions_at_once_one_runs_and_the_other_is_told() {
     let refused = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options()).await.unwrap_err();
     assert!(matches!(refused, TurnRefused::InFlight(_)), "{refused}");
     assert_eq!(tools.runs("flight_search"), 1);
-    // Nobody waits for it any more: it is free again.
+    // The caller is gone, and the turn is released.
     running.abort();
     settle().await;
     let taken = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options());
     assert!(tokio::time::timeout(Duration::from_secs(900), taken).await.unwrap().is_ok());
 }
 
-/// A lease that has to be renewed would end while the store is away, and two would run the turn at once.
+/// With a lease that needs renewal, the turn would be free while the store is away, and could run twice at once.
 #[tokio::test(start_paused = true)]
-async fn nobody_takes_a_turn_that_somebody_runs_however_long_the_store_was_away() {
+async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
     let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
@@ -123,9 +123,10 @@ async fn nobody_takes_a_turn_that_somebody_runs_however_long_the_store_was_away(
     running.abort();
 }
 
-/// The store took the turn and did not say so: nobody runs it, and nobody else would be let to before its deadline.
+/// The store granted the turn, but its response was lost. The turn does not run, and others would be kept from it until
+/// its deadline.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_was_taken_unheard_is_given_back() {
+async fn a_turn_with_a_lost_store_response_is_released() {
     let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let tools = Tools::new([("flight_search", says("1"))]);
@@ -145,8 +146,8 @@ async fn a_turn_that_was_taken_unheard_is_given_back() {
     assert_eq!(turn(&engine, &tools, WITH_BACKUP).await.result.status, TurnStatus::Completed);
 }
 
-/// The first tool was refused by its breaker, the second one failed, and the first one was well again: then the document
-/// still said that the second one was chosen, and the turn that came again went on from there.
+/// A regression: the breaker refused the first tool, the second one failed, and the first one recovered. The document
+/// still had the choice of the second one, and the next submission continued from there.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     let store = memory();
@@ -176,8 +177,8 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     assert_eq!(["flight_search", "flight_search_backup", "third"].map(|tool| tools.runs(tool)), [1, 1, 0]);
 }
 
-/// At the gateway a call that says nothing for too long is answered while it may still do its work: as `stuck_call`, not as
-/// `outcome_unknown`. Its turn took that for a call that was never sent.
+/// A regression: at the gateway, a call without progress gets the response `stuck_call` instead of `outcome_unknown`
+/// while it may still take effect. Its turn treated that as a call that was never sent.
 #[tokio::test(start_paused = true)]
 async fn what_may_still_do_its_work_is_not_replaced() {
     let mut policy = measured(ToolClass::Mutating).for_gateway();
@@ -193,8 +194,8 @@ async fn what_may_still_do_its_work_is_not_replaced() {
     assert!(turned.result.escalated, "nobody knows what it did");
 }
 
-/// A tool of which nothing is known is called again where nobody knows if it ran. That it may have run is still so when the
-/// turn comes again and finds nothing but its failure.
+/// A tool without a class is called again although it is unknown if it ran. It may still have run when a later
+/// submission of the turn finds only its failure.
 #[tokio::test(start_paused = true)]
 async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
     let store = memory();
@@ -208,9 +209,9 @@ async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
     }
 }
 
-/// The first submission did it; in the second one the store cannot be asked. That is no reason to have it done by another.
+/// The first submission ran the call. In the second one the store fails. That must not lead to an alternative.
 #[tokio::test(start_paused = true)]
-async fn what_nobody_can_look_up_is_not_replaced() {
+async fn a_call_with_an_unreadable_record_is_not_replaced() {
     for breaker in [Steer::Reset, Steer::Open { until: None }] {
         let (engine, store) = on_faulty().await;
         let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
@@ -222,8 +223,8 @@ async fn what_nobody_can_look_up_is_not_replaced() {
     }
 }
 
-/// Its end and the deadline come in the same moment. Told of a breaker first, the turn was over before it heard of the call, and
-/// nobody told its caller.
+/// The end of the call and the deadline come at the same moment. A regression: if the breaker event came first, the
+/// turn was over before it handled the end of the call, and its caller never got the result.
 #[tokio::test(start_paused = true)]
 async fn what_ends_at_the_very_deadline_counts() {
     let engine = engine(measured(ToolClass::Mutating)).await;
@@ -238,7 +239,7 @@ async fn what_ends_at_the_very_deadline_counts() {
     assert_eq!((turned.result.ended_by, tools.runs("next")), (EndedBy::Deadline, 0));
 }
 
-/// Neither the wish to run it, nor a choice that has to be kept, nor the way back may hold a turn for ever.
+/// Neither the request to run a turn, nor a choice to store, nor the release may block a turn forever.
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
     let (engine, store) = on_faulty().await;
@@ -268,8 +269,7 @@ async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
     assert_eq!(turned.result.ended_by, EndedBy::Deadline);
 }
 
-/// What is tried again in the background ends by itself: with the engine, and at the latest when nobody is kept from the turn
-/// any more.
+/// Background retries end by themselves: with the engine, and at the latest when the turn is free anyway.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
     for (health, engine_lives) in [(Health::Down, true), (Health::Down, false), (Health::Silent, true)] {
@@ -317,7 +317,7 @@ async fn a_shutdown_gives_turns_back_that_could_not_be_before() {
     assert!(next.turn(plan(WITH_BACKUP), Arc::new(tools), options()).await.is_ok());
 }
 
-/// The turn is read and being taken, and then the store is away.
+/// Runs a turn whose store fails after it was read and while it is being taken.
 async fn turn_that_loses_its_store(engine: &Engine, store: &Faulty, tools: &Tools) -> Turned {
     store.becomes(Health::Slow);
     let submitting = {
@@ -369,7 +369,7 @@ async fn a_turn_that_is_withdrawn_ends_at_once() {
     assert_eq!(engine.open_calls(), 0, "what ran was told to stop");
 }
 
-/// The tool fails for good, and the store becomes so with it.
+/// Returns tools of which the first fails permanently, and changes the mode of the store with it.
 fn failing_with(store: &Arc<Faulty>, health: Health) -> Tools {
     let store = store.clone();
     let fails = script(move |_| {
@@ -389,7 +389,7 @@ async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
 }
 
-/// Who asked while the last lines of a turn were on their way to the store was told that it still runs.
+/// A regression: a reader was told that a turn still runs while its last entries were on their way to the store.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
     let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
@@ -397,7 +397,7 @@ async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
     let tools = Tools::new([("flight_search", says("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     store.becomes(Health::Slow);
-    // By now the writer has taken the lines, and the store has not.
+    // By now the writer has taken the entries, and the store has not accepted them.
     tokio::time::sleep(Duration::from_millis(50)).await;
     store.becomes(Health::Up);
     assert_eq!(story(&engine, &turned).await.turn.status, Some(TurnStatus::Completed));
@@ -419,9 +419,9 @@ async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
     assert!(text.contains("bad token") && !text.contains(SECRET), "{text}");
 }
 
-/// What is told again was counted when it was first told.
+/// A replayed failure was counted when it first occurred.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_comes_again_goes_on_however_often_its_failures_are_told() {
+async fn a_resubmitted_turn_continues_after_replayed_failures() {
     let engine = on(memory(), measured(ToolClass::Mutating)).await;
     let tools = Tools::new([
         ("flight_search", refuses()),
@@ -451,7 +451,7 @@ async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
         store.becomes(Health::Holds(journal));
         let tools = Tools::new([("flight_search", says("1"))]);
         turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-        // Longer than lines are gathered: they are with the store, which has not taken them yet.
+        // Longer than entries are collected: the store has them, but has not accepted them yet.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let shutdown = tokio::spawn(async move { engine.shutdown(Duration::from_secs(1)).await });
         settle().await;
@@ -462,7 +462,7 @@ async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
     }
 }
 
-/// What happens while the store cannot be reached is what somebody wants to read afterwards.
+/// Events during an outage of the store are needed afterwards.
 #[tokio::test(start_paused = true)]
 async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
     let (engine, store) = on_faulty().await;
@@ -497,7 +497,7 @@ async fn a_reader_who_goes_away_takes_no_line_along() {
     store.becomes(Health::Slow);
     let trace = turned.trace.to_string();
     let reading = engine.story(&trace);
-    // What waits is on its way to the store.
+    // The queued entries are on their way to the store.
     assert!(tokio::time::timeout(Duration::from_millis(50), reading).await.is_err());
     store.becomes(Health::Up);
     tokio::time::sleep(Duration::from_secs(1)).await;

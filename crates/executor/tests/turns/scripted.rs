@@ -1,5 +1,5 @@
-//! Tools by script, the turns that use them, and what is seen of those. The tests of the engine and those of the crate that
-//! programs use share it.
+//! Scripted tools, turns that use them, and assertions about these. Shared by the tests of the engine and those of the
+//! crate `steadfast`.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,11 +13,11 @@ use steadfast_core::output::{Output, RawJson};
 use steadfast_core::turn::{Limits, Outcome, Plan};
 use steadfast_executor::{Answer, Attempt, BreakerKey, Engine, Found, Shelf, TurnOptions, TurnStory, Turned};
 
-/// What a tool of the shelf does in its n-th run.
+/// The behavior of a tool in its n-th run.
 pub(crate) type Script = Box<dyn Fn(u32, Attempt) -> Answering + Send + Sync>;
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Tools by name, with how often each ran.
+/// Tools by name, with the number of their runs.
 #[derive(Clone, Default)]
 pub(crate) struct Tools {
     scripts: Arc<BTreeMap<&'static str, Script>>,
@@ -56,7 +56,7 @@ impl Shelf for Tools {
     }
 }
 
-/// A tool by what it does in its n-th run.
+/// Returns the script of a tool.
 pub(crate) fn script<F: Future<Output = Answer> + Send + 'static>(
     run: impl Fn(u32) -> F + Send + Sync + 'static,
 ) -> Script {
@@ -71,7 +71,7 @@ pub(crate) fn said(output: &str) -> Output {
     Output { content: RawJson::from_trusted(output), metadata: None }
 }
 
-/// Lets everything that can go on go on.
+/// Lets all tasks run until they wait.
 pub(crate) async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -95,7 +95,7 @@ pub(crate) fn refuses() -> Script {
     Box::new(|_, _| Box::pin(async { invalid() }))
 }
 
-/// Works until it is told to stop.
+/// Runs until it is cancelled.
 pub(crate) fn hangs() -> Script {
     Box::new(|_, attempt| {
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! The texts of a result, and the same result with others in their place.
+//! The texts of a result, and the same result with replaced texts.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use steadfast_mcp::raw;
 
 use crate::pieces::with_text;
 
-/// The texts of an output, and where they stand in it.
+/// The texts of an output, and their positions in it.
 pub(super) struct Texts<'o> {
     output: &'o Output,
     form: Form<'o>,
@@ -17,15 +17,15 @@ pub(super) struct Texts<'o> {
 
 /// The form of an output.
 enum Form<'o> {
-    /// The error of a server, which says one thing.
+    /// A JSON-RPC error of a server, with its message.
     Error(Cow<'o, str>),
-    /// Text and nothing else, as tools without a server give it.
+    /// A plain text, as tools without an MCP server return it.
     Plain(Cow<'o, str>),
     /// The result of an MCP tool.
     Blocks(Vec<Block<'o>>),
 }
 
-/// A block of the content of a result.
+/// A content block of a result.
 struct Block<'o> {
     json: &'o str,
     text: Option<BlockText<'o>>,
@@ -34,15 +34,16 @@ struct Block<'o> {
 /// The text of a block.
 struct BlockText<'o> {
     text: Cow<'o, str>,
-    /// True if it is that of a resource that is embedded.
+    /// True if it is the text of an embedded resource.
     is_embedded: bool,
 }
 
-/// What stands in an embedded resource whose text is in the gap.
+/// The text of an embedded resource that lies completely in the gap.
 const LEFT_OUT: &str = "[Left out: see the notice above.]";
 
 impl<'o> Texts<'o> {
-    /// The texts of an output; nothing if it has none. Structured content, images and other bytes are no text.
+    /// Returns the texts of an output, or `None` if it has none. Structured content, images and other bytes are no
+    /// text.
     pub(super) fn of(output: &'o Output) -> Option<Self> {
         let content = output.content.as_str();
         let error = output.metadata.as_ref().filter(|_| content == "null").map(RawJson::as_str);
@@ -58,7 +59,7 @@ impl<'o> Texts<'o> {
         Some(Self { output, form })
     }
 
-    /// All of them, in order.
+    /// Returns all texts in order.
     pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         let (one, blocks) = match &self.form {
             Form::Error(text) | Form::Plain(text) => (Some(&**text), &[][..]),
@@ -67,7 +68,7 @@ impl<'o> Texts<'o> {
         one.into_iter().chain(blocks.iter().filter_map(|block| Some(&*block.text.as_ref()?.text)))
     }
 
-    /// The output with each text as the notice leaves it. All else stays as it came.
+    /// Returns the output with the texts that the notice leaves. Everything else is unchanged.
     pub(super) fn replaced(&self, notice: &Notice<'_>) -> Output {
         let Output { content, metadata } = self.output;
         let mut parts = notice.cut.parts.iter();
@@ -119,7 +120,7 @@ impl<'o> Block<'o> {
     }
 }
 
-/// An object with another value in the member of this name; nothing if it has none.
+/// Replaces the value of the member of this name. Returns `None` if there is no such member.
 fn with_member(object: &str, name: &str, value: impl FnOnce(&str) -> Option<String>) -> Option<String> {
     let at = raw::members(object).find(|member| member.name == name)?.value;
     let value = value(object.get(at.clone())?)?;
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn only_text_is_replaced_and_all_else_stays_as_it_came() {
+    fn only_text_is_replaced_and_everything_else_is_unchanged() {
         for (content, is) in [
             (
                 r#"{ "content":[ {"type":"text","text":"0123456789\n","annotations":{"a":1.0}} ],"x":1.0}"#,
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_never_shortened() {
+    fn content_other_than_text_is_never_shortened() {
         for (content, metadata) in [
             (r#"{"content":[{"type":"image","data":"0123456789"}]}"#, None),
             (r#"{"content":[{"type":"resource","resource":{"uri":"a:1","blob":"0123456789"}}]}"#, None),

@@ -1,4 +1,4 @@
-//! A server that runs as a child of ours: its lines, its deaths, and how it becomes again what it was.
+//! A server that runs as a child process: its lines, its exits and its recovery.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -22,17 +22,17 @@ use super::{Ears, FromServer, HANDSHAKE, Life, Pending, Place, Recovery, Server,
 use crate::health::failure_of;
 use crate::look::{EndView, InstanceState, InstanceView};
 
-/// The way to a child.
+/// The connection to a child process.
 pub(super) struct Child {
     supervisor: Supervisor,
     line: watch::Sender<Option<Line>>,
-    /// The newest life that hangs and gets no new request.
+    /// The newest generation that hangs and gets no new request.
     hangs: watch::Sender<Life>,
-    /// The newest life of which everything was heard that it said.
+    /// The newest generation whose output was read to its end.
     heard_out: watch::Sender<Life>,
 }
 
-/// The way to one incarnation.
+/// The connection to one incarnation.
 #[derive(Clone, Debug)]
 struct Line {
     number: IncarnationNumber,
@@ -46,7 +46,7 @@ impl From<IncarnationNumber> for Life {
     }
 }
 
-/// The incarnation of which something is there.
+/// Returns the incarnation that exists in this state.
 fn incarnation(state: &State) -> Option<IncarnationNumber> {
     match state {
         State::Starting(number) | State::Up(number) | State::Ending(number) => Some(*number),
@@ -54,9 +54,9 @@ fn incarnation(state: &State) -> Option<IncarnationNumber> {
     }
 }
 
-/// How much of what it wrote to stderr is shown.
+/// The number of stderr lines that are shown.
 const LINES_SHOWN: usize = 20;
-/// How long the end of a server that closed its output is waited for, to tell what it died of.
+/// The maximum wait for the exit of a server that closed its output, to report the cause.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 impl Child {
@@ -65,7 +65,7 @@ impl Child {
         Self { supervisor, line: watch::Sender::new(None), hangs, heard_out }
     }
 
-    /// How it stands, with so many tools.
+    /// Returns its state, with this number of tools.
     pub(super) fn look(&self, tools: usize) -> InstanceView {
         let status = self.supervisor.status().borrow().clone();
         InstanceView {
@@ -77,7 +77,7 @@ impl Child {
         }
     }
 
-    /// How it ended, if it has died and is not there again.
+    /// Returns its last failure if it is down because of that.
     pub(super) fn failure(&self) -> Option<ServerFailure> {
         let status = self.supervisor.status().borrow().clone();
         let is_down = matches!(status.state, State::Down(_) | State::BackingOff { .. });
@@ -90,7 +90,7 @@ impl Child {
         line.send(server, request, ears).await
     }
 
-    /// An incarnation that is ready and does not hang.
+    /// Returns an incarnation that is ready and does not hang.
     async fn up(&self) -> Result<IncarnationNumber, Fault> {
         loop {
             let mut status = self.supervisor.status();
@@ -102,13 +102,13 @@ impl Child {
         }
     }
 
-    /// The life that is there, or was there last.
+    /// Returns the current generation, or the last one.
     pub(super) fn life(&self) -> Life {
         self.line.borrow().as_ref().map_or(*self.heard_out.borrow(), |line| line.number.into())
     }
 
-    /// Ends a life, where a request hangs whose outcome is unknown: comes back when nothing is left of it, and everything that
-    /// it said was heard.
+    /// Ends a generation in which a request with unknown outcome hangs. Returns when no process of it is left and its
+    /// output was read to its end.
     pub(super) async fn end(&self, server: &Arc<Server>, life: Life, settling: SettlingPolicy) {
         let up = |state: &State| matches!(state, State::Up(number) if Life::from(*number) == life);
         if up(&self.supervisor.status().borrow().state)
@@ -123,7 +123,7 @@ impl Child {
                 let why = "it did not answer a cancelled call; it gets no new calls and is replaced";
                 tracing::warn!(event = "server.hung", server = %server.name, why);
             }
-            // From here on it gets no calls any more, so it has to be replaced, whatever becomes of whoever waits for its end.
+            // It gets no more calls, so it has to be replaced, even if the caller stops waiting for its end.
             let server = server.clone();
             let condemned = tokio::spawn(async move {
                 if let Way::Child(child) = &server.way {
@@ -134,11 +134,12 @@ impl Child {
         }
         self.gone(life).await;
         let mut heard_out = self.heard_out.subscribe();
-        // Its output may be held open by somebody who left its group, who is then not of it any more.
+        // A process that left its group may hold the output open. It no longer counts as part of the server.
         let _ = timeout(LAST_WORDS, heard_out.wait_for(|heard| *heard >= life)).await;
     }
 
-    /// Replaces a life that hangs. What else it does may come to its end; what may run again does so at the next one.
+    /// Replaces a generation that hangs. Its other requests may finish first; those that are safe to repeat run at the
+    /// next generation.
     async fn replace(&self, pending: &Pending, life: Life, drain: Duration) {
         let _ = timeout(drain, pending.is_unwanted(life)).await;
         let number = incarnation(&self.supervisor.status().borrow().state);
@@ -148,7 +149,7 @@ impl Child {
         }
     }
 
-    /// Waits until nothing is left of this life. One that could not be ended is never gone.
+    /// Waits until no process of this generation is left. One that could not be ended never counts as gone.
     async fn gone(&self, life: Life) {
         let mut status = self.supervisor.status();
         let gone = status
@@ -219,7 +220,7 @@ impl Child {
                 | State::BackingOff { .. } => false,
             };
             if down {
-                // It says why.
+                // The error states the reason.
                 return match self.supervisor.up().await {
                     Err(unavailable) => Err(unavailable.fault()),
                     Ok(number) => self.line_of(number),
@@ -237,7 +238,7 @@ impl Child {
         line.filter(|line| line.number == number).ok_or_else(|| gone("the server has just ended"))
     }
 
-    /// Takes the incarnations as they come, one after the other.
+    /// Handles the incarnations one after the other.
     pub(super) async fn keep(&self, server: &Arc<Server>, incarnations: Incarnations) {
         tokio::select! {
             () = self.keep_each(server, incarnations) => {}
@@ -249,10 +250,10 @@ impl Child {
         while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
             let link = Link::new();
             let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
-            // Kept nowhere but with the server: when that lets go of it, the child sees the end of its input.
+            // Only the server holds the sender: when the server drops it, the child sees the end of its input.
             let greeting = self.greet(server, Line { number, sender, status: self.supervisor.status() });
             let reading = read(server, number.into(), LineReader::new(stdout, LONGEST_LINE));
-            // It ends well only when its line is let go, which is not what ends the rest.
+            // A successful end means that the sender was dropped, which does not end the rest.
             let writing = async {
                 if writing.await.is_ok() {
                     std::future::pending::<()>().await;
@@ -263,7 +264,7 @@ impl Child {
                 why = reading => {
                     self.line.send_replace(None);
                     let last_words = self.last_words(number, why);
-                    // What is being written now finds out whether anybody reads it.
+                    // A write in progress shows if the child still reads.
                     tokio::select! {
                         biased;
                         _ = &mut beside => self.last_words(number, why).await,
@@ -281,7 +282,7 @@ impl Child {
         }
     }
 
-    /// Makes a new incarnation what the last one was. The first is made by its client.
+    /// Restores the state of the last incarnation in a new one. The first one is initialized by its client.
     async fn greet(&self, server: &Arc<Server>, line: Line) {
         self.line.send_replace(Some(line.clone()));
         if !server.handshake.has_begun() {
@@ -311,7 +312,8 @@ impl Child {
         }
     }
 
-    /// What requests are told that will have no answer. A server that closed its output mostly dies in the same moment.
+    /// Returns the fault for requests without an answer. A server that closed its output mostly exits at the same
+    /// moment.
     async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> Fault {
         self.supervisor.condemn(number, why).await;
         let exit = exit_of(self.supervisor.status(), number).await;
@@ -325,7 +327,7 @@ impl Child {
         }
     }
 
-    /// Tells in our log what the server writes to stderr, for as long as it is asked.
+    /// Logs the lines that the server writes to stderr. Never returns.
     async fn tell_stderr(&self, server: &Server) -> Infallible {
         let mut lines = self.supervisor.stderr().follow();
         while let Some(line) = lines.next().await {
@@ -343,7 +345,7 @@ impl Line {
         server.pending.sent(place.number, taken.clone());
         match self.sender.send_marked(&sent, taken).await {
             Ok(()) => Ok(place),
-            // It mostly ends in the same moment, and then that is what is told.
+            // It mostly exits at the same moment, and then the exit is reported.
             Err(failed) => Err(match exit_of(self.status.clone(), self.number).await {
                 Some((exit, stderr)) => {
                     let before = gone(&format!("{} before it read this", exit.fault(Sent::Yes).message));
@@ -355,7 +357,7 @@ impl Line {
     }
 }
 
-/// How an incarnation ended that is ending, or one after it, and what it wrote last.
+/// Returns the exit of an incarnation that is ending, or of a later one, and its last lines of stderr.
 async fn exit_of(
     mut status: watch::Receiver<Status>,
     number: IncarnationNumber,
@@ -369,7 +371,7 @@ async fn exit_of(
     }
 }
 
-/// Reads what an incarnation says, until it has nothing more to say.
+/// Reads the output of an incarnation to its end. Returns the reason for the end.
 async fn read(
     server: &Arc<Server>,
     life: Life,

@@ -1,4 +1,4 @@
-//! Has a server say which tools it has.
+//! Lists the tools of a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::time::{Instant, timeout};
 use super::{Server, gone};
 use crate::pieces::json;
 
-/// How long a call waits for what its server has to say of its tools before it goes on without. The server is known then
-/// neither to have the tool nor not to, and the tool is taken for one that changes things.
+/// The time that a call waits for the tool list of its server. Without the list the tool may or may not exist, and it
+/// is treated as mutating.
 pub(crate) const LISTED: Duration = Duration::from_secs(10);
-/// How long it is not waited for again after that.
+/// The time after a failed listing during which it is not waited for again.
 pub(crate) const LATELY: Duration = Duration::from_secs(30);
-/// The most pages of a list that are read.
+/// The maximum number of pages that are read.
 const MOST_PAGES: usize = 64;
 
 impl Server {
-    /// Has the server list its tools, unless it has or could not a moment ago. `meta` goes along with the request.
+    /// Lists the tools, unless they are known or listing failed recently. `meta` is sent with the request.
     pub(crate) async fn list_once(self: &Arc<Self>, meta: Option<&RawJson>) {
         if self.catalog.is_listed() {
             return;
@@ -33,7 +33,7 @@ impl Server {
         *failed = (!matches!(listed, Ok(Ok(())))).then(Instant::now);
     }
 
-    /// Has the server list its tools, and remembers them. Every page is told.
+    /// Lists the tools and stores them. Calls `page` for every page.
     pub(crate) async fn list(
         self: &Arc<Self>,
         meta: Option<&RawJson>,
@@ -66,7 +66,7 @@ impl Server {
     }
 }
 
-/// What a client says about itself with every request, for a request of our own on its behalf.
+/// Returns the client's introduction from a request, for a request of the gateway on its behalf.
 pub(crate) fn meta_of(request: &Message) -> Option<RawJson> {
     const ITS_OWN: &str = "io.modelcontextprotocol/";
     let meta: serde_json::Map<String, serde_json::Value> = serde_json::from_str(request.meta()?).ok()?;

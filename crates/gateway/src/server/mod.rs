@@ -1,8 +1,8 @@
-//! A server behind us, as those see it who want something of it: requests go in, answers come out, and when it dies or
-//! forgets us it is made what it was.
+//! An upstream server: requests and responses, and recovery after it dies or loses its session.
 //!
-//! Answers go to whoever asked; all else goes to the one who owns the server, and is with it before the next message is
-//! read: nothing overtakes it. Where client and server are of two eras of the protocol, `bridge` stands between them.
+//! A response goes to the task that sent the request. Any other message goes to the owner of the server before the next
+//! message is read, so that the order is kept. If client and server are of different protocol eras, `bridge`
+//! translates.
 
 mod bridge;
 mod child;
@@ -40,23 +40,23 @@ use crate::catalog::Catalog;
 use crate::health::Reporter;
 use crate::look::{InstanceState, InstanceView};
 
-/// How a server is reached.
+/// The backend of a server.
 pub enum Backend {
-    /// It is a child of ours.
+    /// A child process.
     Child(Supervisor, Incarnations),
-    /// It is somewhere else, and is sent these headers with every message.
+    /// A remote server, which gets these headers with every message.
     Remote(back::Server, http::HeaderMap),
 }
 
-/// A server and the way to it.
+/// A server and the connection to it.
 pub(crate) struct Server {
     pub(crate) name: Namespace,
     pub(crate) handshake: Handshake,
-    /// What it said of its tools: known longer than it is there itself.
+    /// Its known tools. They outlive the server.
     pub(crate) catalog: Arc<Catalog>,
-    /// Judges it by what it is asked beside calls, whose tools have breakers of their own.
+    /// The circuit breaker for requests other than calls. Tools have breakers of their own.
     pub(crate) breaker: SharedBreaker,
-    /// Hears whether it works.
+    /// Records if the server works.
     reporter: Reporter,
     bridge: Bridge,
     pending: Arc<Pending>,
@@ -69,50 +69,50 @@ enum Way {
     Remote(Box<Remote>),
 }
 
-/// Which life of a server: one for the first, and one more each time it came back as another.
+/// The generation of a server: 1 for the first process or session, and one more after each recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Life(u64);
 
 impl Life {
-    /// None that a server has: what waits for nobody in particular does not end with anybody.
+    /// No generation. A request that waits for no server does not end with one.
     const NONE: Self = Self(0);
 }
 
-/// Whoever owns a server hears what it does without being asked. It must not keep the server.
+/// The owner of a server, which receives its notifications and requests. It must not keep the server alive.
 pub(crate) trait Owner: Send + Sync + 'static {
-    /// The server is not listened to before this has come back.
+    /// Handles an event. The server is not read before this returns.
     fn heard(&self, event: FromServer) -> BoxFuture<'_, ()>;
 }
 
-/// What a server does without being asked.
+/// An event that a server starts by itself.
 #[derive(Clone, Debug)]
 pub(crate) enum FromServer {
-    /// It tells something.
+    /// A notification.
     Told(Message),
-    /// It wants something of a client; the answer goes to this life of it.
+    /// A request to the client. The answer goes to this generation.
     Asked(Life, Message),
-    /// This life is over, and with it what it wanted.
+    /// This generation has ended, and its requests with it.
     Died(Life),
-    /// It is back after it had died. What it knew may be gone.
+    /// The server is back after it had died. It may have lost its state.
     Recovered(Recovery),
 }
 
-/// How a server came back.
+/// The recovery of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Recovery {
-    /// Whether its tools are others than before.
+    /// True if its tools have changed.
     pub(crate) tools_changed: bool,
 }
 
-/// How long a server may take to answer the handshake: the first start of one that has to be fetched takes long.
+/// The time limit of the handshake. The first start of a server that has to be downloaded is slow.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(120);
 
-/// How long a server may take to take what it is told.
+/// The time limit for sending a notification.
 const TOLD: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// A server that is started or connected to when it is wanted, and then told what it was told before. What keeps it
-    /// must run for that.
+    /// Creates a server that is started or connected on demand and then gets the state of this handshake.
+    /// [`Self::keep`] must run for that.
     pub(crate) fn new(reporter: Reporter, backend: Backend, handshake: Handshake) -> (Arc<Self>, Keeping) {
         let (way, incarnations) = match backend {
             Backend::Child(supervisor, incarnations) => {
@@ -130,7 +130,7 @@ impl Server {
         (server, Keeping(incarnations))
     }
 
-    /// How it stands.
+    /// Returns its state.
     pub(crate) fn look(&self) -> InstanceView {
         let tools = self.catalog.len();
         match &self.way {
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// How it failed, if it is down because of that.
+    /// Returns its last failure if it is down because of that.
     pub(crate) fn failure(&self) -> Option<ServerFailure> {
         match &self.way {
             Way::Child(child) => child.failure(),
@@ -153,7 +153,7 @@ impl Server {
         }
     }
 
-    /// Keeps it, and tells its owner what it does by itself.
+    /// Runs the server and sends its events to the owner.
     pub(crate) async fn keep(self: Arc<Self>, keeping: Keeping, owner: Arc<dyn Owner>) {
         let _ = self.owner.set(owner);
         match (&self.way, keeping) {
@@ -162,8 +162,8 @@ impl Server {
         }
     }
 
-    /// Sends a request to a server that is ready, and waits for one to become so. The answer is waited for apart: what
-    /// was sent may have its effect, what was not cannot.
+    /// Waits until the server is ready, and sends a request. The answer is awaited separately: a request that was sent
+    /// may have an effect, one that was not sent cannot.
     pub(crate) async fn send(
         self: &Arc<Self>,
         request: &Message,
@@ -172,19 +172,19 @@ impl Server {
         bridge::send(self, request, hear).await
     }
 
-    /// The same for the first words of a client, which make a server ready.
+    /// Sends the first request of a client, which makes the server ready.
     pub(crate) async fn send_first(self: &Arc<Self>, request: &Message) -> Result<Place, Fault> {
         bridge::send_first(self, request).await
     }
 
-    /// Tells a server that runs something; one that does not has nothing to be told.
+    /// Sends a notification to a server that is running. Otherwise does nothing.
     pub(crate) async fn tell(self: &Arc<Self>, notification: &Message) {
         if let Some(notification) = bridge::told(self, notification) {
             self.pass_told(&notification).await;
         }
     }
 
-    /// Waits until it is ready.
+    /// Waits until the server is ready.
     async fn awake(self: &Arc<Self>) -> Result<(), Fault> {
         match &self.way {
             Way::Child(child) => child.awake().await,
@@ -192,7 +192,7 @@ impl Server {
         }
     }
 
-    /// Waits until a request can be sent. One whose era is not known yet is made ready by the first of them.
+    /// Waits until a request can be sent. If the era is unknown, the first request makes the server ready.
     pub(crate) async fn may_be_asked(self: &Arc<Self>) -> Result<(), Fault> {
         match self.bridge.is_known() || self.handshake.initialize().is_some() {
             true => self.awake().await,
@@ -200,7 +200,7 @@ impl Server {
         }
     }
 
-    /// Sends a request as it is.
+    /// Sends a request without translation.
     async fn pass(self: &Arc<Self>, request: &Message, ears: Ears) -> Result<Place, Fault> {
         match &self.way {
             Way::Child(child) => child.send(self, request, ears).await,
@@ -208,7 +208,7 @@ impl Server {
         }
     }
 
-    /// The same to a server that is not ready yet.
+    /// Sends a request without translation to a server that is not ready yet.
     async fn pass_first(self: &Arc<Self>, request: &Message) -> Result<Place, Fault> {
         match &self.way {
             Way::Child(child) => child.send_first(self, request).await,
@@ -216,7 +216,7 @@ impl Server {
         }
     }
 
-    /// Tells something as it is.
+    /// Sends a notification without translation.
     async fn pass_told(self: &Arc<Self>, notification: &Message) {
         match &self.way {
             Way::Child(child) => child.tell(notification).await,
@@ -224,16 +224,16 @@ impl Server {
         }
     }
 
-    /// Lets it know that the answer to a request is not wanted any more. It may still come.
+    /// Cancels a request at the server. The answer may still arrive.
     pub(crate) fn withdraw(self: &Arc<Self>, place: &Place) -> impl Future<Output = ()> + Send + use<> {
         self.pending.withdraw(place.number);
-        // Where the server knows it by another number, that one is not wanted either.
+        // A request that was sent on behalf of this one is cancelled too.
         self.pending.withdraw(place.sent_as());
         let is_done = match &self.way {
             Way::Remote(remote) => remote.is_withdrawn_by_leaving(place),
             Way::Child(_) => false,
         };
-        let told = (!is_done).then(|| cancel(&place.id(), "the answer is not wanted any more"));
+        let told = (!is_done).then(|| cancel(&place.id(), "the request was cancelled"));
         let server = self.clone();
         async move {
             if let Some(told) = told {
@@ -242,7 +242,7 @@ impl Server {
         }
     }
 
-    /// Whether the end of what it does can be seen.
+    /// Returns the visibility of the end of an attempt.
     pub(crate) fn sees_end(&self) -> AttemptEnd {
         match &self.way {
             Way::Child(_) => AttemptEnd::Seen,
@@ -250,13 +250,13 @@ impl Server {
         }
     }
 
-    /// Ends the life of it that a request went to which hangs and whose outcome is unknown: comes back when nothing is left of
-    /// it, and everything that it said was heard.
+    /// Ends the generation in which a request with unknown outcome hangs. Returns when nothing of it is left and its
+    /// output was read to its end.
     pub(crate) async fn end(self: &Arc<Self>, sent: Sent, settling: SettlingPolicy) {
         match &self.way {
             Way::Child(child) => {
                 let life = match sent.life() {
-                    // It was answered without the server, or by what is there now.
+                    // The request was answered by the gateway or went to the current generation.
                     Life::NONE => child.life(),
                     life => life,
                 };
@@ -266,7 +266,7 @@ impl Server {
         }
     }
 
-    /// Answers what this life of it asked.
+    /// Answers a request of this generation.
     pub(crate) async fn answer(self: &Arc<Self>, asked_by: Life, answer: &Message) {
         if asked_by == Life::NONE {
             return self.bridge.answered(answer);
@@ -277,7 +277,7 @@ impl Server {
         }
     }
 
-    /// The server is ready: its client's handshake has been answered.
+    /// Marks the server as ready after its handshake.
     pub(crate) async fn is_ready(&self) {
         match &self.way {
             Way::Child(child) => child.is_ready().await,
@@ -285,7 +285,7 @@ impl Server {
         }
     }
 
-    /// Stops it and waits until nothing of it is left.
+    /// Stops the server and waits until nothing of it is left.
     pub(crate) async fn stop(&self) {
         self.bridge.stop();
         match &self.way {
@@ -294,7 +294,7 @@ impl Server {
         }
     }
 
-    /// A place for a request, and the request as it goes out: under our own id and token.
+    /// Registers a request and returns it with our own id and progress token.
     fn enter(&self, life: Life, request: &Message, ears: Ears) -> (Place, Message) {
         let place = self.pending.enter(life, ears);
         let mut sent = request.rewrite().id(&place.id());
@@ -304,8 +304,8 @@ impl Server {
         (place, sent.finish())
     }
 
-    /// A message of the server, perhaps on the stream of the request of this number: to whoever asked for it, else to the
-    /// owner.
+    /// Routes a message of the server, perhaps from the stream of the request with this number: to the task that waits
+    /// for it, or else to the owner.
     async fn received(self: &Arc<Self>, life: Life, message: Message, on: Option<u64>) {
         let event = match message.kind() {
             Kind::Result { id } | Kind::Error { id: Some(id) } => {
@@ -326,7 +326,7 @@ impl Server {
         }
     }
 
-    /// A server wrote something that cannot be passed on. If it was to answer a request there will be no other answer.
+    /// Handles a malformed message. If it was the answer to a request, that request fails.
     fn answered_badly(&self, line: &[u8], why: &Unreadable) {
         let is_answer = std::str::from_utf8(line).is_ok_and(|line| raw::get(line, "method").is_none());
         if let Some(number) = why.id.as_ref().and_then(Id::as_u64).filter(|_| is_answer) {
@@ -334,15 +334,15 @@ impl Server {
         }
     }
 
-    /// Handles a message that is too long to be passed on, perhaps on the stream of the request of this number. A request that it
-    /// answers fails with the reason.
+    /// Handles a message that is too long to be passed on, perhaps from the stream of the request with this number. A
+    /// request that it answers fails with the reason.
     fn handle_overlong(&self, life: Life, said: &LongText, on: Option<u64>) -> OverlongMessage {
         let bytes = said.bytes();
         let why = too_large(Some(bytes), LONGEST_LINE);
         let message = said.message();
         let number = match &message {
             LongMessage::Response(id) => id.as_u64(),
-            // Nobody else can be meant.
+            // No other request can be meant.
             LongMessage::Unclear => on.or_else(|| self.pending.only(life)),
             LongMessage::Request(_) | LongMessage::Notification | LongMessage::NotAMessage => None,
         };
@@ -388,15 +388,15 @@ struct OverlongMessage {
     refusal: Option<Message>,
 }
 
-/// What is needed to keep a server.
+/// The processes of a server, for [`Server::keep`].
 pub(crate) struct Keeping(Option<Incarnations>);
 
-/// Nothing of it was written.
+/// Returns a fault for a request that was not sent.
 pub(crate) fn gone(why: &str) -> Fault {
     Fault::new(Source::Transport { error: Transport::ConnectionClosed, written: false }, why)
 }
 
-/// Tells that the answer to a request is not wanted any more.
+/// Returns the notification that cancels a request.
 pub(crate) fn cancel(id: &Id, why: &str) -> Message {
     let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, RawJson::string(why).as_str());
     Message::notification("notifications/cancelled", RawJson::parse(params).ok().as_ref())

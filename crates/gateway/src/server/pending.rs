@@ -1,4 +1,4 @@
-//! Requests that wait for the answer of a server, by the ids that we gave them.
+//! Requests that wait for the answer of a server, by the ids that the gateway assigned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::Life;
 use super::bridge::Running;
 use crate::news::SUBSCRIPTION;
 
-/// Hears what belongs to one request besides its answer.
+/// A handler for the notifications of one request.
 pub(crate) type Hear = Arc<dyn Fn(&Message) + Send + Sync>;
 
-/// Makes of an answer what whoever asked understands.
+/// Converts an answer for the task that waits for it.
 type Turn = Box<dyn FnOnce(Message) -> Message + Send + Sync>;
 
-/// Who hears what concerns one request besides its answer.
+/// The receivers of the notifications of one request.
 #[derive(Clone, Default)]
 pub(super) struct Ears {
-    /// What names the request.
+    /// Receives notifications that name the request.
     pub(super) hear: Option<Hear>,
-    /// What a server of the older era says or asks while it runs.
+    /// Receives notifications and requests of a legacy server while the request runs.
     pub(super) running: Option<Arc<Running>>,
 }
 
@@ -36,12 +36,12 @@ impl From<Option<Hear>> for Ears {
     }
 }
 
-/// All that wait.
+/// All pending requests.
 #[derive(Default)]
 pub(crate) struct Pending {
     waiting: Mutex<HashMap<u64, Waiting>>,
     next: AtomicU64,
-    /// One of them waits no more.
+    /// Notified when a request is no longer pending.
     left: Notify,
 }
 
@@ -49,27 +49,27 @@ struct Waiting {
     at: Life,
     answer: oneshot::Sender<Result<Message, Fault>>,
     ears: Ears,
-    /// Whether the server can have read the request, where that can be told.
+    /// Shows if the server can have read the request, where that is known.
     taken: Option<Taken>,
-    /// Whether the server was told that nobody wants the answer any more.
+    /// True if the request was cancelled at the server.
     withdrawn: bool,
 }
 
-/// The place of one request. Dropping it gives the place up: an answer that comes later is nobody's.
+/// A pending request. Dropping it abandons the request: a later answer is ignored.
 pub(crate) struct Place {
     pub(crate) number: u64,
-    /// Which life of the server it waits for.
+    /// The generation of the server that it was sent to.
     pub(crate) at: Life,
     answer: oneshot::Receiver<Result<Message, Fault>>,
     pending: Arc<Pending>,
-    /// What fetches the answer; ends with the place, unless it has brought one.
+    /// The task that fetches the answer. It is aborted on drop, unless it has the answer.
     fetching: Option<AbortHandle>,
-    /// How the server knows the request, where that is not by the number of the place.
+    /// The request at the server, if that has another number.
     sent_as: Option<Arc<SentAs>>,
     turn: Option<Turn>,
 }
 
-/// How a server knows a request that is sent to it on behalf of another one, perhaps several times.
+/// The number of a request that is sent on behalf of another one, perhaps several times.
 pub(super) struct SentAs {
     number: AtomicU64,
     at: AtomicU64,
@@ -80,7 +80,7 @@ impl SentAs {
         Arc::new(Self { number: AtomicU64::new(place.number), at: AtomicU64::new(place.at.0) })
     }
 
-    /// It was sent once more.
+    /// Records that it was sent again.
     pub(super) fn is_now(&self, place: &Place) {
         self.number.store(place.number, Ordering::Relaxed);
         self.at.store(place.at.0, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl SentAs {
     }
 }
 
-/// Names a request that was sent, for as long as somebody may have to end it.
+/// Identifies a request that was sent, while it may have to be ended.
 #[derive(Clone)]
 pub(crate) struct Sent {
     at: Life,
@@ -99,14 +99,14 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The life that it was sent to last.
+    /// Returns the generation of the last send.
     pub(super) fn life(&self) -> Life {
         self.sent_as.as_ref().map_or(self.at, |sent_as| Life(sent_as.at.load(Ordering::Relaxed)))
     }
 }
 
 impl Pending {
-    /// A place for a request that goes to this life.
+    /// Registers a request to this generation.
     pub(super) fn enter(self: &Arc<Self>, at: Life, ears: Ears) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
@@ -116,18 +116,18 @@ impl Pending {
         Place { number, at, answer, pending: Arc::clone(self), fetching: None, sent_as: None, turn: None }
     }
 
-    /// The place of a request that has its answer.
+    /// Returns a pending request that has its answer.
     pub(super) fn answered_with(self: &Arc<Self>, answer: Result<Message, Fault>) -> Place {
         let place = self.enter(Life::NONE, Ears::default());
         self.settle(place.number, answer);
         place
     }
 
-    /// An answer has come. Says whether anybody waited for it.
+    /// Completes a request with its answer. Returns true if a task waited for it.
     pub(crate) fn answered(&self, at: Life, id: &Id, answer: Message) -> bool {
         let Some(number) = id.as_u64() else { return false };
         let mut waiting = self.waiting.lock();
-        // An old life cannot answer what a newer one was asked.
+        // An old generation cannot answer a request to a newer one.
         if waiting.get(&number).is_none_or(|place| place.at != at) {
             return false;
         }
@@ -137,8 +137,8 @@ impl Pending {
         place.is_some_and(|place| place.answer.send(Ok(answer)).is_ok())
     }
 
-    /// Something for the request that this names by the token of its progress or as what it listens for. Says whether
-    /// there is one.
+    /// Delivers a notification to the request that it names by progress token or subscription id. Returns true if there
+    /// is one.
     pub(crate) fn heard(&self, at: Life, message: &Message) -> bool {
         let name = match message.method() {
             Some("notifications/progress") => message.param("progressToken"),
@@ -158,32 +158,32 @@ impl Pending {
         }
     }
 
-    /// This request gets no answer.
+    /// Fails a request.
     pub(crate) fn failed(&self, number: u64, fault: Fault) {
         self.settle(number, Err(fault));
     }
 
-    /// Returns the only pending request of this life, if there is exactly one.
+    /// Returns the only pending request of this generation, if there is exactly one.
     pub(super) fn only(&self, at: Life) -> Option<u64> {
         let waiting = self.waiting.lock();
         let mut waiting = waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number);
         waiting.next().filter(|_| waiting.next().is_none())
     }
 
-    /// Fails this request if it waits for this life. Returns true if it did.
+    /// Fails this request if it waits for this generation. Returns true if it did.
     pub(super) fn failed_at(&self, at: Life, number: u64, fault: Fault) -> bool {
         let is_asked = self.waiting.lock().get(&number).is_some_and(|place| place.at == at);
         is_asked && self.settle(number, Err(fault))
     }
 
-    /// What became of this request. Says whether anybody waits for it.
+    /// Completes a request. Returns true if a task waited for it.
     pub(super) fn settle(&self, number: u64, answer: Result<Message, Fault>) -> bool {
         let place = self.waiting.lock().remove(&number);
         self.left.notify_waiters();
         place.is_some_and(|place| place.answer.send(answer).is_ok())
     }
 
-    /// The server is told that nobody wants the answer to this request any more.
+    /// Marks a request as cancelled at the server.
     pub(super) fn withdraw(&self, number: u64) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
             place.withdrawn = true;
@@ -191,7 +191,7 @@ impl Pending {
         self.left.notify_waiters();
     }
 
-    /// Waits until this life has nothing to answer any more that anybody wants.
+    /// Waits until this generation has no pending request that is not cancelled.
     pub(super) async fn is_unwanted(&self, at: Life) {
         loop {
             let left = self.left.notified();
@@ -202,14 +202,14 @@ impl Pending {
         }
     }
 
-    /// Another one hears from now on what names this request.
+    /// Replaces the receiver of notifications that name this request.
     pub(super) fn hears(&self, number: u64, hear: Option<Hear>) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
             place.ears.hear = hear;
         }
     }
 
-    /// The requests that something may belong to which this life said: the one on whose stream it came, else any.
+    /// Returns the requests that a message of this generation may belong to: the one of its stream, or else all.
     pub(super) fn running(&self, at: Life, on: Option<u64>) -> Vec<Arc<Running>> {
         let waiting = self.waiting.lock();
         let of = |place: &Waiting| place.ears.running.clone().filter(|_| place.at == at);
@@ -219,19 +219,19 @@ impl Pending {
         }
     }
 
-    /// All requests that something may belong to which their server says.
+    /// Returns all requests that a message of their server may belong to.
     pub(super) fn all_running(&self) -> Vec<Arc<Running>> {
         self.waiting.lock().values().filter_map(|place| place.ears.running.clone()).collect()
     }
 
-    /// The request with this number is on its way.
+    /// Records that a request is being sent.
     pub(crate) fn sent(&self, number: u64, taken: Taken) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
             place.taken = Some(taken);
         }
     }
 
-    /// The life is gone: nobody who waits for it will get an answer. What it cannot have read can be sent again.
+    /// Fails all requests to this generation. Those that it cannot have read may be sent again.
     pub(crate) fn lost(&self, at: Life, fault: &Fault) {
         let mut waiting = self.waiting.lock();
         let gone: Vec<u64> =
@@ -250,40 +250,40 @@ impl Pending {
 }
 
 impl Place {
-    /// The id under which the request goes out.
+    /// Returns the id with which the request is sent.
     pub(crate) fn id(&self) -> Id {
         Id::number(self.sent_as())
     }
 
-    /// The number that the server knows it by.
+    /// Returns the number of the request at the server.
     pub(super) fn sent_as(&self) -> u64 {
         self.sent_as.as_ref().map_or(self.number, |sent_as| sent_as.number())
     }
 
-    /// Where it was sent to.
+    /// Returns a handle to the sent request.
     pub(crate) fn sent(&self) -> Sent {
         Sent { at: self.at, sent_as: self.sent_as.clone() }
     }
 
-    /// The answer is brought by this, from a request that the server knows by another number.
+    /// Sets the task that brings the answer from a request with another number.
     pub(super) fn brought_by(mut self, bringing: AbortHandle, sent_as: Arc<SentAs>) -> Self {
         (self.fetching, self.sent_as) = (Some(bringing), Some(sent_as));
         self
     }
 
-    /// Whoever asked gets this instead of the answer that comes.
+    /// Sets a conversion of the answer.
     pub(super) fn turned(mut self, turn: impl FnOnce(Message) -> Message + Send + Sync + 'static) -> Self {
         self.turn = Some(Box::new(turn));
         self
     }
 
-    /// The answer is fetched by this.
+    /// Sets the task that fetches the answer.
     pub(super) fn fetched_by(mut self, fetching: AbortHandle) -> Self {
         self.fetching = Some(fetching);
         self
     }
 
-    /// Gives the place up: this is what whoever waits for the answer is told.
+    /// Abandons the request with this fault for the task that waits.
     pub(super) fn leave(&self, fault: Fault) {
         self.pending.failed(self.number, fault);
         if let Some(fetching) = &self.fetching {
@@ -291,7 +291,7 @@ impl Place {
         }
     }
 
-    /// The answer, or what became of it instead.
+    /// Waits for the answer or the fault.
     pub(crate) async fn answer(&mut self) -> Result<Message, Fault> {
         match ((&mut self.answer).await, self.turn.take()) {
             (Ok(Ok(answer)), Some(turn)) => Ok(turn(answer)),

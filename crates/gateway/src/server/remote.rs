@@ -1,7 +1,7 @@
-//! A server that is reached over streamable HTTP: its session, and how it gets another one when it has forgotten it.
+//! A server over streamable HTTP: its session, and a new session after the server has lost it.
 //!
-//! Each request is a task that posts it and reads what comes back. In the older era a stream beside them brings what belongs
-//! to no request.
+//! Each request is a task that posts it and reads the response. In the legacy era, a separate stream brings messages
+//! that belong to no request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,50 +20,50 @@ use tokio::time::timeout;
 
 use super::{Ears, FromServer, HANDSHAKE, Life, OverlongMessage, Place, Recovery, Server, TOLD, gone};
 
-/// The way to a server elsewhere.
+/// The connection to a remote server.
 pub(super) struct Remote {
     server: back::Server,
     headers: HeaderMap,
     state: Mutex<State>,
-    /// Held by whoever makes a new session, so that one is made for all.
+    /// Locked while a new session is created, so that there is one for all requests.
     mending: tokio::sync::Mutex<()>,
 }
 
 struct State {
     life: Life,
     standing: Standing,
-    /// As both sides agreed at the handshake of the older era.
+    /// The protocol version of the legacy handshake.
     version: Option<Box<str>>,
     session: Option<Box<str>>,
-    /// What listens for messages that belong to no request.
+    /// The task that reads messages that belong to no request.
     listening: Option<AbortHandle>,
 }
 
-/// How we stand with the server.
+/// The state of the session at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// There was no handshake, and in the modern era there is none.
+    /// There was no handshake. In the modern era there is none.
     Fresh,
-    /// It knows our session.
+    /// The server knows our session.
     Known,
-    /// It has forgotten our session.
+    /// The server has lost our session.
     Forgotten,
 }
 
-/// The answer that a stream is for.
+/// The answer that a stream is read for.
 struct Awaited<'a> {
     number: Option<u64>,
-    /// The session that came with it, where it is the answer to the handshake.
+    /// The session id that came with it, if it is the answer to the handshake.
     first: Option<&'a Option<Box<str>>>,
 }
 
-/// How long to wait before listening again where the server does not say.
+/// The delay before the stream is opened again, if the server sets none.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A stream that breaks so often in a row is not resumed again.
+/// The maximum number of times in a row that a broken stream is resumed.
 const MOST_RESUMED: u32 = 5;
 
 impl Remote {
-    /// One that was spoken with before, by another process of ours, does not know us any more.
+    /// Creates the connection. A server that an earlier process used does not know our session.
     pub(super) fn new(server: back::Server, headers: HeaderMap, was_known: bool) -> Self {
         let standing = if was_known { Standing::Forgotten } else { Standing::Fresh };
         let state = State { life: Life(1), standing, version: None, session: None, listening: None };
@@ -87,7 +87,7 @@ impl Remote {
     pub(super) async fn tell(&self, server: &Arc<Server>, notification: &Message) {
         let context = self.context(server, notification);
         match timeout(TOLD, self.server.post(notification, &context)).await {
-            // One that takes long may have heard it all the same.
+            // After a timeout it may still have been received.
             told @ (Ok(Ok(_)) | Err(_)) => {
                 if told.is_ok() {
                     server.reporter.works();
@@ -106,7 +106,7 @@ impl Remote {
         }
     }
 
-    /// Whether leaving is how the request at this place is withdrawn; then it is done.
+    /// Cancels the request by closing its connection, if this server expects that. Returns true if it did.
     pub(super) fn is_withdrawn_by_leaving(&self, place: &Place) -> bool {
         let leaves = self.state.lock().standing == Standing::Fresh;
         if leaves {
@@ -137,15 +137,14 @@ impl Remote {
         let fetching = tokio::spawn(async move {
             let Some(remote) = server.remote() else { return };
             let fetched = remote.fetch(&server, life, &sent, context).await;
-            // Whoever still waits was given an answer to something else.
-            let none =
-                || Fault::new(Source::BadAnswer, "the server answered something else than it was asked");
+            // A request that is still pending got an answer to a different one.
+            let none = || Fault::new(Source::BadAnswer, "the server answered a different request");
             server.pending.failed(number, fetched.err().unwrap_or_else(none));
         });
         place.fetched_by(fetching.abort_handle())
     }
 
-    /// Posts a request, and brings what comes back to where it belongs.
+    /// Posts a request and routes the messages of the response.
     async fn fetch(
         &self,
         server: &Arc<Server>,
@@ -184,7 +183,7 @@ impl Remote {
                         Awaited { number: number_of(sent), first: is_first.then_some(&answer.session) };
                     match self.read(server, (life, on), &mut stream, Some(awaited)).await {
                         Ended::Answered => {
-                            // Read to its end, its connection can be used again.
+                            // After reading to the end, the connection can be reused.
                             tokio::spawn(async move { timeout(AGAIN, stream.next()).await });
                             return Ok(());
                         }
@@ -194,13 +193,13 @@ impl Remote {
                         return Err(lost("the stream ended before the answer"));
                     };
                     if resumed == MOST_RESUMED {
-                        return Err(lost("the stream ended again and again before the answer"));
+                        return Err(lost("the stream ended repeatedly before the answer"));
                     }
                     resumed += 1;
                     tokio::time::sleep(stream.retry().unwrap_or(AGAIN)).await;
                     stream = self.server.listen(&context, Some(&last)).await.map_err(|failure| {
                         self.failed(server, &failure, &context);
-                        // What was sent first may have had its effect, whatever is wrong now.
+                        // The first attempt may have had its effect, so the outcome is unknown after any later failure.
                         lost(&failure.to_string())
                     })?;
                 }
@@ -208,7 +207,7 @@ impl Remote {
         }
     }
 
-    /// Reads a stream to its end or to the answer that it is for. What comes on it belongs to the request that it is of.
+    /// Reads a stream to its end or to the awaited answer. Its messages belong to the request of the stream.
     async fn read(
         &self,
         server: &Arc<Server>,
@@ -219,7 +218,7 @@ impl Remote {
         while let Some(received) = stream.next().await {
             match received {
                 Ok(Received::Message(message)) => {
-                    // An answer to nobody is not the one that the stream is for.
+                    // An answer to another request does not end the stream.
                     let answered = awaited
                         .as_ref()
                         .filter(|one| message.is_response() && number_of(&message) == one.number);
@@ -252,7 +251,7 @@ impl Remote {
         Ended::Over
     }
 
-    /// The handshake of the older era is answered.
+    /// Stores the result of the legacy handshake.
     fn agreed(&self, response: &Message, session: Option<Box<str>>) {
         let version = response.result().and_then(|result| raw::get(result, "protocolVersion"));
         let Some(version) = version.and_then(raw::string) else { return };
@@ -265,7 +264,7 @@ impl Remote {
     fn failed(&self, server: &Server, failure: &Failure, context: &Context) {
         match failure {
             Failure::NotSent { .. } | Failure::Lost { .. } => server.reporter.fails(&failure.to_string()),
-            // Whatever it says, it can be reached.
+            // Any response shows that the server can be reached.
             Failure::SessionLost
             | Failure::Status { .. }
             | Failure::BadAnswer { .. }
@@ -276,7 +275,7 @@ impl Remote {
         self.faulted(&failure.fault(), context);
     }
 
-    /// Some servers say it in an answer of their own.
+    /// Checks an error response: some servers report a lost session in this way.
     fn refused(&self, response: &Message, context: &Context) {
         if let Some(code) = response.error_code() {
             let text = response.error_text().unwrap_or_default();
@@ -286,14 +285,14 @@ impl Remote {
 
     fn faulted(&self, fault: &Fault, context: &Context) {
         let mut state = self.state.lock();
-        // A session that was replaced meanwhile was forgotten by us first.
+        // A session that was replaced in the meantime is ignored.
         let is_ours = state.standing == Standing::Known && state.session == context.session;
         if is_ours && is_session_lost(fault) {
             state.standing = Standing::Forgotten;
         }
     }
 
-    /// What goes with a message. Those of the modern era say themselves which version they are of.
+    /// Returns the HTTP context of a message. Modern messages state their version themselves.
     fn context(&self, server: &Server, message: &Message) -> Context {
         let mut context = match (message.method(), message.meta_text(META_VERSION)) {
             (_, Some(version)) if Era::of(&version) != Some(Era::Legacy) => {
@@ -321,8 +320,8 @@ impl Remote {
         }
     }
 
-    /// Makes a new session where the server has forgotten ours. What was to be sent in it has not been sent where that
-    /// fails, whatever became of the words that were to make it.
+    /// Creates a new session if the server has lost the old one. If that fails, the request that needs the session was not
+    /// sent, whatever happened to the handshake.
     pub(super) async fn mend(&self, server: &Arc<Server>) -> Result<(), Fault> {
         self.shake_hands_again(server)
             .await
@@ -359,7 +358,7 @@ impl Remote {
             Err(_) => return Err(gone("the server did not answer the handshake in time")),
         }
         if server.is_modern() {
-            // It never knew a session, and will not forget one.
+            // A modern server has no session to lose.
             self.state.lock().standing = Standing::Fresh;
         }
         let tools_changed = server
@@ -372,8 +371,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Listens for what belongs to no request, as long as the server lets us. Comes back when it hears us listen: there are
-    /// servers that ask their client on this stream while a call runs, and lose the question if nobody is there.
+    /// Opens the stream for messages that belong to no request, if the server has one. Waits until it is open: some
+    /// servers send requests to their client on it during a call, and lose them if it is not open.
     async fn listen(&self, server: &Arc<Server>) {
         let life = self.state.lock().life;
         let context = self.context_of_session();
@@ -398,7 +397,7 @@ impl Remote {
                         server.reporter.fails(&failure.to_string());
                         AGAIN
                     }
-                    // It does not have such a stream, or does not know us any more.
+                    // The server has no such stream, or has lost the session.
                     Err(failure) => return remote.failed(&server, &failure, &context),
                 };
                 drop(server);
@@ -409,19 +408,18 @@ impl Remote {
         if let Some(before) = before {
             before.abort();
         }
-        // Some servers say nothing before they have something to say.
+        // Some servers send no response headers before the first message.
         let _ = timeout(OPENING, opened).await;
     }
 }
 
-/// How long opening the stream for what belongs to no request is waited for.
+/// The maximum wait for the stream of messages that belong to no request.
 const OPENING: Duration = Duration::from_millis(500);
 
-/// How long taking leave may take.
+/// The time limit for ending the session.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How the reading of a stream came to its end.
-/// The number of ours that a message bears.
+/// Returns the number in the id of a message.
 fn number_of(message: &Message) -> Option<u64> {
     message.id().and_then(|id| id.as_u64())
 }
@@ -431,7 +429,7 @@ enum Ended {
     Over,
 }
 
-/// The headers that repeat arguments of a call, as far as the schema of its tool is known.
+/// Returns the headers that repeat arguments of a call, if the schema of its tool is known.
 fn repeated(server: &Server, message: &Message) -> Vec<(HeaderName, HeaderValue)> {
     let tool = message.name().filter(|_| message.method() == Some("tools/call"));
     let tool = tool.and_then(|name| server.catalog.tool(&name));
@@ -442,8 +440,8 @@ fn repeated(server: &Server, message: &Message) -> Vec<(HeaderName, HeaderValue)
     }
 }
 
-/// The answer of the server itself behind a status that is not a success, which the modern era wants for many of them.
-/// Whichever id it has, it came for this request.
+/// Returns the server's own error from a response with an error status, as the modern era requires for many errors. It
+/// answers this request, whatever id it has.
 fn said(failure: &Failure, to: &Message) -> Option<Message> {
     let fault = failure.fault();
     match (failure, &fault.source) {
@@ -462,7 +460,7 @@ fn said(failure: &Failure, to: &Message) -> Option<Message> {
     }
 }
 
-/// It was sent, and may have had its effect.
+/// Returns a fault for a request that was sent and may have had its effect.
 fn lost(why: &str) -> Fault {
     Fault::new(Source::Transport { error: Transport::ConnectionClosed, written: true }, why)
 }

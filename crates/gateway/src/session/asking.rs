@@ -1,4 +1,4 @@
-//! Requests that are no calls: to the server that they are for, or to several of them.
+//! Requests other than calls: to one server, or to several of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,11 +26,11 @@ use crate::server::{HANDSHAKE, Place, Server, initialized};
 use crate::servers::{Behind, Joining, Route};
 use crate::shared::Shared;
 
-/// How long a request that is no call may take.
+/// The time limit of a request that is not a call.
 pub(super) const REQUEST: Duration = Duration::from_secs(300);
-/// How often a request is sent that does no harm twice.
+/// The maximum number of attempts for a request that is safe to repeat.
 const TRIES: u32 = 3;
-/// How long a server may take to hear that a client is gone.
+/// The time limit for unsubscribing on behalf of a client that has left.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 impl Session {
@@ -44,7 +44,7 @@ impl Session {
         self.spawn(|session| async move {
             let left = async {
                 match request.method() {
-                    // Of what it listened for it hears nothing any more.
+                    // A client that has left gets no more notifications.
                     Some("subscriptions/listen") => session.left.cancelled().await,
                     _ => session.is_left().await,
                 }
@@ -70,7 +70,7 @@ impl Session {
         });
     }
 
-    /// A list of tools with our own at its end, where they are offered.
+    /// Appends the built-in tools to a tool list.
     fn with_own_tools(&self, id: &Id, request: &Message, answered: Message) -> Message {
         let is_end = |result: &&str| raw::get(result, "nextCursor").is_none();
         let list = request.method().and_then(List::of).filter(|list| list.member == "tools");
@@ -96,7 +96,7 @@ impl Session {
         }
     }
 
-    /// What the server at this place says to a request.
+    /// Returns the response of a server.
     pub(super) async fn ask_server(&self, at: usize, id: &Id, request: &Message, voice: &Voice) -> Message {
         let Some(behind) = self.servers.get(at) else { return unknown_method(id) };
         match (&behind.shared, request.method()) {
@@ -112,13 +112,17 @@ impl Session {
                 let (Some(uri), Some(params)) = (request.param_text("uri"), request.params_json()) else {
                     return self.ask_alone(behind, id, request, voice).await;
                 };
-                // Noted first: whoever stops watching meanwhile must not end it for this one.
+                // Recorded first, so that another client that unsubscribes does not end it for this one.
                 match self.wishes.watch(at, &uri, params) {
                     Watch::Already => return self.ask_alone(behind, id, request, voice).await,
                     Watch::New if shared.watch(&uri) => {}
                     Watch::New | Watch::TooMuch => {
                         self.wishes.unwatch(at, &uri);
-                        return own_error(id, own::OVERLOADED, "more is watched already than may be");
+                        return own_error(
+                            id,
+                            own::OVERLOADED,
+                            "the limit of resource subscriptions is reached",
+                        );
                     }
                 }
                 let answer = self.ask_alone(behind, id, request, voice).await;
@@ -149,19 +153,19 @@ impl Session {
         }
     }
 
-    /// Goes on where another process of ours ended: the servers that are shared hear of this client, which will not
-    /// introduce itself again, and of what it wanted of them. Its own servers are told when they start.
+    /// Restores a session of an earlier process. Shared servers get the introduction of this client, which will not
+    /// send it again, and its settings. Its own servers get them when they start.
     pub(crate) async fn recall(&self, agreements: &Agreements) {
         self.is_ready.store(true, Ordering::Relaxed);
         let recalling = self.servers.iter().enumerate().map(|(at, behind)| async move {
             let told = agreements.get(behind.server.name.as_str());
             let (Some(shared), Some(told)) = (&behind.shared, told) else { return };
-            // What cannot be said now is not forgotten: it is kept for another time.
+            // Settings that cannot be applied now stay stored.
             let mut wished = told.wished();
             wished.watched.retain(|uri, _| shared.watch(uri));
             self.wishes.restore(at, wished.clone());
             let Some(request) = told.initialize() else { return };
-            // One that fails now is asked again with the next request.
+            // After a failure, the next request introduces the client again.
             let introduced = shared.introduce(&request).await.is_ok();
             self.tell(behind, &initialized()).await;
             if introduced {
@@ -176,7 +180,7 @@ impl Session {
         join_all(recalling).await;
     }
 
-    /// This client wants nothing more of a server that others use too.
+    /// Removes this client's settings from a shared server.
     pub(super) async fn give_up(&self, at: usize, behind: &Behind, shared: &Shared) {
         let mut wished = self.wishes.give_up(at);
         wished.watched.retain(|uri, _| shared.unwatch(uri));
@@ -186,7 +190,7 @@ impl Session {
         }
         let saying = async {
             for (uri, params) in &wished.watched {
-                // Whoever began to watch it meanwhile goes on doing so.
+                // Another client may have subscribed in the meantime.
                 if !shared.is_watched(uri) {
                     let request = Message::request(&Id::number(0), "resources/unsubscribe", Some(params));
                     let _ = self.exchange(behind, &request, &Voice::Nobody).await;
@@ -219,9 +223,9 @@ impl Session {
                 let took = now.since(began);
                 let verdict = match &exchanged {
                     Ok(Ok(answer)) if is_good(answer) => Verdict::Success { took },
-                    // It is there, and says no.
+                    // The server works and refused.
                     Ok(Ok(_)) => Verdict::Neutral,
-                    // It is there, and wants another session first. If it gives none, that is what counts.
+                    // The server works and requires a new session. If it creates none, that counts as the failure.
                     Ok(Err(fault)) if is_session_lost(fault) => Verdict::Neutral,
                     Ok(Err(_)) | Err(_) => Verdict::Failure { took },
                 };
@@ -239,7 +243,7 @@ impl Session {
                     }
                     return answer.rewrite().id(id).finish();
                 }
-                // It has not looked at what it was asked: asking again in another session does no harm.
+                // The server did not process the request, so repeating it in a new session is safe.
                 Ok(Err(fault)) if may_forget && is_session_lost(&fault) => may_forget = false,
                 Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
                 Ok(Err(fault)) => {
@@ -252,21 +256,21 @@ impl Session {
         }
     }
 
-    /// Keeps what a server said of its tools, for those who look.
+    /// Publishes the known tools of a server for operators.
     fn register_tools(&self, server: &Server) {
         let tools = server.catalog.tools().into_iter();
         let tools = tools.filter_map(|(name, annotations)| Some((ToolName::new(name).ok()?, annotations)));
         self.engine.register_tools(server.name.clone(), tools.collect());
     }
 
-    /// Leave to ask a server that does not fail all the time; or what is said instead.
+    /// Returns a permit of the server's circuit breaker, or the error if it is open.
     fn judging<'s>(
         &self,
         server: &'s Server,
         policy: &Policy,
         method: &str,
     ) -> Result<Option<Permit<'s>>, String> {
-        // One that listens is not answered for hours, and says nothing about the server by that.
+        // A subscription is open for hours and shows nothing about the health of the server.
         let is_judged = policy.modes.breaker == Mode::Enforce && method != "subscriptions/listen";
         if !is_judged {
             return Ok(None);
@@ -277,18 +281,18 @@ impl Session {
             Err(refused) => {
                 let wait = refused.retry_at.map(|at| at.since(now).as_millis().div_ceil(1000));
                 let when = wait.map_or_else(String::new, |seconds| format!("; try again in {seconds} s"));
-                Err(format!("the server keeps failing and is left alone for a while{when}"))
+                Err(format!("the server keeps failing and its circuit breaker is open{when}"))
             }
         }
     }
 
-    /// Keeps what the client agreed on with its servers, where that is to outlive us.
+    /// Stores the handshakes of the client, if the session can survive a restart.
     async fn keep(&self) {
         let Some(memory) = &self.memory else { return };
         let told = self.servers.iter().enumerate().map(|(at, behind)| {
             let handshake = &behind.server.handshake;
             let written = match &behind.shared {
-                // What the others want is theirs to remember.
+                // Other clients store their own settings.
                 Some(_) => handshake.written_for(self.wishes.of(at)),
                 None => handshake.written(),
             };
@@ -315,7 +319,7 @@ impl Session {
     }
 }
 
-/// A request that a server has. It is withdrawn when nobody wants the answer any more.
+/// A request at a server. It is cancelled on drop, unless it was answered.
 struct Asked<'a> {
     server: &'a Arc<Server>,
     place: Place,
@@ -347,12 +351,12 @@ pub(super) fn unknown_method(id: &Id) -> Message {
     own_error(id, code::METHOD_NOT_FOUND, "no server here knows this method")
 }
 
-/// How long a request may take. One that listens lasts as long as its client wants it to.
+/// Returns the time limit of a request. A subscription has none.
 fn patience(method: &str) -> Duration {
     if method == "subscriptions/listen" { Duration::MAX } else { REQUEST }
 }
 
-/// Whether asking twice is as good as asking once.
+/// Returns true if a request is safe to repeat.
 pub(super) fn is_harmless(method: &str) -> bool {
     matches!(
         method,
@@ -368,7 +372,7 @@ pub(super) fn is_harmless(method: &str) -> bool {
     )
 }
 
-/// Whether the server may be there the next time.
+/// Returns true if the server may be reachable at the next attempt.
 fn is_worth_a_try(fault: &Fault) -> bool {
     match fault.source {
         Source::Transport { .. } | Source::Exit { .. } => true,

@@ -1,4 +1,4 @@
-//! Results that are longer than the client is to be given: how it reads the rest, and the resources by which it does.
+//! Results that exceed the limit of their tool, and the resources through which the client reads the rest.
 
 use std::sync::atomic::Ordering;
 
@@ -15,18 +15,18 @@ use crate::large_results::{ReadBy, ReadError, ResultPage, ResultUri, uri_at};
 use crate::pieces;
 use crate::who::Connection;
 
-/// Where a page of a result says which part of the text it is.
+/// The member of `_meta` that describes a page of a result.
 const PAGE: &str = "dev.steadfast/page";
-/// As the older era says that there is no such resource.
+/// The error code for an unknown resource in the legacy era.
 const RESOURCE_NOT_FOUND: i64 = -32_002;
 
 impl Session {
-    /// Keeps what the client is not to be given of a result.
+    /// Shortens a result and stores the whole text.
     pub(super) async fn shorten(&self, called: &mut Called, reader: &Reader) {
         self.large.shorten(called, reader, self.read_by(), self.engine.now()).await;
     }
 
-    /// The same for the results of a turn.
+    /// Shortens the results of a turn.
     pub(super) async fn shorten_turn(&self, turned: &mut Turned, reader: &Reader) {
         self.large.shorten_turn(turned, reader, self.read_by(), self.engine.now()).await;
     }
@@ -39,7 +39,7 @@ impl Session {
         }
     }
 
-    /// The client is told this of what its servers can do.
+    /// Records if a handshake response offers resources.
     pub(super) fn note_resources(&self, request: &Message, answered: &Message) {
         if !matches!(request.method(), Some("initialize" | "server/discover")) {
             return;
@@ -50,7 +50,8 @@ impl Session {
         }
     }
 
-    /// The answer to a request about a resource of ours; nothing if it is about one of the servers. They never hear of ours.
+    /// Answers a request about a resource of a stored result. Returns `None` for any other resource. The servers never
+    /// see requests about these.
     pub(super) fn kept_result(&self, id: &Id, request: &Message, from: &Connection) -> Option<Message> {
         let method = request.method().filter(|method| method.starts_with("resources/"))?;
         let uri = request.param_text("uri")?;
@@ -69,7 +70,7 @@ impl Session {
         let Some(offset) = offset else {
             return refused(
                 code::INVALID_PARAMS,
-                "a place in a result is written as `?offset=` and a number of bytes",
+                "an offset in a result is written as `?offset=` and a number of bytes",
             );
         };
         let reader = from.reader();
@@ -85,16 +86,14 @@ impl Session {
                     Era::Legacy => RESOURCE_NOT_FOUND,
                     Era::Modern => code::INVALID_PARAMS,
                 };
-                refused(
-                    code,
-                    "there is no such result, or it is kept no longer: call the tool again to get it anew",
-                )
+                refused(code, "there is no such result, or it has expired: call the tool again")
             }
         }
     }
 }
 
-/// A page as `resources/read` gives it. Programs find the place of the next one in `_meta`, and models in words behind the text.
+/// Builds the `resources/read` result of a page. Programs find the next page in `_meta`, models in a text after the
+/// page.
 fn contents(uri: &str, id: &str, page: &ResultPage, era: Era) -> Value {
     let ResultPage { text, offset, next, bytes, expires } = page;
     let next_uri = next.map(|next| uri_at(id, next));

@@ -1,7 +1,7 @@
-//! Answers that never arrived, for a client of the older era that goes on with a stream which nobody here knows: it waits for
-//! what was to come on that. Another process of ours had the stream, or we had no place for it any more.
+//! Undelivered answers, for a legacy client that resumes a stream which this process does not know. The stream belonged
+//! to an earlier process or to an evicted session.
 //!
-//! The record of a call says which request it was made for; see [decision
+//! The record of a call contains the id of its request; see [decision
 //! 0012](../../../../docs/decisions/0012-what-an-unknown-stream-gets.md).
 
 use std::collections::HashMap;
@@ -21,20 +21,20 @@ use crate::call::{envelope_of, named};
 use crate::made;
 use crate::who::Connection;
 
-/// Answers that never arrived.
+/// The answers that are being delivered again.
 pub(super) struct Missed {
-    /// Requests of this process from this number on are of this session, which has its own ways to answer them.
+    /// Requests of this process from this number on belong to the current session, which answers them itself.
     since: u64,
-    /// Those that are on their way again, and for whom.
+    /// The answers being sent, with their receivers.
     given: Mutex<HashMap<RequestId, Returned>>,
 }
 
-/// A client that goes on with a stream which is not known.
+/// A client that resumes an unknown stream.
 #[derive(Clone)]
 pub(crate) struct Returned {
-    /// The last event that it says it has seen.
+    /// The last event id that the client has seen.
     pub(crate) last: Box<str>,
-    /// Where it listens now.
+    /// The stream that it has open now.
     pub(crate) stream: Notifier,
 }
 
@@ -43,8 +43,8 @@ impl Missed {
         Self { since: number, given: Mutex::default() }
     }
 
-    /// Whether the answer to this is to be given to this one. A client that goes on with several streams gets it on one of
-    /// them; but one that comes again behind the same event has lost the connection before, even if we do not see that yet.
+    /// Returns true if this receiver gets the answer. A client that resumes several streams gets it on one of them. A
+    /// client that resumes after the same event again has lost its connection, even if that is not detected yet.
     fn take(&self, request: &RequestId, by: &Returned) -> bool {
         let mut given = self.given.lock();
         if given.get(request).is_some_and(|before| before.last != by.last && !before.stream.is_gone()) {
@@ -60,7 +60,7 @@ impl Missed {
 }
 
 impl Session {
-    /// The client goes on with a stream that is not known. What never arrived goes out where it listens now.
+    /// Sends undelivered answers on the stream of a client that resumes an unknown one.
     pub(crate) fn give_missed(self: &Arc<Self>, to: Returned) {
         self.spawn(|session| async move {
             let Some(conversation) = &session.connection.session else { return };
@@ -76,15 +76,15 @@ impl Session {
                         session.hear_of(delivery).await;
                         session.missed.settled(&request);
                     }),
-                    // There is no room for more. It is there when the client comes again.
+                    // The stream has no room. The rest is sent when the client resumes again.
                     None => return session.missed.settled(&request),
                 }
             }
         });
     }
 
-    /// Whether this is a call that the client made here before: an envelope of its tool. Who else names the conversation of
-    /// this client gets nothing by that.
+    /// Returns the envelope of the tool if the record is an undelivered call of this client. A different client with
+    /// the same session key gets nothing.
     fn is_missed_answer(&self, record: &Record) -> Option<CallEnvelope> {
         let (number, _) = named(&record.request)?;
         let Connection { actor, tenant, .. } = &self.connection;
@@ -96,7 +96,7 @@ impl Session {
         is_missed.then(|| envelope_of(&record.tool.namespace, record.tool.tool.clone(), &self.connection))
     }
 
-    /// Gives an answer on this stream, if there is room for it.
+    /// Sends an answer on this stream, if there is room.
     fn give(&self, missed: &Undelivered, stream: &Notifier) -> Option<Delivery> {
         let (_, id) = named(&missed.request)?;
         let response = made::response(&id, Era::Legacy, &missed.called);

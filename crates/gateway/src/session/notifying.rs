@@ -1,7 +1,7 @@
-//! Notifications to the client: of trust that changed, requests that wait for an answer, calls whose outcome is unknown.
+//! Notifications from the gateway to the client: changed trust, pending approvals, unknown outcomes.
 //!
-//! A client hears of them as of what servers log, and only if it asked for that: in the older era with `logging/setLevel`, in
-//! the newer one with each request. So the capability is there whether or not a server has it.
+//! They are sent as log messages, and only if the client asked for them: in the legacy era with `logging/setLevel`, in
+//! the modern era with each request. So the gateway offers the logging capability even if no server has it.
 
 use std::sync::Arc;
 
@@ -19,23 +19,23 @@ use crate::client::{Client, Voice};
 use crate::news::LOG_LEVEL;
 use crate::pieces::object;
 
-/// The levels of MCP, from the least on.
+/// The log levels of MCP, in ascending order.
 const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// How much a client wants to hear.
+/// The lowest log level that a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Loudness(usize);
 
-/// A client of the older era wants to hear of what is logged.
+/// The log subscription of a legacy client.
 #[derive(Debug)]
 pub(super) struct Logging {
     level: Loudness,
-    /// The notifications that it was not told of yet.
+    /// The notifications that have not been sent yet.
     untold: Arc<AsyncMutex<broadcast::Receiver<Arc<Notification>>>>,
 }
 
 impl Loudness {
-    /// What this JSON text names.
+    /// Parses a level in JSON.
     fn of(level: Option<&str>) -> Option<Self> {
         let level = level.and_then(raw::string)?;
         LEVELS.iter().position(|known| *known == level).map(Self)
@@ -60,7 +60,7 @@ impl From<Level> for Loudness {
 }
 
 impl Session {
-    /// The answer to a request, with what there is to hear from ourselves.
+    /// Adds the gateway's own logging to the response of a request.
     pub(super) fn with_logging(self: &Arc<Self>, id: &Id, request: &Message, answered: Message) -> Message {
         match (request.method(), answered.result()) {
             (Some("initialize"), Some(result)) => match with_capability(result) {
@@ -74,14 +74,14 @@ impl Session {
                     return answered;
                 }
                 self.hear_from(level);
-                // A server that logs nothing is no reason not to hear from us.
+                // The gateway logs even if the server does not.
                 if is_unknown { Message::result_response(id, &empty()) } else { answered }
             }
             _ => answered,
         }
     }
 
-    /// The client wants to hear of what is as bad as this.
+    /// Sets the lowest level that the client wants.
     fn hear_from(self: &Arc<Self>, level: Loudness) {
         let mut wake = self.engine.notifications();
         {
@@ -109,8 +109,8 @@ impl Session {
         });
     }
 
-    /// Tells the client what there is to be told, in order. A call does so before its answer: what is told of it then comes
-    /// before that, on the stream where its client waits.
+    /// Sends all new notifications in order. A call does so before its answer, so that its notifications arrive before
+    /// the answer and on the same stream.
     pub(super) async fn notify_all(&self) {
         let logging = self.logging.lock().as_ref().map(|logging| (logging.level, logging.untold.clone()));
         let Some((level, untold)) = logging else { return };
@@ -126,7 +126,7 @@ impl Session {
 
     async fn notify(&self, notification: &Notification, level: Loudness) {
         let is_mine = match notification.event {
-            // What has lost trust has lost it for all who share it.
+            // Lost trust concerns every session of the tenant.
             NotificationEvent::TrustChanged => true,
             NotificationEvent::ApprovalRequested | NotificationEvent::OutcomeUnknown => {
                 notification.session.is_some() && notification.session == self.connection.session
@@ -151,20 +151,20 @@ impl Session {
     }
 }
 
-/// What a call of the newer era hears of itself before its answer.
+/// The notifications of a modern call before its answer.
 pub(super) struct OfCall {
     level: Loudness,
     heard: broadcast::Receiver<Arc<Notification>>,
 }
 
 impl OfCall {
-    /// Nothing if the call did not ask for it.
+    /// Returns `None` if the call did not ask for log messages.
     pub(super) fn of(session: &Session, request: &Message) -> Option<Self> {
         let level = Loudness::of(request.meta_member(LOG_LEVEL))?;
         Some(Self { level, heard: session.engine.notifications() })
     }
 
-    /// Tells the client what was heard of this call.
+    /// Sends the notifications of this call to the client.
     pub(super) fn tell(mut self, call: &RequestId, voice: &Voice) {
         loop {
             match self.heard.try_recv() {
@@ -180,7 +180,8 @@ impl OfCall {
     }
 }
 
-/// As MCP has it; nothing if it is not loud enough, or not for clients.
+/// Converts a notification to an MCP message. Returns `None` below the level of the client, or if it is not for
+/// clients.
 fn message(notification: &Notification, least: Loudness) -> Option<Message> {
     let level = Loudness::from(notification.level);
     if !notification.for_client || level < least {
@@ -191,7 +192,7 @@ fn message(notification: &Notification, least: Loudness) -> Option<Message> {
     Some(Message::notification("notifications/message", RawJson::parse(params).ok().as_ref()))
 }
 
-/// The result of a handshake with the capability to log; nothing if it has it already.
+/// Adds the logging capability to the result of a handshake. Returns `None` if it is already there.
 fn with_capability(result: &str) -> Option<RawJson> {
     let capabilities = raw::get(result, "capabilities").unwrap_or("{}").trim();
     if raw::get(capabilities, "logging").is_some() {

@@ -1,4 +1,4 @@
-//! Requests that are for several servers: each is asked, and what they say becomes one answer.
+//! Requests to several servers, with merged answers.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,15 +22,15 @@ use crate::merge::{self, List, Part};
 use crate::pieces::json;
 use crate::server::initialized;
 
-/// How long the servers of a client are waited for before those answer that are there.
+/// The wait for the servers of a client in the handshake, before the answers so far are merged.
 const FIRST_WORDS: Duration = Duration::from_secs(20);
-/// How long one of several servers may take to list what it has, or to say what all are asked.
+/// The wait for the list or the answer of one of several servers.
 const LIST: Duration = Duration::from_secs(15);
-/// The most pages of a list that are put together.
+/// The maximum number of pages of a list that are merged.
 const MOST_PAGES: usize = 100;
 
 impl Session {
-    /// The handshake of several servers. Those that take long come later: nobody waits for the slowest.
+    /// Runs the handshake with several servers. Slow ones join later, so that the client does not wait for them.
     pub(super) async fn introduce(self: &Arc<Self>, id: &Id, request: &Message, voice: &Voice) -> Message {
         let any_is_good = |answers: &BTreeMap<usize, Message>| answers.values().any(is_good);
         let (mut answers, late) =
@@ -54,7 +54,7 @@ impl Session {
         }
     }
 
-    /// Servers that were not there when the client was answered; it learns of them when they are.
+    /// Adds servers that answer after the client did its handshake, and notifies the client.
     async fn take_late(&self, mut late: Late) {
         while let Some(late) = late.join_next().await {
             let Ok((at, answer)) = late else { continue };
@@ -66,7 +66,7 @@ impl Session {
         }
     }
 
-    /// A server is not among those that the client hears of. It is told what the others were when it comes.
+    /// Records that a server is missing in a response. It gets the handshake later, like the others.
     fn is_missed(&self, at: usize, request: &Message, why: Option<&str>) {
         let Some(behind) = self.servers.get(at) else { return };
         let server = &behind.server;
@@ -100,7 +100,7 @@ impl Session {
             match answers.entry(at) {
                 Entry::Occupied(answer) if is_good(answer.get()) => behind.came_in_time(list),
                 Entry::Occupied(_) => {}
-                // One that is always slow is not left out for ever.
+                // A server that is always slow contributes its last list.
                 Entry::Vacant(none) => {
                     none.insert(behind.last_late(list).unwrap_or_else(|| timed_out(id)));
                 }
@@ -113,7 +113,7 @@ impl Session {
                 true
             }
             None => {
-                // One that has no such list says that it does not know the method, and is not missed.
+                // A server without such a list does not know the method, and does not count as missing.
                 if answer.error_code() != Some(code::METHOD_NOT_FOUND) {
                     self.is_missed(*at, request, answer.error_text().as_deref());
                 }
@@ -127,13 +127,13 @@ impl Session {
         }
     }
 
-    /// All pages of a list of one server, as if they were one.
+    /// Returns all pages of a list of one server as a single one.
     async fn pages(&self, at: usize, id: &Id, request: &Message, list: List, voice: &Voice) -> Message {
         let mut pages: Vec<Message> = Vec::new();
         let mut asked = request.clone();
         loop {
             let answer = self.ask_server(at, id, &asked, voice).await;
-            // A part of a list looks like a whole one, so without one of its pages there is none.
+            // A partial list looks like a whole one, so a failed page fails the list.
             let Some(result) = answer.result() else { return answer };
             let next = raw::get(result, "nextCursor").map(json);
             pages.push(answer);
@@ -166,7 +166,7 @@ impl Session {
         answers.iter().filter_map(part).collect()
     }
 
-    /// All of them, and any answer will do. Nobody waits long for the slowest, which hears it all the same.
+    /// Sends a request to all servers and returns any answer. Slow ones get it too, but are not waited for.
     pub(super) async fn ask_any(self: &Arc<Self>, id: &Id, request: &Message, voice: &Voice) -> Message {
         let (answers, late) = self.ask_all(LIST, |_| true, self.asking(id, request, voice)).await;
         self.wait_for_late(late, None);
@@ -174,7 +174,7 @@ impl Session {
         good.cloned().unwrap_or_else(|| timed_out(id))
     }
 
-    /// Listens at all of them, as long as one lets us.
+    /// Subscribes at all servers, until all subscriptions have ended.
     pub(super) async fn listen(&self, id: &Id, request: &Message, voice: &Voice) -> Message {
         let joined = Joined::new(voice.clone(), self.servers.len());
         let listening = (0..self.servers.len()).map(|at| {
@@ -197,7 +197,7 @@ impl Session {
         good.or_else(|| answers.into_iter().next()).unwrap_or_else(|| unknown_method(id))
     }
 
-    /// One after the other, as long as they say that they know nothing of it.
+    /// Asks one server after the other, until one knows the subject of the request.
     pub(super) async fn ask_whoever(&self, id: &Id, request: &Message, voice: &Voice) -> Message {
         let method = request.method().unwrap_or_default();
         let (mut nobodys, mut perhaps) = (unknown_method(id), None);
@@ -218,7 +218,8 @@ impl Session {
         perhaps.unwrap_or(nobodys)
     }
 
-    /// Asks all servers at once. Comes back when all have answered, or after this time if that is enough; the others go on.
+    /// Sends a request to all servers. Returns when all have answered, or after this time if the answers are enough.
+    /// The remaining requests go on.
     async fn ask_all<F>(
         self: &Arc<Self>,
         patience: Duration,
@@ -249,7 +250,7 @@ impl Session {
         (answers, asking)
     }
 
-    /// How each of them is asked the same.
+    /// Returns a function that sends the same request to each server.
     fn asking(
         &self,
         id: &Id,
@@ -263,7 +264,7 @@ impl Session {
         }
     }
 
-    /// Lets those go on who are not done when the client is answered. Of a list that it did not get it hears then.
+    /// Waits in the background for slow servers after the client was answered. The client is notified of late lists.
     fn wait_for_late(self: &Arc<Self>, mut late: Late, list: Option<List>) {
         let Some(room) = self.late.clone().try_acquire_owned().ok().filter(|_| !late.is_empty()) else {
             return;
@@ -291,7 +292,7 @@ impl Session {
         }
     }
 
-    /// The client learns that a server has come of which it had not heard.
+    /// Notifies the client that all lists have changed, because a server joined.
     pub(super) async fn lists_changed(&self, at: usize) {
         for list in ["tools", "prompts", "resources"] {
             self.list_changed(at, list).await;
@@ -304,22 +305,22 @@ impl Session {
     }
 }
 
-/// Servers that are still to answer.
+/// Servers that have not answered yet.
 type Late = JoinSet<(usize, Message)>;
 
-/// What an error of one server means for the others, where it is not known whose something is.
+/// The meaning of a server's error for the request to the other servers, if the owner of the subject is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It knows nothing of it.
+    /// The server does not know the subject.
     NotMine,
-    /// It may be the one that is meant; but it has done nothing that would be done twice.
+    /// The server may own the subject, but it did nothing that could happen twice.
     Harmless,
-    /// This is the answer: it is its own, or nobody knows what it has done.
+    /// The error is the answer: it is the server's own, or the outcome is unknown.
     Final,
 }
 
 impl Refusal {
-    /// Nothing if the answer is a good one.
+    /// Returns `None` for a successful answer.
     fn of(method: &str, answer: &Message) -> Option<Self> {
         if is_good(answer) {
             return None;
@@ -327,17 +328,17 @@ impl Refusal {
         let names = method.starts_with("resources/") || method.starts_with("tasks/");
         Some(match answer.error_code() {
             Some(code::METHOD_NOT_FOUND) => Self::NotMine,
-            // There is no such resource or task.
+            // The resource or task does not exist at this server.
             Some(code::INVALID_PARAMS | RESOURCE_NOT_FOUND) if names => Self::NotMine,
             Some(own::UNAVAILABLE) => Self::Harmless,
-            // Many say in their own way that they do not have it.
+            // Many servers report an unknown subject with errors of their own.
             Some(_) | None if is_harmless(method) => Self::Harmless,
             Some(_) | None => Self::Final,
         })
     }
 }
 
-/// As the older era says that there is no such resource.
+/// The error code for an unknown resource in the legacy era.
 const RESOURCE_NOT_FOUND: i64 = -32_002;
 
 #[cfg(test)]
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_knows_nothing_of_it_or_did_nothing_leaves_it_to_the_next() {
+    fn the_next_server_is_asked_only_if_the_last_one_did_nothing() {
         let refusal = |method: &str, code| Refusal::of(method, &own_error(&Id::number(1), code, "no"));
         let (unknown, broken) = (code::METHOD_NOT_FOUND, code::INTERNAL_ERROR);
         for (method, code, meaning) in [

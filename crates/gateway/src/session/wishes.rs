@@ -1,7 +1,7 @@
-//! What one client wants of servers that others use too: how much it hears of what they log, and what they watch for it.
+//! The settings of one client at shared servers: its log level and its resource subscriptions.
 //!
-//! A server that is shared knows only what all of its clients want together. So each session knows its own part: to give it up
-//! when it ends, and to ask for it again where another process of ours goes on with it.
+//! A shared server has only the combined settings of all its clients. Each session stores its own part, to remove it
+//! when the session ends, and to apply it again after a restart.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use steadfast_mcp::raw::RawJson;
 
 use crate::server::Wished;
 
-/// What one client wants, by the places of the servers.
+/// The settings of one client, by server index.
 #[derive(Default)]
 pub(super) struct Wishes(Mutex<BTreeMap<usize, Wished>>);
 
-/// What became of a wish to watch something.
+/// The result of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// It was not watched by this client.
+    /// The client did not watch the resource before.
     New,
-    /// It is watched by this client already.
+    /// The client watches the resource already.
     Already,
-    /// This client watches as much as one may.
+    /// The client has reached its limit.
     TooMuch,
 }
 
-/// The most resources of one server that a client watches.
+/// The maximum number of resources of one server that a client watches.
 const MOST_WATCHED: usize = 1024;
-/// The longest name of one.
+/// The maximum length of a resource URI.
 const LONGEST_URI: usize = 8 << 10;
 
 impl Wishes {
-    /// It wants to hear of this resource.
+    /// Adds a subscription.
     pub(super) fn watch(&self, at: usize, uri: &str, params: RawJson) -> Watch {
         let mut all = self.0.lock();
         let watched = &mut all.entry(at).or_default().watched;
@@ -45,28 +45,28 @@ impl Wishes {
         Watch::New
     }
 
-    /// It does not want to hear of this resource any more. Says whether it did.
+    /// Removes a subscription. Returns true if there was one.
     pub(super) fn unwatch(&self, at: usize, uri: &str) -> bool {
         self.0.lock().get_mut(&at).is_some_and(|wished| wished.watched.remove(uri).is_some())
     }
 
-    /// How much it wants to hear of what the server logs; gives what that was before.
+    /// Sets the log level. Returns the previous one.
     pub(super) fn level(&self, at: usize, params: Option<RawJson>) -> Option<RawJson> {
         let mut all = self.0.lock();
         std::mem::replace(&mut all.entry(at).or_default().log_level, params)
     }
 
-    /// What it wanted before, of another process of ours.
+    /// Restores the settings of an earlier process.
     pub(super) fn restore(&self, at: usize, wished: Wished) {
         self.0.lock().insert(at, wished);
     }
 
-    /// All that it wants of a server.
+    /// Returns all settings for a server.
     pub(super) fn of(&self, at: usize) -> Wished {
         self.0.lock().get(&at).cloned().unwrap_or_default()
     }
 
-    /// It wants nothing of this server any more.
+    /// Removes all settings for a server.
     pub(super) fn give_up(&self, at: usize) -> Wished {
         self.0.lock().remove(&at).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! Arguments that stand in headers too: the schema of a tool marks them with `x-mcp-header`, and a call of the modern era
-//! repeats them as `Mcp-Param-…`, so that whatever is on the way can route by them.
+//! Arguments repeated in headers. The schema of a tool marks them with `x-mcp-header`, and a call of the modern era
+//! repeats them as `Mcp-Param-…`, so that proxies can route by them.
 
 use std::borrow::Cow;
 
@@ -8,25 +8,25 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::{decode_value, encode_value};
 use crate::raw;
 
-/// The headers that repeat what these arguments of a tool with this schema say.
+/// Returns the headers that repeat these arguments, for a tool with this schema.
 pub fn repeated(schema: &str, arguments: &str) -> Vec<(HeaderName, HeaderValue)> {
     let marked = marked(schema).into_iter();
     marked.filter_map(|one| Some((one.header, encode_value(&given(arguments, &one.path)?)))).collect()
 }
 
-/// Whether the headers repeat what these arguments of a tool with this schema say; if not, what is wrong. A header for an
-/// argument that is not given means nothing.
+/// Checks that the headers match these arguments, for a tool with this schema. A header for a missing argument is
+/// ignored.
 pub fn agree(schema: &str, arguments: &str, headers: &HeaderMap) -> Result<(), String> {
     for Marked { header, path } in marked(schema) {
         let Some(body) = given(arguments, &path) else { continue };
         let mut all = headers.get_all(&header).iter();
         match (all.next().map(decode_value), all.next()) {
-            (_, Some(_)) => return Err(format!("header mismatch: {header} stands twice")),
+            (_, Some(_)) => return Err(format!("header mismatch: {header} is repeated")),
             (None, None) => return Err(format!("header mismatch: the header {header} is missing")),
             (Some(None), None) => return Err(format!("header mismatch: {header} is not well formed")),
             (Some(Some(value)), None) if is_same(&value, &body) => {}
             (Some(Some(value)), None) => {
-                return Err(format!("header mismatch: {header} is {value:?}, the body says {body:?}"));
+                return Err(format!("header mismatch: {header} is {value:?}, the body has {body:?}"));
             }
         }
     }
@@ -36,19 +36,19 @@ pub fn agree(schema: &str, arguments: &str, headers: &HeaderMap) -> Result<(), S
 /// An argument that a header repeats.
 struct Marked<'s> {
     header: HeaderName,
-    /// Its name, behind those of the objects that it is in.
+    /// Its name, after the names of the enclosing objects.
     path: Vec<Cow<'s, str>>,
 }
 
 const MARK: &str = "x-mcp-header";
-/// The most marks of a schema that are looked at.
+/// The most marked arguments of a schema. Further ones are ignored.
 const MOST: usize = 64;
-/// How many objects an argument may be in.
+/// The most objects that may enclose an argument.
 const DEEPEST: usize = 16;
 
 fn marked(schema: &str) -> Vec<Marked<'_>> {
     let mut found = Vec::new();
-    // Nearly no schema has any.
+    // Few schemas have marks.
     if schema.contains(MARK) {
         collect(schema, &mut Vec::new(), &mut found);
     }
@@ -70,7 +70,7 @@ fn collect<'s>(schema: &'s str, path: &mut Vec<Cow<'s, str>>, found: &mut Vec<Ma
     }
 }
 
-/// What is given for an argument, as a header says it. Only plain values can be.
+/// Returns the value of an argument as a header has it. Only plain values can be repeated.
 fn given<'a>(arguments: &'a str, path: &[Cow<'_, str>]) -> Option<Cow<'a, str>> {
     let value = path.iter().try_fold(arguments, |object, name| raw::get(object, name))?;
     match value.as_bytes().first()? {
@@ -84,7 +84,7 @@ fn given<'a>(arguments: &'a str, path: &[Cow<'_, str>]) -> Option<Cow<'a, str>> 
     }
 }
 
-/// Beyond this not every whole number can be told from the next one, and none is repeated.
+/// Beyond this, not every whole number is exact in a double, and none is repeated.
 const EXACT: f64 = 9_007_199_254_740_991.0;
 
 fn is_same(header: &str, body: &str) -> bool {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_is_repeated_and_agrees_with_itself() {
+    fn marked_arguments_are_repeated_and_match_their_headers() {
         let arguments =
             r#"{"region":"Zürich","limit":42.0,"plain":"p","bad":"b","inner":{"fast":true},"other":1}"#;
         let all: HeaderMap = repeated(SCHEMA, arguments).into_iter().collect();

@@ -1,4 +1,4 @@
-//! Values of a body as header values, and back.
+//! Encoding of body values as header values, and back.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use http::HeaderValue;
 const BEGIN: &str = "=?base64?";
 const END: &str = "?=";
 
-/// The header value for a text: as it is where a header can carry it, else in Base64 between markers.
+/// Encodes a text as a header value: unchanged if a header can carry it, else in Base64 between markers.
 pub fn encode_value(text: &str) -> HeaderValue {
     let plain = text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))
         && text.trim_matches([' ', '\t']).len() == text.len()
@@ -18,11 +18,11 @@ pub fn encode_value(text: &str) -> HeaderValue {
         true => Cow::Borrowed(text),
         false => Cow::Owned(format!("{BEGIN}{}{END}", STANDARD.encode(text))),
     };
-    // Both are visible ASCII, so this cannot fail; an empty value would only be refused.
+    // Both are visible ASCII, so this cannot fail. An empty value would only be refused.
     HeaderValue::from_str(&encoded).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// The text that a header value stands for, if it is well formed.
+/// Decodes a header value, if it is well formed.
 pub fn decode_value(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let text = value.to_str().ok()?.trim_matches([' ', '\t']);
     match text.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)) {

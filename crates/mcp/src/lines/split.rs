@@ -1,4 +1,4 @@
-//! Bytes into lines, as a plain machine.
+//! Splitting of bytes into lines, without I/O.
 
 use std::io::BufRead;
 
@@ -6,44 +6,44 @@ use bytes::{Bytes, BytesMut};
 
 use crate::long::LongText;
 
-/// A line, or what is to be said about one.
+/// A line, or the report of one that is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// A line without its end; never empty.
+    /// A line without its line end. Never empty.
     Line(Bytes),
-    /// A line that was too long; it was skipped, up to the line feed.
+    /// A line that was too long. It was skipped, up to the line feed.
     TooLong(LongText),
-    /// What stood behind the last line end.
+    /// The text after the last line end.
     Half(Bytes),
 }
 
-/// Cuts a stream of bytes into lines and keeps at most one line and one read of it.
+/// Splits a stream of bytes into lines. Buffers at most one line and one read.
 #[derive(Debug)]
 pub struct Splitter {
     buffer: BytesMut,
-    /// How far the buffer was searched for a line end.
+    /// Length of the part of the buffer that was searched for a line end.
     searched: usize,
     longest: usize,
-    /// The ends of a line that is too long, while it goes by.
+    /// Both ends of a line that is too long, while it is skipped.
     skipped: Option<LongText>,
 }
 
-/// How much is asked for at a time.
+/// Size of one read.
 const READ: usize = 16 << 10;
 
 impl Splitter {
-    /// Lines may have so many bytes, their end not counted.
+    /// Creates a splitter for lines of at most `longest` bytes, not counting the line end.
     pub fn new(longest: usize) -> Self {
         Self { buffer: BytesMut::new(), searched: 0, longest, skipped: None }
     }
 
-    /// Where the next bytes go.
+    /// Returns the buffer for the next read.
     pub fn room(&mut self) -> &mut BytesMut {
         self.buffer.reserve(READ);
         &mut self.buffer
     }
 
-    /// The next piece that is complete.
+    /// Returns the next complete piece.
     pub fn next_piece(&mut self) -> Option<Piece> {
         loop {
             let unseen = self.buffer.get(self.searched..).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Splitter {
         }
     }
 
-    /// What is left when nothing more comes.
+    /// Returns the rest at the end of the input.
     pub fn finish(&mut self) -> Option<Piece> {
         let rest = std::mem::take(&mut self.buffer).freeze();
         self.searched = 0;
@@ -82,7 +82,7 @@ impl Splitter {
         (!rest.trim_ascii().is_empty()).then_some(Piece::Half(rest))
     }
 
-    /// Drops what came so far.
+    /// Drops the buffered input.
     pub(super) fn forget(&mut self) {
         *self = Self::new(self.longest);
     }
@@ -91,15 +91,15 @@ impl Splitter {
         // One byte more than the longest line may be the `\r` of its end.
         if self.skipped.is_some() || self.buffer.len() > self.longest.saturating_add(1) {
             self.skipped.get_or_insert_default().push(&self.buffer);
-            // A new one, so that what a line of 60 MiB needed is given back.
+            // A new buffer frees the memory of a long line, up to 60 MiB.
             self.buffer = BytesMut::new();
             self.searched = 0;
         }
     }
 }
 
-/// Where the line ends. The search of the standard library looks at many bytes at once, which one byte after the other
-/// is noticeably slower than where a line has megabytes.
+/// Finds the end of the line. The search of the standard library compares many bytes at once, which is noticeably
+/// faster for lines of megabytes.
 fn line_end(mut bytes: &[u8]) -> Option<usize> {
     let whole = bytes;
     let seen = bytes.skip_until(b'\n').ok()?;

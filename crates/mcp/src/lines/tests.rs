@@ -57,7 +57,7 @@ async fn a_line_that_is_too_long_is_skipped_to_its_end() {
         let all = read_all(input.as_bytes(), PING.len()).await;
         let ping = Received::Message(message(PING));
         let mut expected = vec![ping.clone(), Received::TooLong(LongText::of(long.as_bytes())), ping];
-        // What is half a line at the end is told apart as long as it fits.
+        // A partial line at the end is reported as such if it fits.
         expected.push(match length > PING.len() + 1 {
             true => Received::TooLong(LongText::of(long.as_bytes())),
             false => Received::Half(long.into()),
@@ -74,7 +74,7 @@ async fn half_a_line_at_the_end_is_never_a_message() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_source_is_told_once_and_ends_it() {
+async fn an_error_of_the_source_is_returned_once_and_ends_it() {
     let error = io::Error::from(io::ErrorKind::ConnectionReset);
     let first = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n{\"half";
     let source = Reads(vec![Ok(&first[..]), Err(error)].into_iter());
@@ -106,7 +106,7 @@ proptest! {
     }
 }
 
-/// Bytes of which many are those that matter here.
+/// Bytes, many of which are special for lines.
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(b'\n'), Just(b'\r'), Just(b' '), any::<u8>()];
     let message = Just([PING.as_bytes(), b"\n"].concat());
@@ -116,7 +116,7 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn whatever_comes_nothing_is_lost_kept_or_made_up(input in any_bytes(), size in 1_usize..50, longest in 0_usize..60) {
+    fn for_any_input_nothing_is_lost_kept_or_invented(input in any_bytes(), size in 1_usize..50, longest in 0_usize..60) {
         let mut splitter = Splitter::new(longest);
         let mut all = Vec::new();
         for chunk in input.chunks(size) {
@@ -126,7 +126,7 @@ proptest! {
             prop_assert!(kept <= longest + 1, "{kept} bytes are kept of lines of at most {longest}");
         }
         all.extend(splitter.finish());
-        // Another way to say what lines are.
+        // Reference implementation of splitting.
         let mut lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
         let half = lines.pop().unwrap_or_default();
         let cut = |line: &[u8]| Bytes::copy_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
@@ -137,7 +137,7 @@ proptest! {
                 false => (!line.trim_ascii().is_empty()).then(|| Piece::Line(cut(line))),
             })
             .collect();
-        // What is left at the end is looked at as it stands: it may have been going to be a line that fits.
+        // The rest at the end is taken as it is: the complete line might have fit.
         expected.extend(match half.len() > longest + 1 {
             true => Some(Piece::TooLong(LongText::of(half))),
             false => (!half.trim_ascii().is_empty()).then(|| Piece::Half(cut(half))),
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_every_line_is_told_of_and_a_message_is_its_line(input in any_bytes()) {
+    fn for_any_input_every_line_is_reported_and_a_message_is_its_line(input in any_bytes()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let all = runtime.block_on(read_all(&input, 1000));
         let lines = input.split_inclusive(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
@@ -175,7 +175,7 @@ fn pieces(chunks: &[&[u8]]) -> Vec<Piece> {
     all
 }
 
-/// Keeps each write apart, and fails when told to.
+/// Records each write separately, and fails on demand.
 #[derive(Clone, Default)]
 struct Writes {
     all: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -199,7 +199,7 @@ impl AsyncWrite for Writes {
 }
 
 #[tokio::test]
-async fn what_is_queued_together_is_written_together_and_on_one_line_each() {
+async fn messages_queued_together_are_written_together_and_on_one_line_each() {
     let writes = Writes::default();
     let (sender, writing) = line_writer(writes.clone(), Link::new(), QueueLimits::default());
     let broken = message("{\"jsonrpc\":\"2.0\",\r\n\"id\":1,\n \"method\":\"ping\"}");
@@ -213,7 +213,7 @@ async fn what_is_queued_together_is_written_together_and_on_one_line_each() {
 }
 
 #[tokio::test]
-async fn a_failed_write_is_told_to_the_writer_the_senders_and_who_waits_for_an_answer() {
+async fn a_failed_write_is_reported_to_the_writer_the_senders_and_the_waiters_for_a_delivery() {
     let writes = Writes::default();
     let (sender, writing) = line_writer(writes.clone(), Link::new(), QueueLimits::default());
     *writes.fails.lock() = true;
@@ -228,7 +228,7 @@ async fn a_failed_write_is_told_to_the_writer_the_senders_and_who_waits_for_an_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_on_a_line_is_delivered_by_the_next_message_or_by_time() {
+async fn a_response_on_a_line_is_delivered_by_the_next_message_or_by_time() {
     let link = Link::new();
     let (sender, writing) = line_writer(Writes::default(), link.clone(), QueueLimits::default());
     tokio::spawn(writing);
@@ -284,7 +284,7 @@ async fn messages_go_through_a_pipe_as_they_are() {
     writing.await.unwrap().unwrap();
 }
 
-/// Gives these reads, one after the other.
+/// Returns these reads, one after the other.
 struct Reads(std::vec::IntoIter<io::Result<&'static [u8]>>);
 
 impl AsyncRead for Reads {
@@ -301,8 +301,8 @@ impl AsyncRead for Reads {
 }
 
 #[tokio::test]
-async fn it_is_known_of_what_nobody_can_have_read_anything() {
-    // The other side has room for so much, reads nothing, and goes away.
+async fn unread_messages_are_known_after_a_failed_write() {
+    // The other side takes this number of bytes, reads nothing, and closes.
     let whole = PING.len() + 1;
     for (room, taken) in
         [(0, [false, false]), (1, [true, false]), (whole, [true, false]), (whole + 1, [true, true])]

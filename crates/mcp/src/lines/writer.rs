@@ -1,4 +1,4 @@
-//! Writing lines: one task owns the writer, everybody else has a bounded queue into it.
+//! Writing of lines: one task owns the writer, and every sender has a bounded queue to it.
 
 use std::fmt;
 use std::future::Future;
@@ -14,26 +14,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::delivery::{Arrived, Delivery, Link, Tracker};
 use crate::message::Message;
 
-/// How much may wait to be written.
+/// Limits of the write queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
     /// Messages.
     pub messages: usize,
-    /// Their bytes together. One message alone may always wait, however long it is.
+    /// Their total bytes. A single message is always accepted, whatever its length.
     pub bytes: usize,
 }
 
 impl Default for QueueLimits {
-    /// 1024 messages or 8 MiB: enough for every burst of a living reader, little enough for every dead one.
+    /// 1024 messages or 8 MiB: enough for a burst to a live reader, and little memory for a dead one.
     fn default() -> Self {
         Self { messages: 1024, bytes: 8 << 20 }
     }
 }
 
-/// Writes messages as lines.
+/// Creates a writer of messages as lines.
 ///
-/// The future does the writing, until every sender is dropped and everything is written, or a write fails, which closes the
-/// link. Whoever calls this spawns it.
+/// The returned future does the writing, and must be spawned by the caller. It ends when all senders are dropped and
+/// everything is written, or when a write fails, which closes the link.
 pub fn line_writer<W>(
     writer: W,
     link: Link,
@@ -50,7 +50,7 @@ where
     (sender, run(writer, queued, link, failure))
 }
 
-/// A way into the queue. Copies lead into the same one.
+/// A sender to the queue. Clones send to the same queue.
 #[derive(Clone, Debug)]
 pub struct LineSender {
     queue: mpsc::Sender<Queued>,
@@ -64,18 +64,18 @@ struct Queued {
     line: Bytes,
     tracker: Option<Tracker>,
     taken: Option<Taken>,
-    /// Given back when the line was written.
+    /// Released when the line was written.
     _room: OwnedSemaphorePermit,
 }
 
-/// Whether a message may have been read. One that was never handed to the other side, or of which the system took nothing
-/// when the write failed, was certainly not.
+/// Records if a message may have been read. A message was certainly not read if it was never handed to the other
+/// side, or if the system took nothing of it when the write failed.
 #[derive(Clone, Debug, Default)]
 pub struct Taken(Arc<AtomicBool>);
 
 impl Taken {
-    /// Whether anybody may have read it, as far as is known now. Ask again when the writer has ended: until then a write
-    /// that is under way counts as one that succeeds.
+    /// Returns true if the message may have been read, as far as it is known now. Check again when the writer has
+    /// ended: until then, a write in progress counts as successful.
     pub fn is_possible(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -86,22 +86,23 @@ impl Taken {
 }
 
 impl LineSender {
-    /// Queues a message, and waits while there is no room.
+    /// Queues a message. Waits while the queue is full.
     pub async fn send(&self, message: &Message) -> Result<(), WriteFailed> {
         self.queue(message, None, None).await
     }
 
-    /// The same for one of which somebody wants to know whether it can have been read.
+    /// Does the same, and records if the message may have been read.
     pub async fn send_marked(&self, message: &Message, taken: Taken) -> Result<(), WriteFailed> {
         self.queue(message, None, Some(taken)).await
     }
 
-    /// Queues the final answer to a request, and waits while there is no room; says how to learn whether it arrived.
+    /// Queues the final response to a request. Waits while the queue is full. Returns a [`Delivery`] that waits for
+    /// its arrival.
     pub async fn answer(&self, response: &Message) -> Result<Delivery, WriteFailed> {
         self.answer_telling(response, None).await
     }
 
-    /// The same; `arrived` is done as soon as it is known that it did.
+    /// Does the same, and calls `arrived` as soon as the delivery is known.
     pub async fn answer_telling(
         &self,
         response: &Message,
@@ -112,7 +113,7 @@ impl LineSender {
         Ok(delivery)
     }
 
-    /// Queues a message if there is room for it.
+    /// Queues a message, if there is room for it.
     pub fn try_send(&self, message: &Message) -> Result<(), Full> {
         let line = message.one_line();
         let room =
@@ -120,7 +121,7 @@ impl LineSender {
         self.queue.try_send(Queued { line, tracker: None, taken: None, _room: room }).map_err(|_| self.full())
     }
 
-    /// Whether nothing can be written any more, and why.
+    /// Returns the error of a failed write, after which nothing can be written.
     pub fn failure(&self) -> Option<WriteFailed> {
         if self.queue.is_closed() { Some(self.why()) } else { None }
     }
@@ -155,21 +156,21 @@ impl LineSender {
     }
 }
 
-/// Why a message was not queued.
+/// The reason why a message was not queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// The other side reads too slowly.
+    /// The queue is full: the other side reads too slowly.
     Queue,
-    /// Nothing can be written any more.
+    /// A write failed, so nothing can be written any more.
     Failed(WriteFailed),
 }
 
-/// A write failed; nothing can be written after it.
+/// The error of a failed write. Nothing can be written after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteFailed {
-    /// What kind of error it was.
+    /// The kind of the error.
     pub kind: io::ErrorKind,
-    /// In words.
+    /// The error text.
     pub message: Box<str>,
 }
 
@@ -187,7 +188,7 @@ impl fmt::Display for WriteFailed {
 
 impl std::error::Error for WriteFailed {}
 
-/// So much is written at once at most, unless a single message is longer.
+/// Most bytes in one write, unless a single message is longer.
 const BATCH: usize = 256 << 10;
 
 async fn run<W: AsyncWrite + Unpin>(
@@ -220,11 +221,11 @@ async fn run<W: AsyncWrite + Unpin>(
                 Err(_) => break,
             }
         }
-        // Before the write: whoever reads may be answered before we get to say that it is over.
+        // Before the write, because the reader may respond before the write is recorded.
         for tracker in batch.iter_mut().filter_map(|queued| queued.tracker.take()) {
             link.handed(tracker);
         }
-        // For the same reason: what is being written counts as read, until it is known that it was not.
+        // For the same reason, messages count as read during the write, until it is known that they were not.
         for taken in batch.iter().filter_map(|queued| queued.taken.as_ref()) {
             taken.set(true);
         }
@@ -237,7 +238,7 @@ async fn run<W: AsyncWrite + Unpin>(
                 }
                 begins += queued.line.len() + 1;
             }
-            // First the reason, then the end of the queue: who sees the one can tell the other.
+            // The reason is set before the queue ends, so that a sender that sees the end finds the reason.
             *failure.lock() = Some(failed.clone());
             queued.close();
             link.close();
@@ -247,11 +248,11 @@ async fn run<W: AsyncWrite + Unpin>(
     }
 }
 
-/// Writes a batch; where that fails, says of how many bytes the system took.
+/// Writes a batch. An error contains the number of bytes that the system took.
 async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> Result<(), (io::Error, usize)> {
     let mut written = 0;
     match batch {
-        // A long line is not copied for the sake of its end.
+        // A long line is not copied just to append its line end.
         [one] if one.line.len() > BATCH => {
             write_counted(writer, &one.line, &mut written).await?;
             write_counted(writer, b"\n", &mut written).await?;
@@ -266,7 +267,7 @@ async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> Resul
             write_counted(writer, &together, &mut written).await?;
         }
     }
-    // What a buffer took may have been passed on.
+    // A buffer may have passed on any part of its content.
     writer.flush().await.map_err(|error| (error, usize::MAX))
 }
 

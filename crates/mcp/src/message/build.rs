@@ -1,24 +1,24 @@
-//! Messages that we make ourselves.
+//! Construction of new messages.
 
 use super::{Id, Message, Shape, locate};
 use crate::raw::{RawJson, write_string};
 
 impl Message {
-    /// A request.
+    /// Creates a request.
     pub fn request(id: &Id, method: &str, params: Option<&RawJson>) -> Self {
         let mut text = begin(Some(id));
         with_method(&mut text, method, params);
         built(text, Shape::Request)
     }
 
-    /// A notification.
+    /// Creates a notification.
     pub fn notification(method: &str, params: Option<&RawJson>) -> Self {
         let mut text = begin(None);
         with_method(&mut text, method, params);
         built(text, Shape::Notification)
     }
 
-    /// A result.
+    /// Creates a response with a result.
     pub fn result_response(id: &Id, result: &RawJson) -> Self {
         let mut text = begin(Some(id));
         text.push_str(",\"result\":");
@@ -26,7 +26,7 @@ impl Message {
         built(text, Shape::Result)
     }
 
-    /// An error. Without an id where the request's could not be read, as MCP has it.
+    /// Creates a response with an error. It has no id if the id of the request could not be read, as MCP requires.
     pub fn error_response(id: Option<&Id>, code: i64, message: &str, data: Option<&RawJson>) -> Self {
         let mut text = begin(id);
         text.push_str(&format!(",\"error\":{{\"code\":{code},\"message\":"));
@@ -60,8 +60,8 @@ fn with_method(text: &mut String, method: &str, params: Option<&RawJson>) {
 
 fn built(mut text: String, shape: Shape) -> Message {
     text.push('}');
-    // What the parts repeat among themselves (a name twice in the parameters) is seen here only; such a message keeps
-    // no places, and goes out as it was asked for.
+    // A name that is repeated across the parts (such as twice in the parameters) is only detected here. Such a
+    // message keeps no places, and is sent as requested.
     let (places, breaks) = locate(text.as_bytes()).unwrap_or((Default::default(), true));
     let message = Message { text: text.into(), places, shape, spelled: None, breaks };
     message.clone().judged().unwrap_or(message)

@@ -1,4 +1,4 @@
-//! The id of a request, as it was written.
+//! The id of a request, in its original spelling.
 
 use std::fmt;
 
@@ -6,44 +6,44 @@ use bytes::Bytes;
 
 use crate::raw::{self, RawJson};
 
-/// The id of a request: a string or a number, kept as its text, so that an answer carries it as the asker wrote it.
+/// The id of a request: a string or a number. It keeps its text, so that the response repeats the exact spelling.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(Bytes);
 
 impl Id {
-    /// An id of our own.
+    /// Creates a numeric id.
     pub fn number(number: u64) -> Self {
         Self(number.to_string().into())
     }
 
-    /// An id of our own.
+    /// Creates a string id.
     pub fn string(text: &str) -> Self {
         Self(RawJson::string(text).into_bytes())
     }
 
-    /// An id that was written down as its [text](Self::as_str).
+    /// Parses an id from its [text](Self::as_str).
     pub fn parse(text: &str) -> Option<Self> {
         let is_one = text.starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit());
         let json = RawJson::parse(text.to_owned()).ok().filter(|_| is_one)?;
         Some(Self(json.into_bytes()))
     }
 
-    /// A piece of a message that was found to be an id.
+    /// Creates an id from a part of a message that is known to be one.
     pub(super) fn known(text: Bytes) -> Self {
         Self(text)
     }
 
-    /// Its JSON text.
+    /// Returns the JSON text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// Its JSON text, to be spliced in elsewhere.
+    /// Returns the JSON text as a value that can be spliced into other messages.
     pub fn to_json(&self) -> RawJson {
         RawJson::known(self.0.clone())
     }
 
-    /// Whether a text is this id, perhaps in another spelling.
+    /// Returns true if a text is this id, perhaps in another spelling.
     pub fn is(&self, text: &str) -> bool {
         let own = self.as_str();
         own == text
@@ -54,8 +54,8 @@ impl Id {
             }
     }
 
-    /// The whole number that it means, if it is one: ids of our own come back as `7`, and from some servers as `7.0`,
-    /// `1e+06` or `"7"`.
+    /// Returns the whole number that the id means, if it is one. Ids that this process sent come back as `7`, and
+    /// from some servers as `7.0`, `1e+06` or `"7"`.
     pub fn as_u64(&self) -> Option<u64> {
         match raw::string(self.as_str()) {
             Some(text) => text.parse().ok(),
@@ -76,7 +76,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// A number that is whole and exact in every reader.
+/// Returns the number if it is whole, and exact in every JSON reader.
 fn whole(text: &str) -> Option<u64> {
     if let Ok(number) = text.parse() {
         return Some(number);

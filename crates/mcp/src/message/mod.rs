@@ -1,10 +1,10 @@
-//! One JSON-RPC message: the bytes that came, and where its routed fields stand.
+//! One JSON-RPC message: the original bytes, and the places of the fields used for routing.
 //!
-//! Reading walks over the text once ([`crate::raw`]) and keeps places, no values. What must change on the way (ids, progress
-//! tokens, names, members of `_meta`) is spliced by a [`Rewrite`]; every other byte goes on as it came.
+//! Reading walks over the text once ([`crate::raw`]) and keeps places, no values. Changes in transit (ids, progress
+//! tokens, names, members of `_meta`) are spliced by a [`Rewrite`]. Every other byte is preserved.
 //!
-//! What we understand must be what the other side understands: a name that stands twice on a level that we route by is
-//! refused, and a batch is, because neither era of the protocol has them in streamable HTTP.
+//! Both sides must understand a message in the same way. So a name that is repeated on a routed level is refused. A
+//! batch is refused because neither era of the protocol allows batches in streamable HTTP.
 
 mod build;
 mod id;
@@ -22,19 +22,19 @@ pub use self::id::Id;
 pub use self::rewrite::Rewrite;
 use crate::raw::{self, DEPTH, Problem, RawJson, Skim, Wrong};
 
-/// The codes that this crate itself answers with.
+/// Error codes of responses that this crate creates.
 pub mod code {
     /// The text is not JSON.
     pub const PARSE_ERROR: i64 = -32700;
     /// The JSON is not a message.
     pub const INVALID_REQUEST: i64 = -32600;
-    /// There is no such method.
+    /// The method does not exist.
     pub const METHOD_NOT_FOUND: i64 = -32601;
-    /// The parameters are not as the method wants them.
+    /// The parameters are invalid for the method.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// Something went wrong on our side.
+    /// An internal error.
     pub const INTERNAL_ERROR: i64 = -32603;
-    /// HTTP headers and body do not agree.
+    /// HTTP headers and body do not match.
     pub const HEADER_MISMATCH: i64 = -32020;
     /// The client did not declare a capability that the request needs.
     pub const MISSING_CAPABILITY: i64 = -32021;
@@ -48,41 +48,41 @@ pub struct Message {
     text: Bytes,
     places: Places,
     shape: Shape,
-    /// The method with its escapes resolved, where it has any.
+    /// The method with its escapes resolved, if it has any.
     spelled: Option<Box<str>>,
-    /// Whether a line break stands between its tokens.
+    /// True if there is a line break between its tokens.
     breaks: bool,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind<'m> {
-    /// Wants an answer.
+    /// A request, which expects a response.
     Request {
-        /// Its id.
+        /// The id.
         id: Id,
-        /// Its method.
+        /// The method.
         method: &'m str,
     },
-    /// Wants none.
+    /// A notification, which expects no response.
     Notification {
-        /// Its method.
+        /// The method.
         method: &'m str,
     },
-    /// Answers a request.
+    /// A response with a result.
     Result {
-        /// The id of that request.
+        /// The id of the request.
         id: Id,
     },
-    /// Refuses a request.
+    /// A response with an error.
     Error {
-        /// The id of that request, if it could be read.
+        /// The id of the request, if it could be read.
         id: Option<Id>,
     },
 }
 
 impl Message {
-    /// Reads a message of at most so many bytes.
+    /// Parses a message of at most `most_bytes` bytes.
     pub fn parse(text: impl Into<Bytes>, most_bytes: usize) -> Result<Self, Unreadable> {
         let text = text.into();
         if text.len() > most_bytes.min(MOST_BYTES) {
@@ -97,22 +97,22 @@ impl Message {
         message.judged()
     }
 
-    /// The whole of it, as it came.
+    /// Returns the original text.
     pub fn bytes(&self) -> &Bytes {
         &self.text
     }
 
-    /// The whole of it on one line: line breaks between tokens become spaces. Nothing is copied where there are none.
+    /// Returns the message on one line: line breaks between tokens become spaces. Copies only if there are any.
     pub fn one_line(&self) -> Bytes {
         if !self.breaks {
             return self.text.clone();
         }
-        // Within strings a line break is always escaped, so all that are found stand between tokens.
+        // Within strings line breaks are always escaped, so all line breaks are between tokens.
         let flat = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
         self.text.iter().map(flat).collect::<Vec<u8>>().into()
     }
 
-    /// What it is.
+    /// Returns the kind of the message.
     pub fn kind(&self) -> Kind<'_> {
         let method = self.method().unwrap_or_default();
         match (self.shape, self.id()) {
@@ -123,28 +123,28 @@ impl Message {
         }
     }
 
-    /// Whether it wants an answer.
+    /// Returns true for a request.
     pub fn is_request(&self) -> bool {
         self.shape == Shape::Request
     }
 
-    /// Whether it wants no answer and is none.
+    /// Returns true for a notification.
     pub fn is_notification(&self) -> bool {
         self.shape == Shape::Notification
     }
 
-    /// Whether it answers a request, with a result or an error.
+    /// Returns true for a response, with a result or an error.
     pub fn is_response(&self) -> bool {
         matches!(self.shape, Shape::Result | Shape::Error)
     }
 
-    /// Its id, if it has one that is not null.
+    /// Returns the id, if there is one that is not null.
     pub fn id(&self) -> Option<Id> {
         let place = self.places.id?;
         (self.at(place) != "null").then(|| Id::known(self.piece(place)))
     }
 
-    /// Its method, if it is a request or a notification.
+    /// Returns the method of a request or a notification.
     pub fn method(&self) -> Option<&str> {
         match &self.spelled {
             Some(method) => Some(method),
@@ -152,89 +152,89 @@ impl Message {
         }
     }
 
-    /// Its parameters, as text.
+    /// Returns the parameters as text.
     pub fn params(&self) -> Option<&str> {
         self.places.params.map(|place| self.at(place))
     }
 
-    /// Its parameters, without copying them.
+    /// Returns the parameters without copying them.
     pub fn params_json(&self) -> Option<RawJson> {
         self.places.params.map(|place| RawJson::known(self.piece(place)))
     }
 
-    /// The value of one member of its parameters, as text.
+    /// Returns the value of one member of the parameters as text.
     pub fn param(&self, name: &str) -> Option<&str> {
         raw::get(self.params()?, name)
     }
 
-    /// The value of one member of its parameters, if that is a string.
+    /// Returns the value of one member of the parameters, if it is a string.
     pub fn param_text(&self, name: &str) -> Option<Cow<'_, str>> {
         raw::string(self.param(name)?)
     }
 
-    /// The `name` of its parameters, if that is a string: which tool or prompt is meant.
+    /// Returns the `name` in the parameters, if it is a string: the tool or prompt.
     pub fn name(&self) -> Option<Cow<'_, str>> {
         self.places.name.and_then(|place| raw::string(self.at(place)))
     }
 
-    /// The `arguments` of its parameters, without copying them.
+    /// Returns the `arguments` in the parameters without copying them.
     pub fn arguments(&self) -> Option<RawJson> {
         self.places.arguments.map(|place| RawJson::known(self.piece(place)))
     }
 
-    /// The `_meta` of its parameters or, of a response, of its result, as text.
+    /// Returns the `_meta` of the parameters, or of the result of a response, as text.
     pub fn meta(&self) -> Option<&str> {
         self.places.meta.map(|place| self.at(place))
     }
 
-    /// The value of one member of [`Message::meta`], as text.
+    /// Returns the value of one member of [`Message::meta`] as text.
     pub fn meta_member(&self, name: &str) -> Option<&str> {
         raw::get(self.meta()?, name)
     }
 
-    /// The value of one member of [`Message::meta`], if that is a string.
+    /// Returns the value of one member of [`Message::meta`], if it is a string.
     pub fn meta_text(&self, name: &str) -> Option<Cow<'_, str>> {
         raw::string(self.meta_member(name)?)
     }
 
-    /// The token under which a request wants to hear of progress.
+    /// Returns the progress token of a request.
     pub fn progress_token(&self) -> Option<RawJson> {
         let place = self.places.token.filter(|_| self.shape == Shape::Request)?;
         Some(RawJson::known(self.piece(place)))
     }
 
-    /// Its result, as text.
+    /// Returns the result as text.
     pub fn result(&self) -> Option<&str> {
         self.places.result.map(|place| self.at(place))
     }
 
-    /// Its result, without copying it.
+    /// Returns the result without copying it.
     pub fn result_json(&self) -> Option<RawJson> {
         self.places.result.map(|place| RawJson::known(self.piece(place)))
     }
 
-    /// Its error, as text.
+    /// Returns the error as text.
     pub fn error(&self) -> Option<&str> {
         self.places.error.map(|place| self.at(place))
     }
 
-    /// The code of its error, if it is a whole number.
+    /// Returns the error code, if it is a whole number.
     pub fn error_code(&self) -> Option<i64> {
         raw::get(self.error()?, "code")?.parse().ok()
     }
 
-    /// What its error says.
+    /// Returns the error message.
     pub fn error_text(&self) -> Option<Cow<'_, str>> {
         raw::string(raw::get(self.error()?, "message")?)
     }
 
-    /// Whether it tells that the request of this id is not wanted any more.
+    /// Returns true if the message cancels the request with this id.
     pub fn cancels(&self, id: &Id) -> bool {
         self.method() == Some("notifications/cancelled")
             && self.param("requestId").is_some_and(|cancelled| id.is(cancelled))
     }
 
-    /// Begins to change it.
+    /// Starts a rewrite of the message.
     pub fn rewrite(&self) -> Rewrite<'_> {
         Rewrite::new(self)
     }
@@ -247,7 +247,7 @@ impl Message {
         if place.range().end <= self.text.len() { self.text.slice(place.range()) } else { Bytes::new() }
     }
 
-    /// The message, if what was found makes one.
+    /// Returns the message, if the fields found make a valid one.
     fn judged(mut self) -> Result<Self, Unreadable> {
         let id = self.places.id.map(|place| self.at(place));
         let usable = id.is_some_and(|id| {
@@ -296,7 +296,7 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Two messages are equal if their bytes are.
+/// Messages are equal if their bytes are.
 impl PartialEq for Message {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -305,27 +305,27 @@ impl PartialEq for Message {
 
 impl Eq for Message {}
 
-/// Why a text is no message that could be passed on.
+/// The reason why a text is not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// The id of the request or response, if at least that could be read.
+    /// The id of the request or response, if it could be read.
     pub id: Option<Id>,
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What can be wrong with a text that should be a message.
+/// A fault in a text that must be a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not JSON.
+    /// The text is not JSON.
     NotJson(Wrong),
-    /// Containers stand too deep within each other, or a name stands twice.
+    /// The containers are nested too deep, or a name is repeated.
     Refused(Wrong),
-    /// It is JSON, but not a message.
+    /// The text is JSON, but not a message.
     NotAMessage(&'static str),
-    /// It is longer than allowed.
+    /// The text is longer than allowed.
     TooLarge {
-        /// The most bytes that are.
+        /// The limit in bytes.
         most: usize,
     },
 }
@@ -335,7 +335,7 @@ impl Unreadable {
         Self { id: None, fault }
     }
 
-    /// The JSON-RPC code for it.
+    /// Returns the JSON-RPC code.
     pub fn code(&self) -> i64 {
         match self.fault {
             Fault::NotJson(_) => code::PARSE_ERROR,
@@ -343,7 +343,7 @@ impl Unreadable {
         }
     }
 
-    /// The error response that tells the sender.
+    /// Returns the error response for the sender.
     pub fn answer(&self) -> Message {
         Message::error_response(self.id.as_ref(), self.code(), &self.to_string(), None)
     }
@@ -370,7 +370,7 @@ enum Shape {
     Error,
 }
 
-/// Where the routed fields stand.
+/// Places of the routed fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places {
     version: Option<Place>,
@@ -385,7 +385,7 @@ struct Places {
     token: Option<Place>,
 }
 
-/// A place as 32 bits each, to keep a message small.
+/// A place of two 32-bit numbers, to keep a message small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     start: u32,
@@ -406,7 +406,7 @@ impl Place {
     }
 }
 
-/// Walks over a text and finds what a message is routed by; also whether it has line breaks.
+/// Finds the fields used for routing in a text, and detects line breaks.
 fn locate(text: &[u8]) -> Result<(Places, bool), Fault> {
     let mut skim = Skim::new(text);
     skim.space();
@@ -423,7 +423,7 @@ fn locate(text: &[u8]) -> Result<(Places, bool), Fault> {
         let place = match name {
             "params" => return params(skim, &mut found),
             "result" => return result(skim, &mut found),
-            // Only its own names must be unique; its data is the server's affair.
+            // Only the names in the error itself must be unique. Its data belongs to the server.
             "error" => {
                 let room = DEPTH - 1;
                 found.error = Some(Place::new(skim.routed(room, |skim, _| skim.value(room - 1).map(drop))?));

@@ -1,4 +1,4 @@
-//! Changing a message by splicing: what is not asked for stays byte for byte.
+//! Rewriting of a message by splicing: everything else is preserved byte for byte.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Id, Message, Place, Places, locate};
 use crate::raw::{self, RawJson};
 
-/// Changes to a message, made all at once by [`Rewrite::finish`].
+/// Changes to a message. [`Rewrite::finish`] makes all of them at once.
 #[derive(Clone, Debug)]
 pub struct Rewrite<'m> {
     message: &'m Message,
@@ -21,40 +21,40 @@ impl<'m> Rewrite<'m> {
         Self { message, id: None, params: Vec::new(), meta: Vec::new() }
     }
 
-    /// Gives it another id. A message without one keeps none.
+    /// Replaces the id. A message without one stays without one.
     pub fn id(mut self, id: &Id) -> Self {
         self.id = Some(id.clone());
         self
     }
 
-    /// Gives its parameters another name: the tool or prompt that is meant.
+    /// Replaces the name in the parameters: the tool or prompt.
     pub fn name(self, name: &str) -> Self {
         self.param("name", RawJson::string(name))
     }
 
-    /// Sets one member of its parameters, in its place or else as the first one. Of `_meta` use [`Rewrite::meta`].
+    /// Sets one member of the parameters, in its place or else as the first one. For `_meta` use [`Rewrite::meta`].
     pub fn param(mut self, name: &str, value: RawJson) -> Self {
         self.params.retain(|(other, _)| other != name);
         self.params.push((name.to_owned(), value));
         self
     }
 
-    /// Sets one member of its `_meta` (of a response: of the `_meta` of its result), in its place or else as the last
-    /// one. An error has none.
+    /// Sets one member of `_meta` (of a response: of the `_meta` in its result), in its place or else as the last
+    /// one. An error has no `_meta`.
     pub fn meta(mut self, name: &str, value: RawJson) -> Self {
         self.meta.retain(|(other, _)| other != name);
         self.meta.push((name.to_owned(), Some(value)));
         self
     }
 
-    /// Removes one member of its `_meta`.
+    /// Removes one member of `_meta`.
     pub fn without_meta(mut self, name: &str) -> Self {
         self.meta.retain(|(other, _)| other != name);
         self.meta.push((name.to_owned(), None));
         self
     }
 
-    /// The changed message.
+    /// Returns the changed message.
     pub fn finish(self) -> Message {
         let message = self.message;
         let mut edits = self.edits();
@@ -63,9 +63,9 @@ impl<'m> Rewrite<'m> {
         }
         edits.sort_by_key(|edit| edit.at.start);
         let text = spliced(&message.text, &edits);
-        // What is inserted may have its own line breaks; looking is cheap beside copying.
+        // Inserted text may have its own line breaks. The search is cheap beside the copy.
         let breaks = message.breaks || edits.iter().any(|edit| edit.with.contains(['\n', '\r']));
-        // Inside the pieces that were replaced places are not known any more: these are found again.
+        // The places inside replaced text are unknown, so they are found again.
         let places = match edits.iter().any(|edit| edit.moves_places) {
             false => message.places.after(&edits),
             true => locate(&text).map(|(places, _)| places).unwrap_or_default(),
@@ -79,7 +79,7 @@ impl<'m> Rewrite<'m> {
         if let (Some(id), Some(place)) = (&self.id, places.id) {
             edits.push(Edit { at: place.range(), with: id.as_str().to_owned(), moves_places: false });
         }
-        // What an object that is missing members gets first, all in one piece.
+        // Members that an object is missing are inserted at its start, all in one piece.
         let mut first = String::new();
         for (name, value) in &self.params {
             match self.place_of_param(name) {
@@ -118,7 +118,7 @@ impl<'m> Rewrite<'m> {
         Some(start + member.value.start..start + member.value.end)
     }
 
-    /// Puts members in front of those of the parameters or, of a response, of the result.
+    /// Inserts members before those of the parameters or, in a response, of the result.
     fn insertion(&self, mut members: String) -> Option<Edit> {
         let places = &self.message.places;
         let edit = |at, with| Some(Edit { at, with, moves_places: true });
@@ -133,7 +133,7 @@ impl<'m> Rewrite<'m> {
             None if own == "null" && places.params.is_some() => {
                 return edit(place.range(), format!("{{{members}}}"));
             }
-            // A list of parameters, or a result that is no object, has no members to add to.
+            // Parameters that are a list, or a result that is not an object, cannot have members.
             None => return None,
         }
         let inside = place.start as usize + 1;
@@ -141,12 +141,12 @@ impl<'m> Rewrite<'m> {
     }
 }
 
-/// One piece of text to put in the place of another.
+/// The replacement of one part of the text.
 #[derive(Clone, Debug)]
 struct Edit {
     at: Range<usize>,
     with: String,
-    /// Whether routed fields stand within it.
+    /// True if there are routed fields in the replaced part.
     moves_places: bool,
 }
 
@@ -164,7 +164,7 @@ fn spliced(text: &Bytes, edits: &[Edit]) -> Bytes {
 }
 
 impl Places {
-    /// The same places in the text after these edits, none of which holds a place within.
+    /// Returns the places after these edits, none of which may contain a place.
     fn after(self, edits: &[Edit]) -> Self {
         let moved = |place: Option<Place>| place.map(|place| place.after(edits));
         Self {
@@ -187,7 +187,7 @@ impl Place {
         let Range { start, end } = self.range();
         let (mut new_start, mut new_end) = (start, end);
         for edit in edits {
-            // A replaced piece that ends before a point moves that point.
+            // An edit that ends before a point moves that point.
             if edit.at.end <= start {
                 new_start = new_start + edit.with.len() - edit.at.len();
             }
@@ -199,15 +199,15 @@ impl Place {
     }
 }
 
-/// An object with some members set and others removed, if that changes it; what else is in it keeps every byte, its
-/// white space too.
+/// Returns an object with some members set and others removed, if that changes it. Everything else in it is
+/// preserved, including white space.
 fn meta_with(object: &str, changes: &[(String, Option<RawJson>)]) -> Option<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut missing: Vec<&(String, Option<RawJson>)> = changes.iter().collect();
     let mut from = 1;
     let mut members = raw::members(object).peekable();
     while let Some(member) = members.next() {
-        // From behind the last comma to in front of the next one, or to the closing brace.
+        // From after the last comma to before the next one, or to the closing brace.
         let to = match members.peek() {
             Some(next) => object.get(..next.name_at.start).and_then(|before| before.rfind(',')),
             None => object.rfind('}'),
@@ -227,7 +227,7 @@ fn meta_with(object: &str, changes: &[(String, Option<RawJson>)]) -> Option<Stri
         }
         from = to + 1;
     }
-    // An object without members keeps the white space that stands in it.
+    // An object without members keeps its white space.
     let inside = object.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     let space = inside.filter(|inside| inside.trim_ascii().is_empty()).unwrap_or_default();
     let is_touched = missing.len() < changes.len();

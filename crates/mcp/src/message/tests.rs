@@ -50,7 +50,7 @@ fn messages_are_of_four_kinds() {
 }
 
 #[test]
-fn what_is_no_message_is_refused_with_the_code_for_it_and_the_id_if_there_is_one() {
+fn an_invalid_message_is_refused_with_its_code_and_its_id_if_there_is_one() {
     let deep =
         format!(r#"{{"jsonrpc":"2.0","id":3,"method":"m","params":{}{}}}"#, "[".repeat(200), "]".repeat(200));
     for (text, code, id) in [
@@ -94,13 +94,13 @@ fn what_is_no_message_is_refused_with_the_code_for_it_and_the_id_if_there_is_one
 }
 
 #[test]
-fn what_a_server_says_deep_inside_is_its_own_affair() {
+fn content_deep_inside_a_result_is_not_checked() {
     let text = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"text":"cut \ud83d","a":1,"a":2}]}}"#;
     assert_eq!(message(text).bytes(), text);
 }
 
 #[test]
-fn an_id_is_known_in_other_spellings() {
+fn an_id_is_recognized_in_other_spellings() {
     for (ours, theirs) in [("7", "7"), ("7", "7.0"), ("1000000", "1e+06"), ("\"a\"", "\"\\u0061\"")] {
         assert!(Id::known(ours.into()).is(theirs), "{ours} {theirs}");
     }
@@ -118,7 +118,7 @@ fn an_id_is_known_in_other_spellings() {
 }
 
 #[test]
-fn splices_change_what_is_asked_for_and_no_other_byte() {
+fn splices_change_no_other_byte() {
     let call = message(CALL);
     let changed = call
         .rewrite()
@@ -136,7 +136,7 @@ fn splices_change_what_is_asked_for_and_no_other_byte() {
             r#"{ "progressToken" : 42,"dev.steadfast/attempt":2}"#,
         );
     assert_eq!(changed.bytes(), &expected);
-    // It knows its places like one that was read anew.
+    // Its places equal those of a freshly parsed message.
     let again = message(&expected);
     assert_eq!(changed.kind(), again.kind());
     assert_eq!(
@@ -339,7 +339,7 @@ proptest! {
         let _ = Message::parse(text, 150);
     }
 
-    /// Close to a message is where a reader can go wrong: a byte lost, doubled or changed in one that is good.
+    /// A reader is most likely to fail on near-valid input: a valid message with one byte lost, doubled or changed.
     #[test]
     fn a_message_that_was_damaged_is_refused_or_carried_byte_for_byte(
         (text, _) in any_request(),
@@ -361,10 +361,10 @@ proptest! {
         prop_assert_eq!(message.bytes(), &bytes);
         let same = message.rewrite().finish();
         prop_assert_eq!(same.bytes(), &bytes);
-        // Whatever is asked of it has an answer.
+        // Every accessor works.
         let _ = (message.kind(), message.name(), message.arguments(), message.progress_token());
         let _ = (message.result(), message.error_code(), message.error_text(), message.meta_text("vendor"));
-        // One that is changed is still a message, and says the rest as it did.
+        // A rewritten message is still valid, and has the same other fields.
         let there = message.rewrite().id(&Id::number(7)).finish();
         let again = Message::parse(there.bytes().clone(), usize::MAX);
         prop_assert_eq!(again.map(|again| again.places_for_test()), Ok(there.places_for_test()));
@@ -374,7 +374,7 @@ proptest! {
     }
 }
 
-/// What becomes of a byte on a bad day.
+/// A damage to one byte.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     Cut,

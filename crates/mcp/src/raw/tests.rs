@@ -10,7 +10,7 @@ fn skim(text: &[u8]) -> Result<Range<usize>, Wrong> {
 }
 
 #[test]
-fn what_the_grammar_allows_is_walked_over_and_nothing_else() {
+fn exactly_the_grammar_is_accepted() {
     for text in [
         "0",
         "-0",
@@ -77,7 +77,7 @@ fn depth_is_bounded_and_costs_no_stack() {
 }
 
 #[test]
-fn members_are_found_by_what_their_names_mean() {
+fn members_are_found_by_their_decoded_names() {
     let object = r#" { "a" : 1.0, "\u0062": {"a":2} , "c":"x" } "#;
     let found: Vec<_> =
         members(object).map(|member| (member.name.into_owned(), &object[member.value.clone()])).collect();
@@ -90,7 +90,7 @@ fn members_are_found_by_what_their_names_mean() {
 }
 
 #[test]
-fn strings_mean_what_they_say_even_cut_within_a_pair() {
+fn strings_are_decoded_even_if_cut_within_a_surrogate_pair() {
     assert_eq!(string(r#""plain""#).unwrap(), "plain");
     assert_eq!(string(r#""\u0041\n\ud83d\ude00""#).unwrap(), "A\n😀");
     assert_eq!(string(r#""x\ud83dy\tz\/""#).unwrap(), "x\u{fffd}y\tz/");
@@ -99,7 +99,7 @@ fn strings_mean_what_they_say_even_cut_within_a_pair() {
 }
 
 #[test]
-fn a_name_that_is_routed_by_stands_once_in_whatever_case_or_spelling() {
+fn a_routed_name_must_be_unique_in_any_case_or_spelling() {
     let routed = |text: &str| {
         let mut skim = Skim::new(text.as_bytes());
         skim.routed(DEPTH, |skim, _| skim.value(DEPTH).map(drop)).map(drop)
@@ -152,14 +152,14 @@ fn any_text() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn it_agrees_with_another_reader_about_what_is_json(text in any_text()) {
+    fn the_scanner_agrees_with_another_reader_on_valid_json(text in any_text()) {
         let theirs = serde_json::from_slice::<serde_json::Value>(&text).is_ok();
         let ours = RawJson::parse(text.clone()).is_ok();
         prop_assert_eq!(ours, theirs, "{}", String::from_utf8_lossy(&text));
     }
 
     #[test]
-    fn strings_that_we_write_are_read_back(text in any::<String>()) {
+    fn written_strings_are_read_back(text in any::<String>()) {
         let json = RawJson::string(&text);
         prop_assert_eq!(serde_json::from_str::<String>(json.as_str()).unwrap(), text.clone());
         prop_assert_eq!(string(json.as_str()).unwrap(), text);

@@ -53,7 +53,7 @@ fn an_event_that_is_too_long_is_skipped_and_the_stream_goes_on() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_buffer_is_bounded() {
     let mut parser = Parser::new(20);
     for _ in 0..10_000 {
         parser.push(b"xxxxxxxxxxxxxxxxxxxxxxx");
@@ -63,7 +63,7 @@ fn what_is_kept_is_bounded() {
 }
 
 #[test]
-fn events_that_we_write_are_read_back() {
+fn written_events_are_read_back() {
     let mut out = BytesMut::new();
     write_event(&mut out, Some("3-4"), Some(Duration::from_secs(1)), b"{\"a\":1}");
     out.extend_from_slice(KEEP_ALIVE);
@@ -75,7 +75,7 @@ fn events_that_we_write_are_read_back() {
 
 proptest! {
     #[test]
-    fn whatever_comes_is_bounded_and_harms_nothing(
+    fn any_input_is_bounded_and_causes_no_panic(
         input in proptest::collection::vec(
             prop_oneof![
                 prop::sample::select(vec!["data", "data: ", "id: ", "event:", "retry: 9", "\n", "\r", "\r\n", "\n\n", ":", "\u{feff}"])
@@ -99,7 +99,7 @@ proptest! {
             let kept = parser.buffer.len() + event.first.as_ref().map_or(0, Bytes::len) + event.rest.len();
             prop_assert!(kept <= 2 * longest + FIELD, "{kept} bytes are kept of events of at most {longest}");
         }
-        // What comes then is read like anything else.
+        // Later input is read as usual.
         parser.push(b"\n\n");
         while parser.next_item().is_some() {}
         parser.push(b"data: x\n\n");

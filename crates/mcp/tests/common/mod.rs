@@ -1,4 +1,4 @@
-//! A front that hands everything to the test, and a client that writes its requests by hand.
+//! A front that passes every message to the test, and a client that writes raw requests.
 #![allow(
     dead_code,
     missing_docs,
@@ -29,12 +29,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// A guard against hanging, and nothing that is measured.
+/// A guard against hanging tests, not a measured limit.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// What no test outlives: a limit that is not what the test is about.
+/// A limit that no test reaches.
 pub const LONG: Duration = Duration::from_secs(3600);
 
-/// Limits that no connection reaches because the machine is slow.
+/// Limits that no connection reaches on a slow machine.
 pub fn patient() -> ServeLimits {
     ServeLimits {
         head_time: LONG,
@@ -46,34 +46,34 @@ pub fn patient() -> ServeLimits {
     }
 }
 
-/// The same for what is asked and answered.
+/// The same for requests and responses.
 pub fn patient_settings() -> Settings {
     Settings { body_time: LONG, quiet: LONG, keep_alive: LONG, ..Settings::default() }
 }
 
-/// Lets every task of this runtime go on until it waits for something.
+/// Lets every task of this runtime continue until it waits.
 pub async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
-/// The time of this runtime, stopped: it passes when it is told to, however long the machine takes for what happens in it.
+/// A paused clock of this runtime: time passes only on request, independent of the speed of the machine.
 pub struct StoppedClock {
     _holds: std::sync::mpsc::Sender<()>,
 }
 
 impl StoppedClock {
     pub fn new() -> Self {
-        // A paused runtime leaps ahead whenever it has nothing to do, also while something is on its way through a socket;
-        // but not while a blocking task runs.
+        // A paused runtime advances its clock whenever it is idle, also while data is on its way through a socket. It
+        // does not while a blocking task runs.
         let (holds, held) = std::sync::mpsc::channel();
         tokio::task::spawn_blocking(move || held.recv());
         tokio::time::pause();
         Self { _holds: holds }
     }
 
-    /// Lets so much time pass for everything that waits for it by now.
+    /// Advances the time for all timers that are set now.
     pub async fn pass(&self, span: Duration) {
         settle().await;
         // Timers count whole milliseconds.
@@ -81,7 +81,7 @@ impl StoppedClock {
         settle().await;
     }
 
-    /// Lets the real time pass from here on.
+    /// Resumes real time.
     pub fn go_on(self) {
         tokio::time::resume();
     }
@@ -90,13 +90,13 @@ impl StoppedClock {
 pub const MODERN: &str = "MCP-Protocol-Version: 2026-07-28\r\n";
 pub const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// Gives every message to the test, and knows the sessions that the test made.
+/// Passes every message to the test, and knows the sessions that the test created.
 pub struct Handed {
     pub messages: mpsc::UnboundedSender<Incoming>,
     pub listening: mpsc::UnboundedSender<Listening>,
     pub sessions: Mutex<HashMap<String, Arc<Session>>>,
     pub tokens: Option<Tokens>,
-    /// Whether it takes nothing more.
+    /// True if it accepts no more messages.
     pub is_full: AtomicBool,
 }
 
@@ -177,7 +177,7 @@ impl Server {
         Self { address, front, messages, listening, stop, done }
     }
 
-    /// A session that the front knows.
+    /// Creates a session that the front knows.
     pub fn session(&self, id: &str) -> Arc<Session> {
         let session = Session::new(SessionId::new(id).unwrap(), StreamLimits::default());
         self.front.sessions.lock().insert(id.to_owned(), Arc::clone(&session));
@@ -193,7 +193,7 @@ impl Server {
         Raw { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
     }
 
-    /// A request over a connection of its own; its status and body.
+    /// Sends a request on a connection of its own. Returns the status and the body.
     pub async fn ask(&self, request: &str) -> (u16, String) {
         let mut client = self.client().await;
         client.send(request).await;
@@ -208,7 +208,7 @@ impl Server {
     }
 }
 
-/// Answers with a result of this text.
+/// Creates a response whose result has this text.
 pub fn result(id: &Id, text: &str) -> Message {
     Message::result_response(id, &RawJson::parse(text.to_owned()).unwrap())
 }
@@ -250,7 +250,7 @@ impl Head {
     }
 }
 
-/// A client by hand.
+/// A client that sends raw requests.
 pub struct Raw {
     pub stream: TcpStream,
     pub buffer: Vec<u8>,
@@ -305,7 +305,7 @@ impl Raw {
         String::from_utf8(self.buffer.drain(..length.min(self.buffer.len())).collect()).unwrap()
     }
 
-    /// The next chunk of a stream; nothing at its end.
+    /// Returns the next chunk of a stream, or nothing at its end.
     pub async fn chunk(&mut self) -> Option<String> {
         let length = usize::from_str_radix(&self.until("\r\n").await, 16).unwrap_or(0);
         while self.buffer.len() < length + 2 && self.more().await {}
@@ -313,7 +313,7 @@ impl Raw {
         (length > 0).then(|| String::from_utf8(chunk[..length].to_vec()).unwrap())
     }
 
-    /// Whether the server closes the connection.
+    /// Returns true if the server closes the connection.
     pub async fn is_closed(&mut self) -> bool {
         while self.more().await {}
         true

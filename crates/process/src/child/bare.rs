@@ -1,4 +1,4 @@
-//! A child without a leash, where there are no process groups to hold.
+//! A child without a leash, for systems without process groups.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -53,7 +53,7 @@ async fn keep(
     gone: oneshot::Sender<()>,
     reader: JoinHandle<()>,
 ) {
-    // There is no way to ask it, so every wish ends it; so does an owner that is gone.
+    // It cannot be asked to end, so every command kills it, and so does the end of its owner.
     let ended = tokio::select! {
         ended = process.wait() => ended,
         _ = wished.recv() => {

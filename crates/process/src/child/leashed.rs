@@ -1,4 +1,4 @@
-//! A child under a leash: see [`crate::leash`].
+//! A child with a leash: see [`crate::leash`].
 
 use std::ffi::OsString;
 use std::io;
@@ -62,7 +62,7 @@ pub(crate) async fn start(
         Ok(Report::Ended(_) | Report::Gone) => own_fault(io::ErrorKind::InvalidData.into()),
         Err(error) => error,
     };
-    // It ends by itself when its socket closes. If it hangs, it is not left behind.
+    // It ends by itself when its socket closes. If it hangs, it is killed.
     drop(control);
     if timeout(LIMIT, process.wait()).await.is_err() {
         let _ = process.kill().await;
@@ -87,7 +87,7 @@ fn order(launch: &Launch, folder: &Path, path: &Path) -> Result<Vec<u8>, LaunchE
 }
 
 fn spawn(launch: &Launch, leash: &Leash, control: StdUnixStream) -> io::Result<LeashProcess> {
-    // What the leash is for is shown in lists of processes; the arguments may hold secrets.
+    // Process lists show the name of the program. They do not show its arguments, which may hold secrets.
     let shown = Path::new(&launch.program).file_name().map(OsString::from).unwrap_or_default();
     let mut command = Command::new(leash.program());
     command
@@ -98,12 +98,12 @@ fn spawn(launch: &Launch, leash: &Leash, control: StdUnixStream) -> io::Result<L
         .stdin(OwnedFd::from(control))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Ctrl-C in a terminal goes to our group; the leash is to end the child in its own way.
+        // Ctrl-C in a terminal signals the gateway's group. The leash must end the child in its own way instead.
         .process_group(0);
     command.spawn()
 }
 
-/// What the system's number means, in words for whoever wrote the configuration.
+/// Converts the error of the system to one for the author of the configuration.
 fn explain(failed: Failed, path: &Path, folder: &Path) -> LaunchError {
     let error = io::Error::from_raw_os_error;
     match failed {
@@ -113,7 +113,7 @@ fn explain(failed: Failed, path: &Path, folder: &Path) -> LaunchError {
             let source = error(errno);
             let is = |kind| source.kind() == kind;
             if is(io::ErrorKind::NotFound) && path.exists() {
-                // It was there a moment ago and still is: what is missing is what its first line names.
+                // The file was found a moment ago: the program in its first line is missing.
                 LaunchError::InterpreterMissing { path: path.into() }
             } else if is(io::ErrorKind::NotFound) {
                 LaunchError::NotFound { program: path.into() }
@@ -147,7 +147,7 @@ impl Pipes {
     }
 }
 
-/// Our end of the socket to the leash.
+/// The gateway's end of the socket to the leash.
 struct Control {
     reports: Take<BufReader<OwnedReadHalf>>,
     wishes: OwnedWriteHalf,
@@ -166,7 +166,7 @@ impl Control {
         self.report().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// The next report; nothing if the leash is gone, or is something else than a leash.
+    /// Returns the next report, or `None` if the leash is gone or the program is not a leash.
     async fn report(&mut self) -> io::Result<Option<Report>> {
         let mut line = Vec::new();
         self.reports.read_until(b'\n', &mut line).await?;
@@ -174,7 +174,7 @@ impl Control {
     }
 }
 
-/// Watches one child, does what its owner wishes, and collects the leash.
+/// Watches one child, executes the commands of its owner, and reaps the leash.
 struct Keeper {
     control: Control,
     process: LeashProcess,
@@ -189,12 +189,12 @@ impl Keeper {
     async fn run(self) {
         let Self { control, mut process, pid, mut wished, life, gone, reader } = self;
         let Control { mut reports, wishes } = control;
-        // The leash ends the group when nobody can wish anything any more.
+        // The leash ends the group when no more commands can come.
         let mut wishes = Some(wishes);
         let (mut exit, mut is_gone, mut line) = (Exit::Unknown, false, Vec::new());
         while !is_gone {
             tokio::select! {
-                // The line is outside, so that what was read of it is kept when a wish comes between.
+                // The line is outside of the loop, so that a command in between does not lose a part of it.
                 read = reports.read_until(b'\n', &mut line) => {
                     match (read, Report::parse(&line)) {
                         (Ok(1..), Some(Report::Ended(ended))) => {
@@ -216,8 +216,8 @@ impl Keeper {
             }
         }
         if !is_gone {
-            // Without a leash that works, this is all that can be done.
-            tracing::warn!(pid, "the leash of a server does not answer; its group is ended without it");
+            // Without a working leash, nothing else can be done.
+            tracing::warn!(pid, "the leash of a server does not respond; its group is ended without it");
             let _ = process.start_kill();
             end_group(pid);
         }
@@ -236,5 +236,5 @@ fn end_group(pid: u32) {
     }
 }
 
-/// How long the leash may take for what it does at once. On a machine that is busy beyond measure, that is long.
+/// Time limit for immediate actions of the leash. It is long, for machines under extreme load.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -1,5 +1,5 @@
-//! The process that holds the leash: waits, and ends the group, and on Linux all daemons that left it, when its owner or its
-//! leader is gone.
+//! The process that holds the leash. It waits, and ends the group when its owner or its leader is gone. On Linux it
+//! also ends all daemons that left the group.
 
 use std::collections::HashSet;
 use std::env;
@@ -23,7 +23,7 @@ use super::stage;
 use super::wire::{self, KILL, Report, TERM};
 use crate::exit::Exit;
 
-/// Holds one server until nothing of it is left, and ends as it ended.
+/// Holds one server until none of its processes is left, and exits with the server's exit.
 pub(super) fn hold(grace: Duration) -> ExitCode {
     let held = Builder::new_current_thread()
         .enable_all()
@@ -39,9 +39,9 @@ pub(super) fn hold(grace: Duration) -> ExitCode {
 
 async fn try_hold(grace: Duration) -> io::Result<Exit> {
     let control = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Our folder must not keep a disk from being unmounted.
+    // The working folder must not keep a disk from being unmounted.
     env::set_current_dir("/")?;
-    // Before there is a server: none of these may end us and leave it behind.
+    // Set up before there is a server: none of these signals may end this process and leave the server behind.
     let mut child_ended = signal(SignalKind::child())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
@@ -67,12 +67,12 @@ async fn try_hold(grace: Duration) -> io::Result<Exit> {
     let mut group = Group { leader, exit: None, has_children: true, asked: HashSet::new() };
     let mut phase = if owner_is_there { Phase::Holding } else { group.ask_to_end(grace) };
     loop {
-        // Looked at before it is collected: until then nobody else can have the group's number.
+        // Checked before the leader is reaped: until then its process id, and that of the group, cannot be reused.
         if phase == Phase::Holding && group.leader_has_ended() {
             phase = group.ask_to_end(grace);
         }
         if let Some(exit) = group.collect() {
-            // An owner that is gone is not told.
+            // The owner may be gone.
             let _ = reports.write_all(Report::Ended(exit).to_string().as_bytes()).await;
         }
         if group.is_empty() {
@@ -103,7 +103,7 @@ async fn try_hold(grace: Duration) -> io::Result<Exit> {
         }
         match phase {
             Phase::Ending { kill_at } if kill_at <= Instant::now() => phase = group.end(),
-            // Not even the kernel can end it now. It will, when the disk that it waits for answers.
+            // The kernel cannot end it now. It will, when the disk that it waits for responds.
             Phase::Killed { give_up_at } if give_up_at <= Instant::now() => break,
             Phase::Holding | Phase::Ending { .. } | Phase::Killed { .. } => {}
         }
@@ -120,7 +120,7 @@ enum Phase {
 }
 
 impl Phase {
-    /// To be ended; what is already on its way there stays as it is.
+    /// Starts to end the group, unless that has already begun.
     fn ending(self, ask: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Holding => ask(),
@@ -128,7 +128,8 @@ impl Phase {
         }
     }
 
-    /// While it ends, members of the group that are not our children end without a signal to us.
+    /// Waits until the next check. While the group ends, members that are not children of this process end without a
+    /// signal to it.
     async fn next_look(self) {
         let limit = match self {
             Self::Holding => return std::future::pending().await,
@@ -139,13 +140,13 @@ impl Phase {
     }
 }
 
-/// The server and all that it started.
+/// The server and all processes that it started.
 struct Group {
     leader: Pid,
-    /// How the leader ended, once it is collected.
+    /// Exit of the leader, once it was reaped.
     exit: Option<Exit>,
-    /// Whether we have children. A process that left the group becomes our child when its parent has ended (Linux), so there
-    /// is nothing left of the server when there are none.
+    /// True if this process has children. A process that left the group becomes a child of this process when its parent
+    /// has ended (Linux). Without children, nothing of the server is left.
     has_children: bool,
     /// Children outside of the group that were asked to end.
     asked: HashSet<Pid>,
@@ -162,7 +163,7 @@ impl Group {
         Phase::Killed { give_up_at: Instant::now() + UNKILLABLE }
     }
 
-    /// Errors say that nobody is there any more, which is what is wanted.
+    /// Sends a signal to the group. An error means that the group is empty, which is the goal.
     fn signal(&self, signal: Signal) {
         let _ = rustix::process::kill_process_group(self.leader, signal);
         let has_left = || rustix::process::getpgid(Some(self.leader)) != Ok(self.leader);
@@ -171,8 +172,8 @@ impl Group {
         }
     }
 
-    /// Asks the processes that left the group, each once. Nobody but us can collect a child of ours, so its number is still
-    /// its own.
+    /// Asks the processes that left the group to end, each once. Only this process can reap its children, so their
+    /// process ids are still valid.
     fn ask_adopted_to_end(&mut self) {
         for child in children().unwrap_or_default() {
             let is_in_group = rustix::process::getpgid(Some(child)) == Ok(self.leader);
@@ -182,7 +183,7 @@ impl Group {
         }
     }
 
-    /// Ends every child. Their children become ours by it, and are ended in the next round.
+    /// Kills all children. Their own children then become children of this process, and are killed in the next round.
     fn end_adopted(&self) {
         for child in children().unwrap_or_default() {
             let _ = rustix::process::kill_process(child, Signal::KILL);
@@ -195,7 +196,7 @@ impl Group {
             && matches!(rustix::process::waitid(WaitId::Pid(self.leader), options), Ok(Some(_)))
     }
 
-    /// Collects whoever ended, adopted ones too. How the leader ended, if it was among them.
+    /// Reaps all ended processes, including adopted ones. Returns the exit of the leader if it was among them.
     fn collect(&mut self) -> Option<Exit> {
         let mut news = None;
         loop {
@@ -209,7 +210,7 @@ impl Group {
                 Ok(None) => return news,
                 Err(_) => {
                     self.has_children = false;
-                    // If the leader was a child, somebody else collected it.
+                    // If the leader was a child, its exit was reaped elsewhere.
                     if self.exit.is_none() {
                         self.exit = Some(Exit::Unknown);
                         news = self.exit;
@@ -235,13 +236,13 @@ fn exit_of(status: WaitStatus) -> Exit {
     }
 }
 
-/// What the server leaves behind becomes ours, and is collected when it ends.
+/// Makes this process the parent of processes that the server leaves behind, so that it can reap them.
 fn adopt_orphans() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
 }
 
-/// Our children, where the system lists them.
+/// Returns the children of this process, if the system lists them.
 #[cfg(target_os = "linux")]
 fn children() -> Option<Vec<Pid>> {
     listed_children().or_else(children_by_parent)
@@ -252,7 +253,7 @@ fn children() -> Option<Vec<Pid>> {
     None
 }
 
-/// The children of each of our threads, as the kernel lists them.
+/// Returns the children of each thread, as the kernel lists them.
 #[cfg(target_os = "linux")]
 fn listed_children() -> Option<Vec<Pid>> {
     let mut children = Vec::new();
@@ -263,13 +264,13 @@ fn listed_children() -> Option<Vec<Pid>> {
     Some(children)
 }
 
-/// The same by the parent that each process names, for kernels without that list.
+/// Returns the children by the parent of each process, for kernels without that list.
 #[cfg(target_os = "linux")]
 fn children_by_parent() -> Option<Vec<Pid>> {
     let own = rustix::process::getpid();
     let is_child = |pid: &Pid| {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-        // The name in brackets can have anything in it.
+        // The name in brackets can contain any characters.
         let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
         fields.split_ascii_whitespace().nth(1).and_then(pid_of) == Some(own)
     };
@@ -282,7 +283,7 @@ fn pid_of(text: &str) -> Option<Pid> {
     text.parse().ok().and_then(Pid::from_raw)
 }
 
-/// How often to look whether the group is empty.
+/// Interval of the checks for an empty group.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long the kernel may take to end what was killed.
+/// Maximum time that the kernel may take to end a killed process.
 const UNKILLABLE: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use rustix::process::Pid;
 use super::wire::{self, Ends, Failed, Order, Report};
 use super::{EXEC, HIDDEN, Leash};
 
-/// Starts the stage in a group of its own, and waits until it is the server or says why not.
+/// Starts the stage in its own group, and waits until it has become the server or reports an error.
 pub(super) fn start(ends: Ends, order: &[u8]) -> Result<Pid, Failed> {
     try_start(ends, order).unwrap_or_else(|error| Err(Failed::Leash(error.raw_os_error().unwrap_or(0))))
 }
@@ -49,7 +49,8 @@ fn try_start(ends: Ends, order: &[u8]) -> io::Result<Result<Pid, Failed>> {
     Ok(Err(failed))
 }
 
-/// What the stage has to say: nothing, if it has become the server. The socket closes when it has, and not before.
+/// Returns the output of the stage: nothing if it has become the server. The socket closes at that moment, and not
+/// before.
 fn hand_over(socket: UnixStream, ends: Ends, order: &[u8]) -> io::Result<Vec<u8>> {
     socket.set_read_timeout(Some(LIMIT))?;
     socket.set_write_timeout(Some(LIMIT))?;
@@ -60,7 +61,7 @@ fn hand_over(socket: UnixStream, ends: Ends, order: &[u8]) -> io::Result<Vec<u8>
     Ok(said)
 }
 
-/// Gets its folder and pipes, and becomes the server. Only comes back if that failed.
+/// Sets up folder and pipes, and becomes the server. Returns only after a failure.
 pub(super) fn become_the_server(leash: u64) -> ExitCode {
     let Ok(socket) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
         return ExitCode::FAILURE;
@@ -94,11 +95,11 @@ fn follow(order: &[u8], [stdin, stdout, stderr]: &Ends) -> Failed {
     Failed::Command(number(server.exec()))
 }
 
-/// Whoever kills both gateway and leash at once leaves nobody who could end the server, but the kernel.
+/// Makes the kernel end this process with its parent: if gateway and leash are killed at once, nothing else could.
 #[cfg(target_os = "linux")]
 fn end_with_parent(leash: u64) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // The leash may have ended before that was said.
+    // The leash may have ended before this took effect.
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
     if parent.and_then(|parent| u64::try_from(parent).ok()) == Some(leash) {
         Ok(())
@@ -112,5 +113,5 @@ fn end_with_parent(_leash: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A file system that hangs must not make the leash hang.
+/// Limit against a file system that hangs: it must not make the leash hang.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
-//! What gateway, leash and stage say to each other over their sockets.
+//! The protocol between gateway, leash and stage over their sockets.
 //!
-//! Down goes one order: three handles and a list of byte strings, which the leash passes on unread. Then, to the leash
-//! alone, one byte for each wish. Up come a few lines.
+//! One order goes down: three handles and a list of byte strings, which the leash passes on unread. Then one byte for
+//! each command goes to the leash. A few lines with reports come up.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -20,19 +20,19 @@ use rustix::net::{
 
 use crate::exit::Exit;
 
-/// Asks the leash to ask the group to end.
+/// Command to the leash: ask the group to end.
 pub(crate) const TERM: u8 = b'T';
-/// Asks the leash to end the group.
+/// Command to the leash: kill the group.
 pub(crate) const KILL: u8 = b'K';
 
 /// The child's ends of its pipes: stdin, stdout, stderr.
 pub(crate) type Ends = [OwnedFd; 3];
 
-/// What to become, and where.
+/// The program to start, with its folder and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) path: PathBuf,
-    /// The name that it sees itself started by.
+    /// Program name as the first argument (`argv[0]`).
     pub(crate) name: OsString,
     pub(crate) folder: PathBuf,
     pub(crate) args: Vec<OsString>,
@@ -71,7 +71,7 @@ impl Order {
         (args.len() == count).then_some(Self { path, name, folder, args, environment })
     }
 
-    /// Nothing that a system could be told holds a zero byte.
+    /// Returns true if a string contains a zero byte, which no system call accepts.
     pub(crate) fn has_zero_bytes(&self) -> bool {
         let variables =
             self.environment.iter().flat_map(|(name, value)| [name.as_os_str(), value.as_os_str()]);
@@ -81,7 +81,7 @@ impl Order {
     }
 }
 
-/// Sends the handles. This never waits: the socket is empty yet.
+/// Sends the handles. This never waits, because the socket is still empty.
 pub(crate) fn send_ends(socket: &UnixStream, ends: &Ends) -> io::Result<()> {
     let ends: [BorrowedFd<'_>; 3] = ends.each_ref().map(AsFd::as_fd);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -95,7 +95,7 @@ pub(crate) fn send_ends(socket: &UnixStream, ends: &Ends) -> io::Result<()> {
     Ok(())
 }
 
-/// The bytes of an order as they are sent, after the handles.
+/// Returns the bytes of an order as they are sent, after the handles.
 pub(crate) fn framed(order: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(order.len()).ok().filter(|length| *length <= MAX_ORDER);
     let length = length
@@ -151,23 +151,23 @@ const CLOSE_ON_EXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
 const CLOSE_ON_EXEC: RecvFlags = RecvFlags::empty();
 
-/// More than any system takes as arguments and variables.
+/// More than any system accepts as arguments and variables.
 const MAX_ORDER: u32 = 8 * 1024 * 1024;
 
-/// What the leash tells, each as a line.
+/// A report of the leash. Each is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The server runs under this number.
+    /// The server runs with this process id.
     Started(u32),
-    /// It does not.
+    /// The server could not be started.
     Failed(Failed),
-    /// It ended.
+    /// The server has exited.
     Ended(Exit),
-    /// And so has its whole group, or what is left cannot be ended.
+    /// Its whole group has ended too, or the rest cannot be ended.
     Gone,
 }
 
-/// Where the start failed, with the system's number for it.
+/// Step of the start that failed, with the error number of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failed {
     Folder(i32),
@@ -176,7 +176,7 @@ pub(crate) enum Failed {
 }
 
 impl Report {
-    /// All reports of one leash together are shorter.
+    /// Upper limit of all reports of one leash together.
     pub(crate) const MAX_BYTES: u64 = 1024;
 
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {

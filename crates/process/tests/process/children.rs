@@ -1,4 +1,4 @@
-//! How children end, by themselves and by us.
+//! The end of children, by themselves and on request.
 
 use std::time::Duration;
 
@@ -39,10 +39,10 @@ async fn what_is_written_arrives_and_is_answered() {
     assert_eq!(soon(child.gone()).await, Exit::Code(0));
 }
 
-/// A stop asks as gently as it can: closed stdin, then SIGTERM, then SIGKILL, and no further than it must.
+/// A stop is as gentle as possible: closed stdin, then SIGTERM, then SIGKILL, and no further than needed.
 #[tokio::test]
 async fn a_stop_goes_no_further_than_it_must() {
-    // Each step but the one that ends it is over soon; that one has all the time there is.
+    // Each step but the one that ends it has a short limit; that one has plenty of time.
     const SOON: Duration = Duration::from_millis(50);
     for (script, exit, stdin, term) in [
         ("echo ready; cat > /dev/null; exit 4", Exit::Code(4), LONG, LONG),
@@ -78,8 +78,8 @@ async fn what_a_child_leaves_behind_is_ended_with_it_even_if_it_ignores_being_as
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn what_left_the_group_on_purpose_is_ended_too() {
-    // In a session of its own; as a daemon, whose parent has ended; and one that does not end when it is asked. They keep the
-    // pipes open, too.
+    // A process in a session of its own, a daemon whose parent has ended, and one that ignores requests to end. They
+    // also keep the pipes open.
     for left in [
         "setsid sh -c 'echo $$; exec sleep 600' &",
         "(setsid sh -c 'echo $$; exec sleep 600' &)",

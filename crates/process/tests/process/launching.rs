@@ -1,4 +1,4 @@
-//! What a child is given, and what is said when it cannot be started.
+//! The environment of a child, and the errors of a failed start.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -39,7 +39,7 @@ async fn name_arguments_and_folder_arrive_as_they_are() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_child_gets_three_handles_and_no_signal_ignored_or_blocked_by_us() {
-    // Whoever started this test may have left handles open for everybody; a plain child shows which.
+    // The process that started this test may have left inheritable handles open; a plain child shows them.
     let plain = Command::new("ls").arg("/proc/self/fd").output().unwrap();
     let mut started = start(&command(&["ls", "/proc/self/fd"])).await;
     assert_eq!(all(&mut started.stdout).await, String::from_utf8(plain.stdout).unwrap());
@@ -53,7 +53,7 @@ async fn a_child_gets_three_handles_and_no_signal_ignored_or_blocked_by_us() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_told_with_what_to_do() {
+async fn a_failed_start_is_reported_with_advice() {
     let folder = Folder::new("errors");
     folder.write("plain", "no program", 0o644);
     folder.write("script", "#!/no/such/interpreter\n", 0o755);
@@ -124,8 +124,8 @@ impl Folder {
 
     fn write(&self, name: &str, text: &str, mode: u32) {
         let file: &Path = &self.path.join(name);
-        // By another process: what we write ourselves is open in every process that another test starts meanwhile, until
-        // that becomes another program, and so long it cannot be executed.
+        // Written by another process: a file that this process has open for writing is inherited by children of other
+        // tests until they execute their program, and cannot be executed for so long.
         let script = "printf '%s' \"$1\" > \"$2\"";
         let written = Command::new("sh").args(["-c", script, "sh", text]).arg(file).status().unwrap();
         assert!(written.success());

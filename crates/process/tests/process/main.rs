@@ -1,4 +1,4 @@
-//! Real processes: what they are given, how they end, and that none is left behind.
+//! Real processes: their environment, their end, and the absence of leftovers.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 

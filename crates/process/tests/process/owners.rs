@@ -1,4 +1,4 @@
-//! Whatever happens to the owner, no child outlives it for long.
+//! No child outlives its owner for long, however the owner ends.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,7 @@ impl World {
             sh -c 'echo $$; sleep 600 & echo $!; wait' &
             echo $$; while :; do sleep 0.05; done";
         let (owner, mut pids) = owner_of(script, 3);
-        // The leash is the parent of the one that has no parent among them.
+        // The leash is the process whose parent is not among them.
         let place = pids.iter().position(|pid| !pids.contains(&parent(*pid).unwrap())).unwrap();
         let server = pids.swap_remove(place);
         Self {
@@ -55,12 +55,12 @@ fn owner_of(script: &str, printed: usize) -> (Child, Vec<u32>) {
     (owner, pids)
 }
 
-/// A test that fails leaves nothing behind either.
+/// Leaves no processes behind if a test fails.
 impl Drop for World {
     fn drop(&mut self) {
         let _ = self.owner.kill();
         let _ = self.owner.wait();
-        // Where a test ends the leash too, nobody else would end these.
+        // If a test kills the leash too, nothing else would end these.
         self.descendants.iter().for_each(Watched::end);
     }
 }
@@ -90,7 +90,7 @@ fn a_leash_that_is_asked_to_end_ends_its_group_first() {
     }
 }
 
-/// Daemons survived every one of these.
+/// A regression: daemons survived every one of these.
 #[test]
 fn no_daemon_is_left_after_any_end_of_the_owner() {
     for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
@@ -107,7 +107,7 @@ fn no_daemon_is_left_after_any_end_of_the_owner() {
     }
 }
 
-/// Whoever kills everything that has our name at once leaves nobody but the kernel to end the server.
+/// If owner and leash are killed at once, only the kernel can end the server.
 #[test]
 fn the_server_ends_also_when_owner_and_leash_are_killed_at_once() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! One server kept alive.
+//! Supervision of one server.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn supervise(launch: Launch) -> (Supervisor, Incarnations) {
     let policy = RestartPolicy {
         first_wait: Duration::from_millis(1),
         longest_wait: Duration::from_millis(5),
-        // However slow the machine is, what happens in a test happens within this.
+        // Large enough for all events of a test, on any machine.
         window: LONG,
         well_after: LONG,
         longest_rest: LONG,
@@ -82,7 +82,7 @@ async fn a_server_that_dies_too_often_is_down_and_says_why_and_a_reset_starts_it
     assert_eq!(supervisor.stderr().written(), 5, "five starts and no more");
     let said = unavailable.to_string();
     assert!(
-        said.starts_with("the server is down: it died 5 times within 3600s; it is tried again when"),
+        said.starts_with("the server is down: it crashed 5 times within 3600s; the first call after"),
         "{said}"
     );
     assert!(
@@ -121,7 +121,7 @@ async fn a_command_that_is_not_there_is_not_tried_again_and_again() {
 #[tokio::test]
 async fn of_one_server_there_are_never_two() {
     let lock = std::env::temp_dir().join(format!("steadfast-process-lock-{}", std::process::id()));
-    // It takes its time to end, and so does what it leaves behind.
+    // It takes time to end, and so do the processes that it leaves behind.
     let script = format!(
         "mkdir {0} || echo twice
          trap '' TERM; (sleep 0.2; rmdir {0}) &

@@ -1,7 +1,7 @@
-//! What a counted tool goes through, when, and what is told of it.
+//! Attempts of a counting tool: their number, their times, and the reports about them.
 //!
-//! Everything runs under the profile as it is. Where a test changes a setting, its requirement says so, or the comment beside it
-//! says why.
+//! All tests use the unchanged profile. If a test changes a setting, its requirement or the comment beside it gives the
+//! reason.
 
 use std::pin::Pin;
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// One tool, for calls and for turns, that keeps when each of its attempts started.
+/// A tool for calls and turns that records the start of each attempt.
 #[derive(Clone)]
 struct Tried {
     script: Arc<Script>,
@@ -28,7 +28,7 @@ impl Tried {
         Self { script: Arc::new(script), starts: Arc::default() }
     }
 
-    /// Answers its n-th run with the n-th answer, and all further ones with the last.
+    /// Returns the n-th result in the n-th run, and the last one in all further runs.
     fn answers<const N: usize>(answers: [fn() -> Answer; N]) -> Self {
         Self::new(script(move |number| {
             let number = usize::try_from(number).unwrap();
@@ -41,7 +41,7 @@ impl Tried {
         self.starts.lock().len()
     }
 
-    /// From the first start to each of them.
+    /// Returns the time from the first start to each start.
     fn starts(&self) -> Vec<Duration> {
         let mut so_far = Duration::ZERO;
         let later = self.waits().into_iter().map(|wait| {
@@ -51,7 +51,7 @@ impl Tried {
         [Duration::ZERO].into_iter().chain(later).collect()
     }
 
-    /// From each start to the next.
+    /// Returns the time from each start to the next.
     fn waits(&self) -> Vec<Duration> {
         let starts = self.starts.lock();
         starts.iter().zip(starts.iter().skip(1)).map(|(start, next)| next.duration_since(*start)).collect()
@@ -75,15 +75,15 @@ impl Shelf for Tried {
     }
 }
 
-/// The profile as it is.
+/// The unchanged profile.
 const AS_MEASURED: &str = "";
 
 fn code(called: &Called) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// The n-th call of a tool: with arguments of its own and in a turn of its own, so that neither is it taken for a loop nor
-/// does it add to the errors of a turn.
+/// Returns the n-th call of a tool, with its own arguments and its own turn, so that it neither counts as a loop nor
+/// adds to the errors of a turn.
 fn nth(number: u32, tool: &str) -> CallEnvelope {
     let text = format!(
         r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"{tool}","toolNamespace":"t",
@@ -101,7 +101,7 @@ fn said_by(source: Source, words: &str) -> Answer {
     Err(Fault::new(source, words).into())
 }
 
-/// In the words of the seed.
+/// A timeout, with the text of the seed.
 fn timed_out() -> Answer {
     said_by(Source::Tool, "Connection timeout after 30s")
 }
@@ -128,7 +128,7 @@ const ONE_SEARCH: &str = r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
 
 // ---- 1: classification ----
 
-/// What became of an error: its entry in the trace, and the reason for what was decided about it.
+/// Handling of an error: its entry in the trace, and the reason of the decision.
 struct Judged {
     error: Event,
     reason: String,
@@ -137,7 +137,7 @@ struct Judged {
     runs: (usize, usize),
 }
 
-/// The tool fails like this, and would then succeed.
+/// Runs a tool that fails once in this way and would then succeed.
 async fn judged(fails: fn() -> Answer) -> Judged {
     let in_turn = Tried::answers([fails, ok]);
     let engine = engine(AS_MEASURED).await;
@@ -207,7 +207,7 @@ async fn eh_1_4_failed_authentication_is_permanent_and_not_tried_again() {
 async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
     let mut seen = Vec::new();
     for run in 0..20 {
-        // An attempt that takes a while does not move the next one: what counts is from start to start.
+        // The duration of an attempt does not delay the next one: the backoff counts from start to start.
         let takes = Duration::from_millis(run * 4);
         let tool = Tried::new(script(move |_| async move {
             tokio::time::sleep(takes).await;
@@ -230,7 +230,7 @@ async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
 #[tokio::test(start_paused = true)]
 async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
     for _ in 0..20 {
-        // Ten retries after the same wait; the breaker would end them at the fifth failure.
+        // Ten retries with the same backoff. The breaker would end them at the fifth failure.
         let ten = "retry.attempts = 11\nretry.base = \"100ms\"\nretry.factor = 1\nbreaker.mode = \"off\"\n";
         let tool = Tried::answers([timed_out]);
         engine(ten).await.call(search(1), tool.clone()).await;
@@ -246,9 +246,9 @@ async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_2_3_after_the_fifth_attempt_the_caller_is_told_and_there_is_no_sixth() {
+async fn eh_2_3_after_the_fifth_attempt_the_caller_gets_the_error_and_there_is_no_sixth() {
     let nothing_else = "breaker.mode = \"off\"\nretry.total = \"none\"\n";
-    // As it is; and where nothing but the number of attempts could end it.
+    // With the profile, and with settings in which only the number of attempts is limited.
     for settings in [AS_MEASURED, nothing_else] {
         let tool = Tried::answers([timed_out]);
         let engine = engine(settings).await;
@@ -293,7 +293,7 @@ async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
 
 // ---- 3: the breaker ----
 
-/// The state of the breaker of the tool, and the failures in a row that it counted.
+/// Returns the state of the tool's breaker, and its number of consecutive failures.
 async fn breaker(engine: &Engine) -> (State, u32) {
     let breakers = engine.breakers(None).await;
     let own = breakers.iter().find(|breaker| breaker.key == first_tool());
@@ -304,7 +304,7 @@ fn not_found() -> Answer {
     said_by(Source::Http { status: 404 }, "Not found")
 }
 
-/// Looks at the breaker in each of its runs, before it answers like this.
+/// Returns a tool that records the state of its breaker in each run.
 fn looking(engine: &Engine, answers: impl Fn(u32) -> Answer + Send + Sync + 'static) -> (Tried, Looks) {
     let looks = Looks::default();
     let (seen, engine, answers) = (looks.clone(), engine.clone(), Arc::new(answers));
@@ -321,7 +321,7 @@ fn looking(engine: &Engine, answers: impl Fn(u32) -> Answer + Send + Sync + 'sta
 
 type Looks = Arc<Mutex<Vec<(State, u32)>>>;
 
-/// Nothing runs, nothing is waited for.
+/// Asserts that a call is refused without a run and without a wait.
 async fn is_refused_at_once(engine: &Engine, tool: &Tried, number: u32) {
     let (runs, before) = (tool.runs(), Instant::now());
     let called = engine.call(search(number), tool.clone()).await;
@@ -350,7 +350,7 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
     assert_eq!((tool.runs(), before.elapsed()), (5, Duration::ZERO));
 }
 
-/// A breaker that has just been opened by five failures. What the tool does after them is said here.
+/// Returns an engine with a breaker that five failures have just opened. `then` is the later behavior of the tool.
 async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Engine, Tried) {
     let engine = engine(AS_MEASURED).await;
     let tool = Tried::new(Box::new(move |number, _| match number {
@@ -403,7 +403,7 @@ async fn eh_3_2_after_thirty_seconds_exactly_one_attempt_passes_and_decides() {
         assert_eq!(tool.runs(), 6, "the probe is not tried again");
         leave.add_permits(100);
         if then == State::Open {
-            // The thirty seconds begin anew.
+            // The thirty seconds start again.
             tokio::time::sleep(30 * second - tenth).await;
             assert_eq!(breaker(&engine).await.0, State::Open);
             is_refused_at_once(&engine, &tool, 16).await;
@@ -424,7 +424,7 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
     assert_eq!((called.result.status, probed.runs()), (Status::Success, 6));
     assert_eq!(breaker(&engine).await, (State::Closed, 0));
 
-    // As before: four failures are borne, and calls beside each other all run.
+    // As before: four failures are tolerated, and concurrent calls all run.
     let (tool, looks) = looking(&engine, |number| if number < 5 { timed_out() } else { ok() });
     let called = engine.call(search(2), tool.clone()).await;
     assert_eq!((called.result.status, called.result.attempts), (Status::Success, 5));
@@ -464,7 +464,7 @@ async fn eh_3_4_permanent_errors_leave_the_breaker_alone() {
 #[tokio::test(start_paused = true)]
 async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
     let errors = [timed_out, rate_limited, reset, timed_out, rate_limited];
-    // As attempts of one call, and each as a call of its own that is not tried again.
+    // As attempts of one call, and as separate calls without retries.
     for attempts in [5, 1] {
         let engine = engine(&format!("retry.attempts = {attempts}\n")).await;
         let (tool, looks) = looking(&engine, move |number| errors[number as usize - 1]());
@@ -528,7 +528,7 @@ async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_req
 
 #[tokio::test(start_paused = true)]
 async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tried_again_and_is() {
-    // The network's time-out, and ours: a second, which leaves time for a retry.
+    // A timeout of the network, and one of the engine: a second, which leaves time for a retry.
     let own = script(async |number| if number == 1 { std::future::pending().await } else { ok() });
     let network = script(async |number| if number == 1 { timed_out() } else { ok() });
     for (script, wait) in [(network, 100), (own, 1000)] {
@@ -563,7 +563,7 @@ async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_f
     }
     assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
 
-    // A call that may be tried ten times is not tried on against an open breaker either.
+    // A call with ten attempts is not retried against an open breaker either.
     let engine = super::engine("retry.attempts = 10\nretry.total = \"none\"\n").await;
     let tool = Tried::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;

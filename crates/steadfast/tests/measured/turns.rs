@@ -1,4 +1,4 @@
-//! The turns of the seed: several calls that depend on each other, and one of them fails.
+//! The turns of the seed: several calls that depend on each other, of which one fails.
 
 use steadfast::turn::trace::{Fact, Note};
 use steadfast::turn::{EndedBy, Outcome, TurnStatus};
@@ -6,7 +6,7 @@ use steadfast::{Listener, TurnAbout};
 
 use super::*;
 
-/// As much time for retries as they need.
+/// Enough time for all retries.
 const UNHURRIED: &str = "retry.total = \"none\"\n";
 
 #[tokio::test(start_paused = true)]
@@ -23,7 +23,7 @@ async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() 
     assert_eq!(tools.runs("flight_search"), 2);
     assert_eq!(before.elapsed().as_secs(), 30, "ended at thirty seconds, and made again after a short wait");
     let story = story(&engine, &turned).await;
-    // EH-4.4: with its limit; EH-4.3: as a transient error; EH-6.2: which is made again, and why.
+    // EH-4.4: with its limit; EH-4.3: as a transient error; EH-6.2: which is retried, and the reason.
     let timeouts = events(&story, EventType::ToolTimeout);
     assert_eq!(timeouts.len(), 1, "{:#?}", sentences(&story));
     assert_eq!(timeouts[0].timeout_ms, Some(30_000));
@@ -131,7 +131,7 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
     tells(&story(&engine, &turned).await, "Used default value for compare_prices");
 }
 
-/// Writes down what it hears of turns.
+/// A listener that records the notes of turns.
 #[derive(Default)]
 struct Handler(Mutex<Vec<(Option<String>, Note)>>);
 
@@ -142,7 +142,7 @@ impl Listener for Handler {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_1_eh_6_2_the_error_handler_is_told_of_each_error_and_decides() {
+async fn eh_6_1_eh_6_2_the_error_handler_receives_each_error_and_decides() {
     let handler = Arc::new(Handler::default());
     let engine = opened("read_only", UNHURRIED, Some(handler.clone())).await;
     let tools =
@@ -164,7 +164,7 @@ async fn eh_6_1_eh_6_2_the_error_handler_is_told_of_each_error_and_decides() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_3_a_retry_that_succeeds_is_told_as_such() {
+async fn eh_6_3_a_retry_that_succeeds_is_reported_as_such() {
     let engine = engine(UNHURRIED).await;
     let tools =
         Tools::new([("flight_search", script(async |number| if number == 1 { reset() } else { ok() }))]);
@@ -211,7 +211,7 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
             error.circuit_breaker_state.is_some() && error.retry_count.is_some() && error.span_id.is_some()
         );
     }
-    // In the words of the tool, also where it is tried again; the rule is for machines.
+    // The message is that of the tool, also for a retry. The rule is for machines.
     assert!(errors.iter().all(|error| error.rule.as_deref() == Some("transport.reset")), "{errors:#?}");
     let again = errors.iter().filter(|error| error.decision == Some(Strategy::Retry));
     let told: Vec<_> = again.map(|error| error.sentence.as_str()).collect();

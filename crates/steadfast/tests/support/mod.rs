@@ -1,4 +1,4 @@
-//! What tests open: a configuration as text, in a folder of its own.
+//! Sources for tests: a configuration as text, in a folder of its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use steadfast::{ConfigFile, Needed, Sources};
 
-/// Folders of a test, gone with its thread: by then the runtime has ended, and nobody writes to them any more.
+/// Folders of a test, removed with its thread: by then the runtime has ended and writes nothing more.
 struct Folders(RefCell<Vec<PathBuf>>);
 
 impl Drop for Folders {
@@ -23,19 +23,19 @@ thread_local! {
     static FOLDERS: Folders = const { Folders(RefCell::new(Vec::new())) };
 }
 
-/// An empty folder that nobody else has, neither another test nor another run of them.
+/// Creates an empty folder that no other test and no other run uses.
 pub(crate) fn folder(test: &str) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::SeqCst));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{process}-{number}"));
-    // One of that name is of a process that was killed.
+    // A folder with that name belongs to a process that was killed.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     FOLDERS.with(|folders| folders.0.borrow_mut().push(folder.clone()));
     folder
 }
 
-/// Sources with this file and this environment, and the memory store unless the file says otherwise.
+/// Returns sources with this file and this environment. The store is in memory unless the file says otherwise.
 pub(crate) fn sources(folder: &Path, name: &str, text: &str, environment: &[(&str, &str)]) -> Sources {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();

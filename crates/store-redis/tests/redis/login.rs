@@ -1,5 +1,5 @@
-//! A user of its own, with the rights that `docs/operating/redis.md` names and no others: on one server, behind
-//! Sentinel, and in a Cluster.
+//! Tests with a user that has only the permissions in `docs/operating/redis.md`: on one server, behind Sentinel, and
+//! in a Cluster.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn as_user(url: &str, password: &str) -> Options {
     Options { login, ..patient(url) }
 }
 
-/// Everything that a store is asked to do.
+/// Uses every operation of a store.
 async fn does_everything(options: Options) {
     let (store, other) = (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::open(options));
     let record = take(&store, &claim("a")).await;
@@ -82,13 +82,13 @@ async fn the_rights_that_the_documentation_names_are_enough() {
     does_everything(as_user(&server.url(), PASSWORD)).await;
     wrong_password_is_told(as_user(&server.url(), "wrong")).await;
 
-    // And one that lacks something is told what.
+    // A user without a permission gets an error that names it.
     add_user(&server, &["-@scripting"]);
     let store = RedisStore::connect(as_user(&server.url(), PASSWORD)).await.unwrap();
     let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
     assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
-    assert!(error.to_string().contains("give it the rights that the documentation lists"), "{error}");
-    // Another prefix than its own is none of its business.
+    assert!(error.to_string().contains("grant the permissions that the documentation lists"), "{error}");
+    // The user has no access to another prefix.
     add_user(&server, &[]);
     let foreign = crate::world::options(&server.url());
     let error = refused(Options { prefix: foreign.prefix, ..as_user(&server.url(), PASSWORD) }).await;

@@ -1,4 +1,4 @@
-//! Servers that are killed, paused, emptied and failed over, while somebody uses them.
+//! Servers that are killed, paused, emptied and failed over while they are in use.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn two(options: Options) -> (RedisStore, RedisStore) {
 }
 
 #[tokio::test]
-async fn sf_3_a_server_that_is_killed_is_told_and_heals_by_itself() {
+async fn sf_3_a_killed_server_is_reported_and_recovers() {
     let mut server = Server::durable();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     let mut news = store.news();
@@ -44,13 +44,13 @@ async fn sf_3_a_server_that_is_killed_is_told_and_heals_by_itself() {
 }
 
 #[tokio::test]
-async fn sf_3_a_server_that_is_paused_is_told_and_heals_by_itself() {
+async fn sf_3_a_paused_server_is_reported_and_recovers() {
     let server = Server::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     let mut news = store.news();
     let record = take(&store, &claim("a")).await;
     server.pause();
-    // Nothing can come from the server now: so the time for an answer is over as soon as everybody waits for it.
+    // The server cannot reply now, so the timeout is over as soon as all tasks wait.
     tokio::time::pause();
     let error = store.save(&save(&record, "paid")).await.unwrap_err();
     tokio::time::resume();
@@ -68,7 +68,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     let options = options(&server.url());
     let (holder, other) = two(options.clone()).await;
     let mut news = other.news();
-    // One that knows of no lease longer than a moment need not wait longer than that.
+    // A process that knows only short leases waits no longer than those.
     let brief = RedisStore::connect(options).await.unwrap();
     run(&brief, &with_lease(claim("brief"), Duration::from_millis(1)), "paid").await;
     let claim = |key: &str| with_lease(claim(key), LONG);
@@ -90,7 +90,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
 
     let opened = async {
         let new = with_lease(crate::world::claim("new"), Duration::from_millis(1));
-        // Until it has found its own way back to the server, it says nothing.
+        // Until it has reconnected, it reports nothing.
         while !matches!(brief.claim(&new, &Known::default()).await, Ok(ClaimVerdict::Mine(_))) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -108,9 +108,9 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     }
 }
 
-/// Closed is about runs that nobody can know to be the first. Whoever finds something gets it, also meanwhile.
+/// Only calls that might not be the first are refused. Existing records are used, also meanwhile.
 #[tokio::test]
-async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
+async fn sf_3_an_emptied_store_still_uses_existing_records() {
     let mut server = Server::start();
     let (holder, other) = two(options(&server.url())).await;
     let claim = |key: &str| with_lease(claim(key), LONG);
@@ -141,7 +141,7 @@ async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
     let waiter = Claim { role: Role::Waiter { followed: done.key }, ..claim("done") };
     assert_eq!(verdict(&other, &waiter).await, "replay", "who has waited gets the answer");
 
-    // What would run is refused, whatever way it comes, unless it may run twice.
+    // Every call that would run is refused, in any form, unless it may run twice.
     assert_eq!(verdict(&other, &claim("kept")).await, "closed");
     assert_eq!(verdict(&other, &keyless("new")).await, "closed");
     let waiter = Claim { role: Role::Waiter { followed: kept.key }, ..claim("kept") };
@@ -150,7 +150,7 @@ async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
     assert_eq!(verdict(&other, &claim("released")).await, "closed");
     assert_eq!(other.record(kept.key).await.unwrap(), None, "a refusal writes nothing");
     assert_eq!(verdict(&other, &Claim { retry_safe: true, ..claim("kept") }).await, "mine");
-    // And its holder goes on as if nothing had been.
+    // Its owner continues as usual.
     assert!(matches!(holder.save(&save(followed, "paid")).await, Ok(SaveVerdict::Saved(_))));
     assert_eq!(verdict(&other, &claim("followed")).await, "replay");
 }
@@ -160,7 +160,7 @@ async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
     let cluster = Cluster::start();
     let (holder, other) = two(options(&cluster.url())).await;
     let mut news = other.news();
-    // Claims that are spread over all shards; `other` has touched none of them.
+    // Claims that are spread over all shards. `other` has used none of them.
     let claim = |key: &str| with_lease(claim(key), LONG);
     let mut held = Vec::new();
     for number in 0..48 {
@@ -194,7 +194,7 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     let store = RedisStore::connect(options).await.unwrap();
     let mut news = store.news();
 
-    // Load, until the primary dies under it.
+    // Load, until the primary is killed.
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let (count, mut counted) = tokio::sync::watch::channel(0_usize);
     let workers: Vec<_> = (0..8)
@@ -224,7 +224,7 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
         })
         .collect();
     within("there is something to lose", counted.wait_for(|count| *count >= ENOUGH)).await.unwrap();
-    // The one that takes over needs a replica of its own before anything counts as written.
+    // The new primary needs a replica of its own before a write counts.
     let (_pair, _replica) = tokio::task::spawn_blocking(move || {
         pair.fail_over();
         let primary = format!("127.0.0.1 {}", pair.primary().port());
@@ -251,10 +251,10 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     assert!(checked >= ENOUGH, "only {checked} answers were looked for");
 }
 
-/// So many answers are acknowledged before a server fails.
+/// Number of acknowledged results before a server fails.
 const ENOUGH: usize = 100;
 
-/// A server that was made a replica keeps its connections and refuses what comes on them.
+/// A server that became a replica keeps its connections and refuses writes on them.
 #[tokio::test]
 async fn sf_3_a_primary_that_became_a_replica_is_left() {
     let mut pair = Sentinel::start(&[]);
@@ -276,7 +276,7 @@ async fn sf_3_a_primary_that_became_a_replica_is_left() {
 }
 
 #[tokio::test]
-async fn a_write_that_no_replica_confirms_counts_as_unanswered() {
+async fn a_write_that_no_replica_confirms_has_an_unknown_outcome() {
     let server = Server::start();
     let options = options(&server.url());
     let confirmed = async |within| {

@@ -1,4 +1,4 @@
-//! Servers that do not let us in, or cannot be used: each with a message that says what to do.
+//! Servers that refuse the login or cannot be used, each with a message that contains a solution.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn refused(options: Options) -> StoreError {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_refused_with_what_to_do_and_never_shown() {
+async fn a_wrong_password_is_refused_with_a_solution_and_never_shown() {
     let server = Server::with(&["--requirepass", "correct horse"]);
     let url = |login: &str| format!("redis://{login}127.0.0.1:{}", server.port());
     for login in ["", ":hunter2@", "nobody:hunter2@"] {
@@ -46,7 +46,7 @@ async fn a_server_that_is_not_there_is_unreachable_and_nothing_was_done() {
         format!("redis+sentinel://127.0.0.1:{port}/main"),
         "redis://no-such-host.invalid".to_owned(),
     ] {
-        // Whether it is refused or nobody answers in time, it is the same to us.
+        // A refused connection and a timeout have the same effect here.
         let hasty = || Options { connect_timeout: Duration::from_secs(2), ..options(&url) };
         let error = refused(hasty()).await;
         assert_eq!(
@@ -56,7 +56,7 @@ async fn a_server_that_is_not_there_is_unreachable_and_nothing_was_done() {
         );
         let message = error.to_string();
         assert!(message.contains("check that it runs, the address"), "{url}: {message}");
-        // A store that is opened all the same says it with every call.
+        // A store that is opened nevertheless reports the error with every call.
         let error = RedisStore::open(hasty()).claim(&claim("a"), &Known::default()).await.unwrap_err();
         assert_eq!(
             (error.fault(), error.trouble()),
@@ -67,7 +67,7 @@ async fn a_server_that_is_not_there_is_unreachable_and_nothing_was_done() {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_with_a_server_whose_authority_is_known_and_with_no_other() {
+async fn tls_accepts_only_a_known_authority() {
     let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let folder = Folder::new();
     let (cert, key) = (folder.0.join("cert.pem"), folder.0.join("key.pem"));
@@ -109,7 +109,7 @@ async fn tls_is_spoken_with_a_server_whose_authority_is_known_and_with_no_other(
     }
     let wrong = Options { login: Login::default(), ..known };
     assert_eq!(refused(wrong).await.trouble(), Trouble::Refused, "a password is wanted here too");
-    // And a server that does not speak it, and may wait for us to speak on.
+    // A server without TLS may wait for more input.
     let plain = Options {
         connect_timeout: Duration::from_millis(300),
         ..options(&format!("rediss://localhost:{}", server.port()))
@@ -117,7 +117,7 @@ async fn tls_is_spoken_with_a_server_whose_authority_is_known_and_with_no_other(
     assert_eq!(refused(plain).await.fault(), StoreFault::NotDone);
 }
 
-/// A folder that ends with its test.
+/// A folder that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -156,7 +156,7 @@ async fn a_replica_takes_no_claims() {
 }
 
 #[tokio::test]
-async fn a_foreign_value_is_told_and_only_a_flush_of_its_key_removes_it() {
+async fn a_foreign_value_is_reported_and_only_a_flush_of_its_key_removes_it() {
     let server = Server::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     let record = run(&store, &claim("a"), "paid").await;

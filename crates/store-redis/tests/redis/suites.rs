@@ -1,4 +1,4 @@
-//! What every store does, on one server and on a Cluster.
+//! The suite for all stores, on one server and on a Cluster.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ async fn on_a_cluster() -> Fixture {
     fixture(&cluster.url(), Box::new(Arc::clone(&cluster))).await
 }
 
-/// Two clients of the same data, with a prefix that nobody else has.
+/// Two clients of the same data, with a unique prefix.
 async fn fixture(url: &str, keep: Box<dyn Any + Send + Sync>) -> Fixture {
     let options = options(url);
     Fixture {

@@ -1,4 +1,4 @@
-//! What is said to the server, how often, and what a late command does.
+//! Commands to the server: their content, their number, and the effect of late ones.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::world::{
     with_lease, within,
 };
 
-/// How often the server has run a command.
+/// Returns how often the server has run a command.
 fn runs(server: &Server, command: &str) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]);
     let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
@@ -77,7 +77,7 @@ async fn a_claim_that_arrives_after_its_caller_has_gone_is_void() {
     let hasty = Options { command_timeout: Duration::from_millis(100), ..patient.clone() };
     let patient = RedisStore::connect(patient).await.unwrap();
     run(&patient, &claim("before"), "x").await;
-    // It may not get through at once, but when it has, it has a connection and knows what time it is.
+    // The first tries may fail, but afterwards it has a connection and knows the time.
     let hasty = eventually(|| RedisStore::connect(hasty.clone())).await;
 
     server.pause();
@@ -97,7 +97,7 @@ async fn a_claim_that_arrives_after_its_caller_has_gone_is_void() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_script_learns_it_again() {
+async fn a_server_without_the_script_gets_it_again() {
     let server = Server::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     run(&store, &claim("a"), "x").await;
@@ -106,7 +106,7 @@ async fn a_server_that_forgot_the_script_learns_it_again() {
 }
 
 #[tokio::test]
-async fn a_crowd_of_followers_asks_once_and_a_broken_subscription_leaves_nobody_waiting() {
+async fn many_followers_read_once_and_a_broken_subscription_leaves_none_waiting() {
     let server = Server::start();
     let options = options(&server.url());
     let (store, other) =
@@ -120,7 +120,7 @@ async fn a_crowd_of_followers_asks_once_and_a_broken_subscription_leaves_nobody_
     while runs(&server, "getrange") == 0 {
         tokio::task::yield_now().await;
     }
-    // The script looks with the same command; whoever follows has looked once.
+    // The script reads with the same command. A follower has read once.
     let looks = runs(&server, "getrange");
     assert!(looks <= 2, "{looks} looks for 200 followers");
     server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -130,7 +130,7 @@ async fn a_crowd_of_followers_asks_once_and_a_broken_subscription_leaves_nobody_
     }
 }
 
-/// Polling alone would wake everybody too, only later; so here is what only a message can do.
+/// Polling alone would wake all followers too, only later. So this tests what only a message can do.
 #[tokio::test]
 async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
     let server = Server::start();
@@ -151,7 +151,7 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
         .await;
     };
 
-    // The record is in flight and stays so for minutes: no look at it lets anybody go.
+    // The record stays in flight for minutes, so reading it wakes no follower.
     let record = take(&store, &claim("a")).await;
     let name = server.command(&["KEYS", "*:r:*"]);
     let follower = follow(record.key);
@@ -183,10 +183,10 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
     assert_eq!(published(), before + 1, "released");
 }
 
-/// A record whose outcome is unknown is written by more than its owner: each time it is another answer, and whoever
-/// believed in the one before finds that out.
+/// A record with an unknown outcome is also written by processes other than its owner. Each write has another
+/// version, and a process that expected an earlier one detects that.
 #[tokio::test]
-async fn an_unknown_outcome_that_is_written_again_is_another_answer() {
+async fn an_unknown_outcome_that_is_written_again_is_another_result() {
     let server = Server::start();
     let options = options(&server.url());
     let (owner, other) =
@@ -203,7 +203,7 @@ async fn an_unknown_outcome_that_is_written_again_is_another_answer() {
         let cut = ends(unknown(SettlesIn::WhenOwnerSays)).await;
         assert_eq!(settles(&owner, &cut).await, (Settles::WhenOwnerSays, None));
 
-        // Its lease is over: another process says by when it will be.
+        // Its lease has expired: another process records when it will be settled.
         let before = published();
         let ClaimVerdict::Unknown(told) = other.claim(&fresh(), &Known::default()).await.unwrap() else {
             panic!("it is unknown")
@@ -212,11 +212,11 @@ async fn an_unknown_outcome_that_is_written_again_is_another_answer() {
         assert!(matches!(told.end, End::NotYet(Some(_))), "{told:?}");
         assert_eq!(told.receipt, Receipt { version: cut.version + 1, ..cut.clone() });
         assert!(matches!(settles(&owner, &told.receipt).await, (Settles::By(_), None)));
-        // The owner believes in what it wrote itself, and its mark for that misses.
+        // The owner expects the version that it wrote itself, and its mark for that has no effect.
         owner.delivered(&cut, long_after(&owner)).await.unwrap();
         assert!(matches!(settles(&owner, &told.receipt).await, (Settles::By(_), None)));
 
-        // It has seen the end, and the answer that says so arrives. The mark is all that is written then.
+        // The owner has seen the end, and the response about it is delivered. Then only the mark is written.
         let over = ends(unknown(SettlesIn::Settled)).await;
         assert_eq!(over.version, told.receipt.version + 1);
         let at = owner.now();
@@ -232,8 +232,8 @@ async fn an_unknown_outcome_that_is_written_again_is_another_answer() {
     }
 }
 
-/// What is known of the unknown outcome that this receipt names, and when that arrived. What the tool said is there, word
-/// for word.
+/// Returns the settling time of the unknown outcome with this receipt, and the time of its delivery. Checks that the
+/// output of the tool is kept exactly.
 async fn settles(store: &RedisStore, receipt: &Receipt) -> (Settles, Option<Timestamp>) {
     let found = store.record(receipt.key).await.unwrap().unwrap();
     assert_eq!(found.receipt(), *receipt);
@@ -250,7 +250,7 @@ fn saved(verdict: SaveVerdict) -> Receipt {
     }
 }
 
-/// A time by which everything is over.
+/// A time at which everything is over.
 fn long_after(store: &RedisStore) -> Timestamp {
     store.now() + LONG + LONG
 }
@@ -273,7 +273,7 @@ async fn two_prefixes_on_one_server_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn with_a_secret_nothing_that_a_tool_said_lies_on_the_server_in_the_clear() {
+async fn with_a_secret_no_output_is_unencrypted_on_the_server() {
     let server = Server::start();
     let codec = Codec::encrypted(&[7; 32]).unwrap();
     let options = Options { codec, ..options(&server.url()) };
@@ -292,7 +292,7 @@ async fn with_a_secret_nothing_that_a_tool_said_lies_on_the_server_in_the_clear(
 }
 
 #[tokio::test]
-async fn keys_end_with_the_lifetime_of_what_they_hold() {
+async fn keys_expire_with_the_lifetime_of_their_records() {
     let server = Server::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     let claim = keyless("a");
@@ -316,26 +316,26 @@ async fn keys_end_with_the_lifetime_of_what_they_hold() {
     }
 }
 
-/// How long the only key of this pattern will live, in milliseconds.
+/// Returns the remaining lifetime of the only key that matches this pattern, in milliseconds.
 fn lives(server: &Server, pattern: &str) -> i64 {
     let name = server.command(&["KEYS", pattern]);
     server.command(&["PTTL", &name]).parse().unwrap()
 }
 
-/// The time of the server, in milliseconds.
+/// Returns the time of the server, in milliseconds.
 fn clock(server: &Server) -> i64 {
     let time = server.command(&["TIME"]);
     let (seconds, micros) = time.split_once(' ').unwrap();
     seconds.parse::<i64>().unwrap() * 1000 + micros.parse::<i64>().unwrap() / 1000
 }
 
-/// The record and its place in the index were written after this moment to live so long: what is left of that is as much
-/// less as the server's own clock went on since, at the most.
+/// The record and its index entry were written after this time with this lifetime. So the rest is shorter by at most
+/// the time that has passed on the server's clock.
 fn assert_lives(server: &Server, begun: i64, span: Duration, what: &str) {
     let span = i64::try_from(span.as_millis()).unwrap();
     for pattern in ["*:r:*", "*:i:*"] {
         let lives = lives(server, pattern);
-        // The estimate of the server's time may have been a little behind it, and milliseconds are rounded.
+        // The estimate of the server's time may have been a little behind, and milliseconds are rounded.
         let passed = clock(server) - begun;
         assert!(
             (span - passed - 2..=span + 2).contains(&lives),

@@ -1,4 +1,4 @@
-//! Calls and stores, as the tests here need them.
+//! Calls and stores for these tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,32 +17,32 @@ use steadfast_store::{News, Store, StoreError};
 use steadfast_store_redis::{Options, Prefix, RedisStore};
 use tokio::sync::broadcast;
 
-/// A guard against hanging, and nothing that is measured: how long a test waits for what must come, and a store for its
-/// server.
+/// A guard against hanging tests, not a measured limit. Used for events that must come, and as the timeout of a
+/// store.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// A lease that no test outlives.
+/// A lease that is longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Options for this server with a prefix that no other test has.
+/// Options for this server with a unique prefix.
 pub(crate) fn options(url: &str) -> Options {
     let prefix = format!("test{}:", NUMBER.fetch_add(1, Ordering::Relaxed));
     Options { prefix: Prefix::new(&prefix).unwrap(), ..patient(url) }
 }
 
-/// Options for this server, by which none that answers is too slow.
+/// Options for this server, for which no working server is too slow.
 pub(crate) fn patient(url: &str) -> Options {
     let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
     Options { command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
-/// A call under a key, of a tool that must not run twice.
+/// A call with a key, to a tool that must not run twice.
 pub(crate) fn claim(key: &str) -> Claim {
     at(Address::Explicit(Key(Digest::of(key.as_bytes()))))
 }
 
-/// A call that is known by its arguments only.
+/// A call that is identified by its arguments only.
 pub(crate) fn keyless(arguments: &str) -> Claim {
     let index = Key(Digest::of(arguments.as_bytes()));
     let claim = claim("");
@@ -85,14 +85,14 @@ pub(crate) fn done(text: &str) -> Ending {
     Ending::Done(Some(Output { content: RawJson::string(text), metadata: None }))
 }
 
-/// An outcome that is not known, and what the tool said of it.
+/// An unknown outcome with a partial output.
 pub(crate) fn unknown(settles: SettlesIn) -> Ending {
     let output = Some(Output { content: RawJson::string("perhaps"), metadata: None });
     let words = Some("how it was said".into());
     Ending::Unknown(UnknownEnding { settles, observed: Observed::ErrorAnswer, words, output })
 }
 
-/// A failure that is an answer: it will not go away.
+/// A permanent failure, which is a result.
 pub(crate) fn failed() -> Ending {
     Ending::Failed(Failure {
         code: Code::ToolError,
@@ -121,7 +121,7 @@ pub(crate) fn release(record: &Record) -> Release {
     Release { key: record.key, index: record.index, owner: record.owner.clone() }
 }
 
-/// Claims what must be free.
+/// Claims a key that must be free.
 pub(crate) async fn take(store: &RedisStore, claim: &Claim) -> Record {
     match store.claim(claim, &Known::default()).await {
         Ok(ClaimVerdict::Mine(record)) => Arc::unwrap_or_clone(record),
@@ -129,14 +129,14 @@ pub(crate) async fn take(store: &RedisStore, claim: &Claim) -> Record {
     }
 }
 
-/// Claims, saves, and must be through with both.
+/// Claims and saves, and both must succeed.
 pub(crate) async fn run(store: &RedisStore, claim: &Claim, text: &str) -> Record {
     let record = take(store, claim).await;
     assert!(matches!(store.save(&save(&record, text)).await, Ok(SaveVerdict::Saved(_))));
     record
 }
 
-/// What came of a claim, in a word.
+/// Returns the verdict of a claim as a word.
 pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
     match store.claim(claim, &Known::default()).await.unwrap() {
         ClaimVerdict::Mine(_) => "mine",
@@ -152,19 +152,19 @@ pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
     }
 }
 
-/// Waits for what must come.
+/// Waits for an event that must come.
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     let came = tokio::time::timeout(PATIENCE, future).await;
     came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
 }
 
-/// Waits for this news.
+/// Waits for this event.
 pub(crate) async fn heard(news: &mut broadcast::Receiver<News>, expected: News) {
     let listening = async { while news.recv().await.unwrap() != expected {} };
     within(&format!("{expected:?}"), listening).await;
 }
 
-/// Waits until it is told that the store is lost; says why.
+/// Waits for the event that the store is lost. Returns the reason.
 pub(crate) async fn heard_lost(news: &mut broadcast::Receiver<News>) -> Arc<str> {
     let listening = async {
         loop {
@@ -176,7 +176,7 @@ pub(crate) async fn heard_lost(news: &mut broadcast::Receiver<News>) -> Arc<str>
     within("lost", listening).await
 }
 
-/// Tries until the store does it: after an outage it may fail a few times more.
+/// Tries until the operation succeeds: after an outage it may fail a few more times.
 pub(crate) async fn eventually<T, F: Future<Output = Result<T, StoreError>>>(
     mut attempt: impl FnMut() -> F,
 ) -> T {

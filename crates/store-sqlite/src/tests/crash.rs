@@ -1,8 +1,8 @@
-//! A process that dies at every step of the writer, one after the other.
+//! Crash tests: a process dies at every step of the writer in turn.
 //!
-//! A script of operations runs in another process, which dies at its nth step. Then the file must hold what was
-//! answered, and of the operations that were under way each one wholly or not at all. What it must hold is told by the
-//! simplest store there is, the records of the core.
+//! A script of operations runs in another process, which dies at its nth step. Then the file must contain everything
+//! that was acknowledged, and each operation in progress either completely or not at all. The expected content comes
+//! from the simplest store: the records of the core.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::{SqliteOptions, SqliteStore};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-/// Everybody lives.
+/// Reports every process as alive.
 #[derive(Debug)]
 struct Alive;
 
@@ -48,7 +48,7 @@ enum Deed {
     Write(DocumentName, DocumentWrite),
 }
 
-/// What a file should hold.
+/// The expected content of a file.
 #[derive(Clone, Debug, Default)]
 struct Model {
     records: Records,
@@ -93,8 +93,8 @@ impl Model {
     }
 }
 
-/// Groups of operations that are asked for together; those of one group touch different records. Every way in which
-/// a table writes is among them: new, in place, replacing another, moving the index, removing.
+/// Groups of concurrent operations. Those of one group touch different records. All kinds of writes occur: inserting,
+/// updating, replacing another record, moving the index, removing.
 fn script() -> Vec<Vec<Deed>> {
     let mut model = Model::default();
     let mut script: Vec<Vec<Deed>> = Vec::new();
@@ -102,7 +102,7 @@ fn script() -> Vec<Vec<Deed>> {
         deeds.iter().for_each(|deed| model.apply(deed));
         script.push(deeds);
     };
-    // Owners that are the same in every process that makes this script.
+    // Owners that are equal in every process that creates this script.
     let mut calls = 0;
     let mut call = |address: Address| {
         calls += 1;
@@ -134,10 +134,11 @@ fn script() -> Vec<Vec<Deed>> {
     let marks = ["run 1", "id"].map(|name| Deed::Delivered(held(&model, name).receipt()));
     group(&mut model, marks.to_vec());
 
-    // Equal arguments again: what only the index finds is replaced; what has a call id stays.
+    // Equal arguments again: a record that only the index finds is replaced, and one with a call id stays.
     let again = [call(keyless("run 2", "equal")), call(keyless("run 3", "with id"))];
     group(&mut model, again.iter().cloned().map(Deed::Claim).collect());
-    // What is unknown is written again when it is known to be over, and what is told then is marked.
+    // An unknown outcome is written again once the attempt has ended, and the response after that is marked as
+    // delivered.
     let cut = save(&held(&model, "run 2"), "");
     let unknown = |settles| {
         let unknown = UnknownEnding { settles, ..UnknownEnding::settled(Observed::NoAnswer) };
@@ -148,7 +149,7 @@ fn script() -> Vec<Vec<Deed>> {
     let told = held(&model, "run 2").receipt();
     group(&mut model, vec![Deed::Delivered(told)]);
     group(&mut model, vec![Deed::Resolve(key("run 2")), Deed::Flush(key("explicit"))]);
-    // The same id for another call: its place in the index moves.
+    // The same id for another call: its index entry moves.
     let mut other = call(call_id("moving", "to"));
     other.digest = steadfast_core::id::Digest::of(b"other");
     group(&mut model, vec![Deed::Claim(other)]);
@@ -188,7 +189,7 @@ async fn perform(store: &SqliteStore, deed: Deed) {
     }
 }
 
-/// Whether the file holds exactly this.
+/// Returns true if the file contains exactly this.
 async fn holds(store: &SqliteStore, model: &Model) -> bool {
     let all = store.records(&Selection::default(), Page { after: None, limit: 100 }).await.unwrap();
     let documents = store.documents(DocumentKind::Breaker).await.unwrap();
@@ -197,7 +198,7 @@ async fn holds(store: &SqliteStore, model: &Model) -> bool {
     if !all.iter().eq(model.records.iter()) || documents != model.documents {
         return false;
     }
-    // Where an index leads is seen by what a look through it finds.
+    // The target of an index entry is checked by a lookup through it.
     for index in ["equal", "with id", "from", "to"] {
         let mut look = claim("look");
         look.address = Address::Keyless { run: key("look"), index: key(index) };
@@ -245,7 +246,7 @@ fn sf_2_a_process_may_die_at_any_step() {
         let loss = runtime.block_on(record_loss(&store)).unwrap();
         assert_eq!(loss, None, "after step {nth}: nothing is lost");
         let mut found = false;
-        // Each operation of the group that was cut off may have happened.
+        // Each operation of the interrupted group may have happened.
         for some in 0..1_u32 << under_way.len() {
             let mut model = answered.clone();
             let happened = under_way.iter().enumerate().filter(|(bit, _)| some & 1 << bit != 0);
@@ -257,7 +258,8 @@ fn sf_2_a_process_may_die_at_any_step() {
         assert_sound(&folder.state());
         if survived {
             assert_eq!(done, script.len());
-            // Each group is committed at least once, which is two steps; how many share a commit, nobody chose.
+            // Each group needs at least one commit, which is two steps. The number of operations per commit is not
+            // fixed.
             assert!(nth > 2 * script.len(), "only {nth} steps");
             return;
         }

@@ -1,4 +1,4 @@
-//! Files: made, checked, migrated, refused, set aside, lost, full.
+//! Tests of the file: created, checked, migrated, refused, set aside, lost, full.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -51,7 +51,7 @@ async fn a_file_that_was_open_to_all_is_closed_to_them() {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_there_after_a_restart() {
+async fn acknowledged_writes_are_there_after_a_restart() {
     let folder = Folder::new();
     let store = folder.open();
     run(&store, "a").await;
@@ -59,7 +59,7 @@ async fn what_was_answered_is_there_after_a_restart() {
     assert!(is_replay(&folder.open().claim(&claim("a"), &Known::default()).await.unwrap()));
 }
 
-/// The fixture was written by the first version, and is never written again.
+/// The fixture was written by the first version, and never changes.
 #[tokio::test]
 async fn a_file_of_the_first_version_is_read() {
     let folder = Folder::new();
@@ -77,7 +77,7 @@ async fn a_file_of_the_first_version_is_read() {
     assert_eq!(usize::try_from(version).unwrap(), schema::VERSION);
 }
 
-/// What the message about a damaged file asks for. A copy made this way is not set up to be shared.
+/// The repair that the message about a damaged file suggests. Such a copy is not in WAL mode.
 #[tokio::test]
 async fn a_copy_can_take_the_place_of_the_file() {
     let folder = Folder::new();
@@ -91,9 +91,9 @@ async fn a_copy_can_take_the_place_of_the_file() {
     assert_eq!(mode, "wal");
 }
 
-/// Somebody updates the program while an older one is still running.
+/// The program is updated while an older version still runs.
 #[tokio::test]
-async fn a_file_that_becomes_newer_while_it_is_open_is_left_alone() {
+async fn a_file_that_becomes_newer_while_it_is_open_is_not_changed() {
     let folder = Folder::new();
     let store = folder.open();
     let held = take(&store, "held").await;
@@ -113,7 +113,7 @@ async fn a_file_that_becomes_newer_while_it_is_open_is_left_alone() {
 }
 
 #[test]
-fn a_file_of_a_newer_version_is_refused_and_left_alone() {
+fn a_file_of_a_newer_version_is_refused_and_not_changed() {
     let folder = Folder::new();
     drop(folder.open());
     folder.bare().pragma_update(None, "user_version", 99).unwrap();
@@ -126,7 +126,7 @@ fn a_file_of_a_newer_version_is_refused_and_left_alone() {
     assert!(!folder.names().iter().any(|name| name.contains("damaged")));
 }
 
-/// Makes each kind of file that cannot be used, and says what of it must not be lost.
+/// Creates each kind of unusable file, and returns the content that must not be lost.
 fn unusable(kind: &str, path: &Path) -> Vec<u8> {
     match kind {
         "text" => fs::write(path, "my diary, not yours. ".repeat(100)).unwrap(),
@@ -171,9 +171,9 @@ async fn a_foreign_or_damaged_file_is_refused_and_set_aside_only_where_that_is_a
     }
 }
 
-/// The log of a file that was set aside must not be played back into the new one.
+/// The WAL of a file that was set aside must not be replayed into the new one.
 #[tokio::test]
-async fn the_log_of_a_damaged_file_goes_with_it() {
+async fn the_wal_of_a_damaged_file_is_moved_with_it() {
     let folder = Folder::new();
     let store = folder.open();
     run(&store, "old").await;
@@ -190,7 +190,7 @@ async fn the_log_of_a_damaged_file_goes_with_it() {
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_used_is_an_error_that_says_what_to_do() {
+fn an_unusable_state_folder_is_an_error_with_a_solution() {
     let folder = Folder::new();
     fs::write(folder.path.join("file"), "").unwrap();
     for path in
@@ -202,9 +202,9 @@ fn a_state_folder_that_cannot_be_used_is_an_error_that_says_what_to_do() {
     }
 }
 
-/// In another process, because whoever runs as root may write everywhere.
+/// In another process, because root may write everywhere.
 #[test]
-fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
+fn a_read_only_file_is_an_error_with_a_solution() {
     if let Some((path, _)) = part() {
         say(&SqliteStore::open(patient(path)).unwrap_err().to_string());
         return;
@@ -212,11 +212,11 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
     const NOBODY: u32 = 65534;
     let folder = Folder::new();
     let program = folder.path.join("test");
-    // By another process: what we write ourselves is open in every process that another test starts meanwhile, until that
-    // becomes another program, and so long it cannot be executed.
+    // Copied by another process: a file that this process writes is also open in every child that another test forks
+    // meanwhile, until that child calls exec, and so long it cannot be executed.
     let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&program).status().unwrap();
     assert!(copied.success());
-    let test = "tests::files::what_may_only_be_read_is_an_error_that_says_what_to_do";
+    let test = "tests::files::a_read_only_file_is_an_error_with_a_solution";
     let root = fs::metadata("/proc/self").unwrap().uid() == 0;
     for (case, folder_mode, file_mode) in [
         ("an empty folder", 0o500, None),
@@ -231,7 +231,7 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
         };
         fs::create_dir(&place).unwrap();
         if let Some(file_mode) = file_mode {
-            // It takes its log away, so that one would have to be made.
+            // Closing removes the WAL, so that a new one must be created.
             drop(SqliteStore::open(patient(&path)).unwrap());
             fs::remove_file(place.join("state.db.lock")).unwrap();
             fs::remove_file(place.join("state.db-commits")).unwrap();
@@ -255,13 +255,13 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
         assert!(said.contains("`store.path`") && said.contains("writable for this user"), "{case}: {said}");
         let after: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(after, before, "{case}: nothing was made or taken away");
-        // For the folder to be removed.
+        // So that the folder can be removed.
         fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_heals() {
+async fn a_full_disk_is_reported_and_recovers() {
     let folder = Folder::new();
     let store = folder.open();
     let mut news = store.news();
@@ -275,7 +275,7 @@ async fn a_full_disk_is_told_and_heals() {
     assert_eq!((error.trouble(), error.fault()), (Trouble::Full, StoreFault::NotDone), "{error}");
     assert!(error.to_string().contains("make room"), "{error}");
     assert_eq!(store.record(first.key).await.unwrap().unwrap(), first, "nothing of it is there");
-    // That it can be read says nothing about its disk.
+    // A successful read says nothing about the disk.
     assert!(matches!(store.claim(&claim("a"), &Known::default()).await.unwrap(), ClaimVerdict::Follow(_)));
     assert!(matches!(news.try_recv(), Ok(News::Lost(why)) if why.contains("ENOSPC")));
     assert!(news.try_recv().is_err(), "it is not back");
@@ -286,16 +286,16 @@ async fn a_full_disk_is_told_and_heals() {
     assert_eq!(news.recv().await.unwrap(), News::Back);
 }
 
-/// Text that cannot be compressed.
+/// Incompressible text.
 fn noise(length: usize) -> String {
     let digest = |n: usize| steadfast_core::id::Digest::of(&n.to_le_bytes()).to_hex();
     (0..length / 64).map(digest).collect()
 }
 
-/// Somebody clears the folder while we run: to go on writing into a file without a name would be to forget
-/// everything at the next start, and to share nothing with others meanwhile.
+/// The folder is emptied while a store is open. Writes to the deleted file would be lost at the next start, and
+/// invisible to other processes.
 #[tokio::test]
-async fn a_file_that_was_taken_away_is_noticed_and_holders_come_first() {
+async fn a_removed_file_is_detected_and_owners_come_first() {
     let folder = Folder::new();
     let store = folder.open();
     let mut news = store.news();
@@ -337,7 +337,7 @@ async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_anoth
     assert!(
         store.records(&Selection::default(), steadfast_store::Page { after: None, limit: 9 }).await.is_err()
     );
-    // Those that can be read are shown, whatever lies between them; the first page is full.
+    // The readable records are returned, also if unreadable ones are between them. The first page is full.
     let page = |after| steadfast_store::Page { after, limit: 2 };
     let names = ["d", "g", "i"].map(key);
     assert!(names[0] < key("a") && key("a") < names[1] && names[1] < names[2]);

@@ -1,5 +1,5 @@
-//! Committed records that are lost: deleted, overwritten, cut off, replaced by an older copy. Each loss is noticed when the file
-//! is opened, and no death of a process is taken for one.
+//! Losses of committed records: files deleted, overwritten, truncated, replaced by an older copy. Each loss is
+//! detected when the file is opened, and no crash of a process is mistaken for one.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -24,7 +24,7 @@ fn open(folder: &Folder) -> SqliteStore {
     SqliteStore::open(options(folder)).unwrap()
 }
 
-/// After the machine was started again.
+/// Opens the file after a restart of the machine.
 fn open_after_boot(folder: &Folder) -> SqliteStore {
     let mut options = options(folder);
     options.process.boot = "the next boot".into();
@@ -35,7 +35,7 @@ fn file(folder: &Folder, suffix: &str) -> std::path::PathBuf {
     folder.path.join(format!("state.db{suffix}"))
 }
 
-/// Copies the file with what lies beside it. Of a store that is open, that is what `kill -9` leaves.
+/// Copies the file with the files beside it. For an open store, this is the state after `kill -9`.
 fn copied(from: &Folder) -> Folder {
     let to = Folder::new();
     for suffix in ["", "-wal", "-commits"] {
@@ -46,7 +46,7 @@ fn copied(from: &Folder) -> Folder {
     to
 }
 
-/// What three calls leave that were answered: of a process that was killed, or one that closed the file.
+/// The files after three finished calls: of a process that was killed, or of one that closed the file.
 async fn left_behind(killed: bool) -> Folder {
     let folder = Folder::new();
     let store = folder.open();
@@ -60,7 +60,7 @@ async fn left_behind(killed: bool) -> Folder {
     folder
 }
 
-/// Closes the file. Nothing is left in a log then, which a copy that is put back could be mixed with.
+/// Closes the file. Then no WAL is left that could be mixed with a restored copy.
 fn close(store: SqliteStore, folder: &Folder) {
     drop(store);
     assert!(!file(folder, "-wal").exists());
@@ -74,7 +74,7 @@ async fn verdict(store: &SqliteStore, claim: &Claim) -> ClaimVerdict {
     store.claim(claim, &Known::default()).await.unwrap()
 }
 
-/// Until the loss is accepted no acknowledged key runs again; what does no harm goes on.
+/// Until the loss is accepted, no acknowledged key runs again. Safe calls continue.
 async fn is_told_and_refused(store: &SqliteStore, what: &str) -> RecordLoss {
     static CALL: AtomicU32 = AtomicU32::new(0);
     let call = CALL.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ async fn is_told_and_refused(store: &SqliteStore, what: &str) -> RecordLoss {
     is_refused(store, what).await
 }
 
-/// The same where whoever knew the lost records comes first with what it holds, also with calls without a key.
+/// The same if a process that knew the lost records writes its claims first. Calls without a key are refused too.
 async fn is_refused(store: &SqliteStore, what: &str) -> RecordLoss {
     for name in KEYS {
         let found = verdict(store, &claim(name)).await;
@@ -111,7 +111,7 @@ fn cut(path: &Path, length: u64) {
 }
 
 #[tokio::test]
-async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not_run_again() {
+async fn every_loss_of_committed_records_is_detected_and_acknowledged_keys_do_not_run_again() {
     type Damage = fn(&Folder);
     let killed: [(&str, LossCause, Damage); 6] = [
         ("log deleted", LossCause::Behind, |folder| fs::remove_file(file(folder, "-wal")).unwrap()),
@@ -158,7 +158,7 @@ async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not
 }
 
 #[tokio::test]
-async fn an_older_copy_is_noticed_and_what_is_in_it_is_still_answered() {
+async fn an_older_copy_is_detected_and_its_records_are_still_used() {
     let folder = left_behind(false).await;
     let older = copied(&folder);
     let store = folder.open();
@@ -173,9 +173,9 @@ async fn an_older_copy_is_noticed_and_what_is_in_it_is_still_answered() {
     assert_eq!(verdict(&store, &claim("later")).await, ClaimVerdict::RecordsLost);
 }
 
-/// SQLite plays a log that was left into whatever file lies beside it. The number of the last commit is in the log.
+/// SQLite replays a leftover WAL into any file beside it. The number of the last commit is in the WAL.
 #[tokio::test]
-async fn an_older_copy_under_the_log_of_the_newer_file_is_noticed() {
+async fn an_older_copy_under_the_wal_of_the_newer_file_is_detected() {
     let folder = left_behind(false).await;
     let older = copied(&folder);
     let store = folder.open();
@@ -192,9 +192,9 @@ async fn an_older_copy_under_the_log_of_the_newer_file_is_noticed() {
     assert_eq!((loss.cause, loss.commits), (LossCause::Behind, None));
 }
 
-/// The same where the log was brought into the file while it ran.
+/// The same if the WAL was checkpointed during the run.
 #[tokio::test]
-async fn an_older_copy_is_noticed_after_the_log_began_anew() {
+async fn an_older_copy_is_detected_after_a_checkpoint() {
     let folder = left_behind(false).await;
     let older = copied(&folder);
     let store = folder.open();
@@ -239,7 +239,7 @@ async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
 async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_behind() {
     let folder = left_behind(true).await;
     let surviving = {
-        // What is in the file itself, without the log.
+        // The content of the file itself, without the WAL.
         let bare = copied(&folder);
         fs::remove_file(file(&bare, "-wal")).unwrap();
         drop(open(&bare));
@@ -253,14 +253,14 @@ async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_be
 }
 
 #[tokio::test]
-async fn a_loss_that_nobody_accepted_survives_the_next_one() {
+async fn an_unaccepted_loss_survives_the_next_one() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     close(open(&folder), &folder);
     fs::remove_file(file(&folder, "")).unwrap();
     let store = open(&folder);
     let both = is_told_and_refused(&store, "second").await;
-    // The second one lost the commit that told of the first.
+    // The second loss includes the commit that recorded the first one.
     assert_eq!(both.commits, Some(7));
     accept_loss(&store).await.unwrap().unwrap();
     run(&store, "after").await;
@@ -273,15 +273,15 @@ async fn a_loss_that_nobody_accepted_survives_the_next_one() {
     );
 }
 
-/// Whoever deals with a loss may die between the note and the file.
+/// A process may die after it has written the note and before it writes the file.
 #[tokio::test]
-async fn a_loss_is_told_once_by_whoever_dies_while_it_is_written_down() {
+async fn a_loss_is_reported_once_despite_a_crash_while_it_is_recorded() {
     let loss = {
         let folder = left_behind(false).await;
         fs::remove_file(file(&folder, "")).unwrap();
         open(&folder).noticed_loss().unwrap().clone()
     };
-    // The note was written, the file was not.
+    // The note was written, but not the file.
     let folder = left_behind(false).await;
     let note = options(&folder).place().note();
     let fresh = Commit { marker: Marker(7), number: 0, at: Timestamp::from_millis(1) };
@@ -297,7 +297,7 @@ async fn a_loss_is_told_once_by_whoever_dies_while_it_is_written_down() {
     assert_eq!(store.noticed_loss(), None, "it is no new one");
     assert_eq!(is_told_and_refused(&store, "half").await, loss);
     drop(store);
-    // Both were written, and the number was not raised.
+    // Both were written, but the number was not raised.
     let last = Commit { number: 0, ..noted(&folder).last };
     note.replace(&Noted { last, in_file: 0, exact: true, boot: note.boot(), loss: Some(loss.clone()) })
         .unwrap();
@@ -328,9 +328,9 @@ async fn processes_that_run_notice_a_loss_once_and_all_see_it() {
     take(&open(&folder), "later").await;
 }
 
-/// `rm state.db*` takes the note too; whoever had the file open still knows.
+/// `rm state.db*` deletes the note too, but a process with the file open still knows the last commit.
 #[tokio::test]
-async fn a_process_that_runs_notices_a_loss_without_the_note() {
+async fn a_running_process_detects_a_loss_without_the_note() {
     let folder = left_behind(false).await;
     let store = open(&folder);
     assert!(is_replay(&verdict(&store, &claim("a")).await));
@@ -355,7 +355,7 @@ async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
 }
 
 #[tokio::test]
-async fn whoever_wants_it_starts_anew() {
+async fn the_report_only_policy_refuses_no_calls() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     let anew =
@@ -368,9 +368,10 @@ async fn whoever_wants_it_starts_anew() {
     assert_eq!(anew().noticed_loss(), None);
 }
 
-/// Without the note a loss would not show, so its own loss is told like one. What is there is still answered.
+/// Without the note a loss would not be detected, so a lost note is reported like one. The remaining records are
+/// still used.
 #[tokio::test]
-async fn a_note_that_was_deleted_emptied_or_damaged_is_told_and_a_new_one_is_made() {
+async fn a_lost_or_damaged_note_is_reported_and_recreated() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 4] = [
         ("deleted", |note| fs::remove_file(note).unwrap()),
@@ -398,7 +399,7 @@ async fn a_note_that_was_deleted_emptied_or_damaged_is_told_and_a_new_one_is_mad
 }
 
 #[tokio::test]
-async fn a_note_that_was_damaged_beside_a_file_that_is_gone_tells_of_it() {
+async fn a_damaged_note_beside_a_missing_file_is_reported() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     flip(&file(&folder, "-commits"), 20);
@@ -406,9 +407,9 @@ async fn a_note_that_was_damaged_beside_a_file_that_is_gone_tells_of_it() {
     assert_eq!((loss.cause, loss.commits), (LossCause::Missing, None));
 }
 
-/// A log that is left of a file that is gone shows by itself that there was one.
+/// The WAL of a deleted file is evidence that there was a file.
 #[tokio::test]
-async fn a_log_without_a_file_and_a_note_is_told() {
+async fn a_wal_without_a_file_and_a_note_is_reported() {
     let folder = left_behind(true).await;
     cut(&file(&folder, ""), 0);
     fs::remove_file(file(&folder, "-commits")).unwrap();
@@ -417,9 +418,9 @@ async fn a_log_without_a_file_and_a_note_is_told() {
     assert_eq!((loss.cause, loss.commits, loss.set_aside.len()), (LossCause::Unusable, None, 1));
 }
 
-/// A file that an older version left has no note; neither has one in which nothing was ever committed.
+/// A file of an older version has no note, and neither has one without commits.
 #[tokio::test]
-async fn a_file_that_was_never_noted_gets_a_note_and_nothing_is_missed() {
+async fn a_file_without_a_note_gets_one_and_no_loss_is_reported() {
     let folder = left_behind(false).await;
     let older = folder.bare();
     older
@@ -435,7 +436,7 @@ async fn a_file_that_was_never_noted_gets_a_note_and_nothing_is_missed() {
     assert!(is_replay(&verdict(&store, &claim("a")).await));
     drop(store);
     assert_eq!(noted(&folder).boot, Boot::of(&options(&folder).process.boot));
-    // Whoever dies between the update and the note is not blamed.
+    // A process that dies between the migration and the note causes no report of a loss.
     fs::remove_file(file(&folder, "-commits")).unwrap();
     assert_eq!(open(&folder).noticed_loss(), None);
     fs::remove_file(file(&folder, "")).unwrap();
@@ -449,10 +450,10 @@ async fn a_file_that_was_never_noted_gets_a_note_and_nothing_is_missed() {
     }
 }
 
-/// SQLite keeps its log beside the file to which a link leads.
+/// SQLite keeps its WAL beside the target of a link.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_file_behind_a_link_has_one_note_whoever_opens_it() {
+async fn a_file_behind_a_link_has_one_note_for_every_path() {
     let folder = left_behind(true).await;
     let links = Folder::new();
     let link = links.state();
@@ -469,10 +470,10 @@ async fn a_file_behind_a_link_has_one_note_whoever_opens_it() {
     assert_eq!(open(&folder).noticed_loss(), None);
 }
 
-/// The number of the last commit is written down before a claim is answered, so that no attempt starts that could be forgotten
-/// unnoticed.
+/// The number of the last commit is recorded before a claim returns. So no attempt can start whose claim could be
+/// lost undetected.
 #[tokio::test]
-async fn a_commit_is_noted_before_it_is_answered() {
+async fn a_commit_is_noted_before_it_is_acknowledged() {
     let folder = Folder::new();
     let store = folder.open();
     for number in 1..=5 {

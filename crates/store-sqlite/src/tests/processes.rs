@@ -1,6 +1,6 @@
-//! Several processes on one file, and processes that are killed.
+//! Tests with several processes on one file, and with processes that are killed.
 //!
-//! The test binary starts itself again, with one test and a part to play in it.
+//! The test binary starts itself again, with one test and a role in it.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -19,12 +19,12 @@ use crate::SqliteStore;
 const FILE: &str = "STEADFAST_TEST_FILE";
 const PART: &str = "STEADFAST_TEST_PART";
 
-/// Starts this test again as another process, with what it is to do. Its answers are read line by line.
+/// Starts this test again as another process, with a role. Its output is read line by line.
 pub(super) fn spawn(test: &str, file: &Path, part: &str) -> Child {
     program_at(&env::current_exe().unwrap(), test, file, part).spawn().unwrap()
 }
 
-/// This test as another process, of a copy of this program.
+/// Returns the command for this test as another process, from a copy of this program.
 pub(super) fn program_at(program: &Path, test: &str, file: &Path, part: &str) -> Command {
     let mut command = Command::new(program);
     command
@@ -37,23 +37,23 @@ pub(super) fn program_at(program: &Path, test: &str, file: &Path, part: &str) ->
     command
 }
 
-/// The part that this process is to play, if it is one of those.
+/// Returns the role of this process, if it is a child.
 pub(super) fn part() -> Option<(PathBuf, String)> {
     Some((env::var_os(FILE)?.into(), env::var(PART).ok()?))
 }
 
 pub(super) fn say(line: &str) {
-    // On a line of its own: the test harness writes too.
+    // On a line of its own, because the test harness writes too.
     writeln!(std::io::stdout(), "\n> {line}").unwrap();
 }
 
-/// What a process said, until it ended.
+/// Returns the lines of a process until it ends.
 pub(super) fn heard(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     lines.filter_map(|line| line.strip_prefix("> ").map(str::to_owned))
 }
 
-/// What must hold in every file, whoever wrote it and however it ended.
+/// Checks the invariants of every file, whatever happened to its writers.
 pub(super) fn assert_sound(path: &Path) {
     let file = Connection::open(path).unwrap();
     let number = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
@@ -116,7 +116,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
     assert_sound(&folder.state());
 }
 
-/// The other process goes on living, so that only its save can be what woke us.
+/// The other process stays alive, so that only its save can wake the follower.
 #[test]
 fn a_follower_is_woken_by_the_save_of_another_process() {
     if let Some((file, _)) = part() {
@@ -127,7 +127,7 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
             std::io::stdin().read_line(&mut String::new()).unwrap();
             store.save(&save(&record, "paid")).await.unwrap();
         });
-        // Until the other one closes it.
+        // Until the other process closes it.
         std::io::stdin().read_line(&mut String::new()).unwrap();
         return;
     }
@@ -151,9 +151,9 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
     child.wait().unwrap();
 }
 
-/// Killed at moments that nobody chose, again and again on one file: what it answered is there.
+/// Kills the process at random moments, repeatedly on one file. Everything that it acknowledged is in the file.
 #[test]
-fn what_was_answered_survives_kill_9() {
+fn acknowledged_writes_survive_kill_9() {
     if let Some((file, round)) = part() {
         let store = Arc::new(SqliteStore::open(patient(file)).unwrap());
         runtime().block_on(async {
@@ -178,7 +178,7 @@ fn what_was_answered_survives_kill_9() {
     let folder = Folder::new();
     let mut answered = BTreeMap::new();
     for round in 0..8 {
-        let test = "tests::processes::what_was_answered_survives_kill_9";
+        let test = "tests::processes::acknowledged_writes_survive_kill_9";
         let mut child = spawn(test, &folder.state(), &round.to_string());
         let mut lines = heard(&mut child);
         let mut note = |line: String| {
@@ -203,7 +203,7 @@ fn what_was_answered_survives_kill_9() {
                 .iter()
                 .find(|(_, saved)| !**saved)
                 .unwrap_or_else(|| answered.first_key_value().unwrap());
-            // Its process is gone, and nobody waits for a lease.
+            // The process is gone, so there is no wait for a lease.
             let verdict = store.claim(&claim(name), &Known::default()).await.unwrap();
             assert!(is_replay(&verdict) || matches!(verdict, ClaimVerdict::Unknown(_)), "{verdict:?}");
         });

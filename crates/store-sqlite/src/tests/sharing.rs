@@ -1,4 +1,4 @@
-//! Callers of one process that share the writer, and other processes that hold the file.
+//! Tests with callers that share the writer, and with other processes that hold the file.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::tx::{SWEEP, Tx};
 use crate::view::View;
 use crate::{SqliteOptions, SqliteStore};
 
-/// Another process that holds the right to write, until it is dropped.
+/// Another process that holds the write lock until it is dropped.
 struct Hog(#[expect(dead_code, reason = "holds its transaction")] Connection);
 
 impl Hog {
@@ -48,13 +48,13 @@ async fn callers_share_one_commit() {
     for future in waiting {
         future.await.unwrap();
     }
-    // The last may come when the writer has just taken the others.
+    // The last one may come when the writer has just taken the others.
     let commits = store.shared.steps.commits() - before;
     assert!(commits <= 2, "{commits} commits for 64 answers");
 }
 
 #[tokio::test]
-async fn what_needs_no_write_waits_for_nobody_and_leaves_the_log_alone() {
+async fn operations_without_writes_do_not_wait_and_do_not_change_the_wal() {
     let folder = Folder::new();
     let store = folder.open();
     run(&store, "done").await;
@@ -68,7 +68,7 @@ async fn what_needs_no_write_waits_for_nobody_and_leaves_the_log_alone() {
     assert_eq!(store.claim(&look, &Known::default()).await.unwrap(), ClaimVerdict::Nothing);
     assert!(store.record(key("done")).await.unwrap().is_some());
 
-    // While the writer waits for the other process, too.
+    // Also while the writer waits for the other process.
     let stuck_claim = claim("stuck");
     let nothing = Known::default();
     let mut stuck = store.claim(&stuck_claim, &nothing);
@@ -90,15 +90,15 @@ async fn an_operation_does_not_wait_for_ever_for_another_process() {
     assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::NotDone));
     assert!(error.to_string().contains("another process"), "{error}");
     drop(hog);
-    // One with so little patience may have to try more than once.
+    // With such a short timeout, several tries may be needed.
     let again = claim("a");
     while store.claim(&again, &Known::default()).await.is_err() {}
     assert!(matches!(news.recv().await.unwrap(), News::Lost(_)));
     assert_eq!(news.recv().await.unwrap(), News::Back);
 }
 
-/// A thread that waits for its disk in the kernel cannot be called back. Its callers go on; what they asked for happens
-/// when the disk comes back, or never.
+/// A thread that waits for its disk in the kernel cannot be cancelled. Its callers continue. Their operations happen
+/// when the disk responds, or never.
 #[tokio::test]
 async fn an_operation_does_not_wait_for_ever_for_its_disk() {
     let folder = Folder::new();
@@ -106,7 +106,7 @@ async fn an_operation_does_not_wait_for_ever_for_its_disk() {
     let mut news = store.news();
     let held = take(&store, "held").await;
     store.shared.steps.disk.hang();
-    // No time passes but where everybody waits.
+    // Time passes only while all tasks wait.
     tokio::time::pause();
     let error = store.save(&save(&held, "paid")).await.unwrap_err();
     assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::Unanswered), "{error}");
@@ -120,7 +120,7 @@ async fn an_operation_does_not_wait_for_ever_for_its_disk() {
 }
 
 #[tokio::test]
-async fn a_look_does_not_wait_for_ever_for_the_disk() {
+async fn a_lookup_does_not_wait_for_ever_for_the_disk() {
     let folder = Folder::new();
     let store = folder.open();
     let disk = Arc::new(Disk::default());
@@ -151,7 +151,7 @@ async fn an_operation_happens_although_its_caller_is_gone() {
 }
 
 #[tokio::test]
-async fn what_was_asked_for_is_done_before_the_store_is_closed() {
+async fn queued_operations_are_done_before_the_store_is_closed() {
     let folder = Folder::new();
     let store = folder.open();
     let record = run(&store, "a").await;
@@ -192,7 +192,7 @@ async fn too_many_operations_are_refused_at_once() {
 }
 
 #[tokio::test]
-async fn an_operation_that_fails_takes_nobody_with_it() {
+async fn a_failed_operation_does_not_affect_others() {
     let folder = Folder::new();
     let store = folder.open();
     let victim = take(&store, "victim").await;
@@ -222,9 +222,9 @@ async fn an_operation_that_fails_takes_nobody_with_it() {
     assert!(is_replay(&store.claim(&claim("victim"), &Known::default()).await.unwrap()));
 }
 
-/// Everything goes well until the commit itself: a promise that is checked only then is broken.
+/// Everything succeeds up to the commit: a deferred constraint fails only then.
 #[tokio::test]
-async fn nobody_is_answered_before_the_commit() {
+async fn no_caller_gets_a_result_before_the_commit() {
     let folder = Folder::new();
     let store = folder.open();
     let held = take(&store, "held").await;
@@ -241,10 +241,10 @@ async fn nobody_is_answered_before_the_commit() {
     assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
 }
 
-/// Marks and journals may be lost with the power, and are not worth a sync of their own; answers are. Twice, because the
-/// one must not change how the other is written.
+/// Delivery marks and journals may be lost in a power cut, and get no sync of their own. Results do. Twice, because
+/// one kind must not change how the other is written.
 #[tokio::test]
-async fn only_what_may_be_lost_is_not_synced() {
+async fn only_writes_that_may_be_lost_are_not_synced() {
     const NORMAL: i64 = 1;
     const FULL: i64 = 2;
     let folder = Folder::new();
@@ -257,9 +257,9 @@ async fn only_what_may_be_lost_is_not_synced() {
     }
 }
 
-/// The counter of the file tells of a change once, however much changed.
+/// The change counter of the file shows only one change for many.
 #[tokio::test]
-async fn every_document_that_another_process_wrote_is_told() {
+async fn every_document_that_another_process_wrote_causes_an_event() {
     const MANY: usize = 600;
     let folder = Folder::new();
     let (store, other) = (folder.open(), folder.open());
@@ -274,16 +274,16 @@ async fn every_document_that_another_process_wrote_is_told() {
     written.await.unwrap();
     let last = News::DocumentChanged(name(MANY - 1));
     tokio::time::timeout(PATIENCE, async {
-        // One that lags behind is told so, and goes on with the newest.
+        // A receiver that lags gets an error, and continues with the newest event.
         while news.recv().await.ok().as_ref() != Some(&last) {}
     })
     .await
     .expect("the last one is told");
 }
 
-/// A fault of ours must not leave callers waiting for a thread that is gone.
+/// A panic must not leave callers waiting for a dead thread.
 #[tokio::test]
-async fn nobody_waits_for_a_thread_that_is_gone() {
+async fn no_caller_waits_for_a_dead_thread() {
     let folder = Folder::new();
     let store = folder.open();
     let held = take(&store, "held").await;
@@ -292,7 +292,7 @@ async fn nobody_waits_for_a_thread_that_is_gone() {
     assert_eq!(store.claim(&claim("a"), &Known::default()).await.unwrap_err().trouble(), Trouble::Closed);
 
     assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
-    // The other reader may still answer while the first one goes.
+    // The other reader may still respond while the first one ends.
     let closed = loop {
         match store.record(held.key).await {
             Ok(_) => tokio::task::yield_now().await,
@@ -316,10 +316,10 @@ async fn the_file_is_kept_below_its_bounds_by_sweeps() {
     assert_eq!(store.record(held.key).await.unwrap(), Some(held), "what is open stays");
 }
 
-/// Between its look at the file and its word that it waits, the change it waits for may be made and seen by the watch,
-/// which does not see the same change twice.
+/// A follower reads the record and then registers. In between, the change that it waits for may be written and seen
+/// by the watcher, which does not see the same change twice.
 #[tokio::test]
-async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
+async fn a_follower_that_registers_during_the_write_is_woken() {
     let folder = Folder::new();
     let (here, elsewhere) = (folder.open(), folder.open());
     let (awaited, other) = (take(&elsewhere, "awaited").await, take(&elsewhere, "other").await);
@@ -331,7 +331,7 @@ async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
         for record in [&awaited, &other] {
             elsewhere.save(&save(record, "paid")).await.unwrap();
         }
-        // Its watch has seen both by now.
+        // The watcher has seen both by now.
         seen.await;
         holder
     };
@@ -339,7 +339,7 @@ async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
     tokio::time::timeout(PATIENCE, woken).await.expect("it is woken");
 }
 
-/// No index has them: sweeps go through the file in portions, and begin anew at its end.
+/// No index contains them: sweeps scan the file in portions, and restart at its end.
 #[tokio::test]
 async fn an_open_record_that_ended_is_found_behind_many_others() {
     let folder = Folder::new();
@@ -347,7 +347,7 @@ async fn an_open_record_that_ended_is_found_behind_many_others() {
     let options = SqliteOptions { clock: clock.clone(), ..patient(folder.state()) };
     let store = SqliteStore::open(options).unwrap();
     let first = take(&store, "first").await;
-    // These never end.
+    // These never expire.
     folder
         .bare()
         .execute_batch(
@@ -373,7 +373,7 @@ async fn an_open_record_that_ended_is_found_behind_many_others() {
     assert_eq!(swept, [0, 1], "the new one lies at the end");
 }
 
-/// What ended is looked for in one transaction and removed in another.
+/// Expired records are found in one transaction and removed in another.
 #[tokio::test]
 async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
     let folder = Folder::new();
@@ -398,9 +398,9 @@ async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
     assert!(is_replay(&store.claim(&claim("run again"), &Known::default()).await.unwrap()));
 }
 
-/// The count of records is read once for all who share a commit.
+/// The number of records is read once for all operations in a commit.
 #[tokio::test]
-async fn what_one_caller_gives_back_is_room_for_the_next_in_the_same_commit() {
+async fn a_released_record_is_room_for_the_next_claim_in_the_same_commit() {
     let folder = Folder::new();
     let store = SqliteStore::open(SqliteOptions { most_records: 2, ..patient(folder.state()) }).unwrap();
     let first = take(&store, "first").await;

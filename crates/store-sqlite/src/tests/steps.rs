@@ -1,4 +1,4 @@
-//! Counting the steps of the writer, holding it up, and dying at one of them.
+//! Counts the steps of the writer, delays it, and ends the process at one of them.
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use crate::shared::Step;
 pub(crate) struct Steps {
     taken: AtomicU64,
     commits: AtomicU64,
-    /// The step at which the process ends; none if it is 0.
+    /// The step at which the process ends, or 0 for none.
     last: AtomicU64,
-    /// Holds up every commit.
+    /// Delays every commit.
     pub(crate) disk: Disk,
 }
 
@@ -52,7 +52,7 @@ impl Steps {
         }
     }
 
-    /// Dies at the nth step from here.
+    /// Ends the process at the nth step from here.
     pub(crate) fn die_at(&self, nth: u64) {
         self.last.store(self.taken.load(Ordering::SeqCst) + nth, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! What the tests speak in.
+//! The vocabulary of the tests.
 
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -19,15 +19,15 @@ use steadfast_store::{Store, this_process};
 
 use crate::{SqliteOptions, SqliteStore};
 
-/// A guard against hanging, and nothing that is measured.
+/// A guard against hanging tests, not a measured limit.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A state file by which no disk that answers is too slow.
+/// Options of a state file for which no working disk is too slow.
 pub(crate) fn patient(path: impl Into<PathBuf>) -> SqliteOptions {
     SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
 }
 
-/// A folder that is gone when the test is.
+/// A folder that is removed after the test.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
 }
@@ -49,14 +49,14 @@ impl Folder {
         SqliteStore::open(patient(self.state())).unwrap()
     }
 
-    /// The file as anybody can open it.
+    /// Opens the file without the store.
     pub(crate) fn bare(&self) -> Connection {
         let file = Connection::open(self.state()).unwrap();
         file.busy_timeout(PATIENCE).unwrap();
         file
     }
 
-    /// The names of what is in it.
+    /// Returns the names of the files in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.path).unwrap();
         let mut names: Vec<_> =
@@ -68,7 +68,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that is left over harms nobody.
+        // A folder that remains does no harm.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn key(name: &str) -> Key {
     Key(Digest::of(name.as_bytes()))
 }
 
-/// A call under a key of its own, of a tool that must not run twice.
+/// A call with a key of its own, to a tool that must not run twice.
 pub(crate) fn claim(name: &str) -> Claim {
     static CALL: AtomicU32 = AtomicU32::new(1);
     let call = CALL.fetch_add(1, Ordering::Relaxed).into();
@@ -134,7 +134,7 @@ pub(crate) fn is_replay(verdict: &ClaimVerdict) -> bool {
     matches!(verdict, ClaimVerdict::Replay(_))
 }
 
-/// Has it begun, so that it is on its way whatever becomes of it.
+/// Polls a future once, so that its operation is queued whatever happens to the future.
 pub(crate) async fn begin<F: Future + Unpin>(future: &mut F) {
     poll_fn(|context| {
         assert!(std::pin::Pin::new(&mut *future).poll(context).is_pending());

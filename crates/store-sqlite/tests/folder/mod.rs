@@ -1,4 +1,4 @@
-//! A folder of a test, gone when the test is.
+//! A folder that is removed after the test.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +24,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that is left over harms nobody.
+        // A folder that remains does no harm.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -10,7 +10,8 @@ use steadfast_core::Timestamp;
 use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
 use crate::error::{StoreError, Trouble};
 
-/// The most documents. Breakers, tenants and sessions are far fewer; who makes up names without end is stopped here.
+/// The most documents. There are far fewer breakers, tenants and sessions. The limit stops a caller that invents
+/// endless names.
 const MOST: usize = 25_000;
 
 #[derive(Debug, Default)]
@@ -21,7 +22,8 @@ pub(super) struct Documents {
 #[derive(Debug, Default)]
 struct Shelf {
     documents: BTreeMap<DocumentName, Stored>,
-    /// One count for all of them: so no name gets a version twice, and nothing has to be kept of what was removed.
+    /// A single counter for all documents. So no name gets a version twice, and no data of removed documents is
+    /// needed.
     versions: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Making room, and removing what is past its lifetime.
+//! Eviction, and removal of expired records.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,17 +13,17 @@ use crate::select::Swept;
 
 /// The most records that one sweep removes.
 const MOST_SWEPT: usize = 4096;
-/// A store that is full of open records looks for expired ones no more often than this.
+/// Shortest interval between searches for expired records, if the store is full of open ones.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
-/// How useful a finished record is.
+/// The value of a finished record.
 #[derive(Clone, Copy)]
 enum Use {
     Spare,
     Kept,
 }
 
-/// The finished record that was written longest ago in its shard.
+/// The finished record with the oldest write in its shard.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Oldest {
     updated: Timestamp,
@@ -33,8 +33,8 @@ struct Oldest {
 }
 
 impl Shards {
-    /// Makes room for some more: finished records go, those first that are hardly of use any more, and among them
-    /// those first that were written longest ago. Says whether there is room now.
+    /// Evicts finished records: the least useful first, and among them those with the oldest write. Returns true if
+    /// there is room now.
     pub(super) fn make_room(&self, now: Timestamp) -> bool {
         for class in [Use::Spare, Use::Kept] {
             self.evict(class);
@@ -45,7 +45,7 @@ impl Shards {
         self.room.records() < self.room.most
     }
 
-    /// Looking at every shard costs something, so a few records go at once.
+    /// A search in every shard has a cost, so a few records are evicted at once.
     fn wants_room(&self) -> bool {
         let some = (self.room.most / 256).clamp(1, 64);
         self.room.records() + some > self.room.most || self.is_heavy()
@@ -60,14 +60,14 @@ impl Shards {
         while self.wants_room()
             && let Some(Reverse(Oldest { shard, key, version, .. })) = oldest.pop()
         {
-            // It may have been claimed again meanwhile; then it stays.
+            // If it was claimed again meanwhile, it stays.
             self.remove_if(key, |record| record.version == version && !record.is_open());
             let next = self.in_shard(shard, |records| records.oldest(shard, class)).flatten();
             oldest.extend(next.map(Reverse));
         }
     }
 
-    /// Removes what is past its lifetime.
+    /// Removes expired records, documents and entries.
     pub(super) fn sweep(&self, now: Timestamp) -> Swept {
         let swept = self.remove_expired(now);
         self.forget_pointers(|_, target| target.is_none());
@@ -91,15 +91,15 @@ impl Shards {
         may
     }
 
-    /// Keeps the index from growing where one dispatch id comes again and again with other arguments: entries that
-    /// lead to the record of another call go. As many as there are records stay at most.
+    /// Limits the index if one dispatch id comes repeatedly with other arguments: removes entries that point to the
+    /// record of another call. The index then has at most as many entries as there are records.
     pub(super) fn bound_pointers(&self) {
         if self.room.pointers.load(Ordering::Relaxed) > 2 * self.room.most {
             self.forget_pointers(|index, target| target != Some(Some(index)));
         }
     }
 
-    /// Forgets index entries. The judge sees the entry and the index of the record that it points to, if there is
+    /// Removes index entries. `forget` gets the entry, and the index of the record that it points to, if there is
     /// such a record.
     fn forget_pointers(&self, forget: impl Fn(Key, Option<Option<Key>>) -> bool) {
         let mut entries = Vec::new();

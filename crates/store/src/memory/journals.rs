@@ -7,7 +7,7 @@ use steadfast_core::Timestamp;
 
 use crate::journal::{Entry, Journal, Keep, Position, Query};
 
-/// The most entries of one journal, whatever its writer asks for: here they cost memory.
+/// The most entries of one journal, whatever its limits are, because they cost memory here.
 const MOST: u64 = 25_000;
 
 #[derive(Debug, Default)]
@@ -22,9 +22,9 @@ pub(super) struct Journals {
 struct Log {
     /// Oldest first, each with its number.
     entries: VecDeque<(u64, Entry)>,
-    /// The number of the next one.
+    /// The number of the next entry.
     next: u64,
-    /// As its last writer asked for.
+    /// The limits from the last append.
     keep: Option<Keep>,
 }
 
@@ -46,7 +46,7 @@ impl Journals {
         let asked_for = |entry: &Entry| {
             entry.at >= query.since && query.subject.as_ref().is_none_or(|subject| entry.subject == *subject)
         };
-        // What stands behind a place are the older ones.
+        // The query continues with older entries, which have lower numbers.
         let behind = query.behind.map_or(u64::MAX, |Position(number, _)| number);
         let older = log.entries.partition_point(|(number, _)| *number < behind);
         let numbered = log.entries.range(..older).rev();

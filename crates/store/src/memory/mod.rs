@@ -1,11 +1,11 @@
-//! The store of one process: a map, sharded, bounded, and gone with the process.
+//! The store of one process: a sharded, bounded map, which is lost when the process ends.
 //!
-//! Every operation is done when it is asked for, under the locks of the shards it touches; the futures it gives back
-//! are ready. What is decided is decided by the tables of the core, and what they say is carried out in [`shards`].
+//! Every operation is done when it is called, under the locks of the shards that it touches, and the returned futures
+//! are ready. The tables of the core decide, and [`shards`] executes their decisions.
 //!
-//! It holds so many records and no more. Open ones are pinned; of the finished ones the least useful goes first
-//! (see [`evict`](Shards::make_room)). A store that is full of open ones says so, and the call is refused: forgetting
-//! one of them would mean to run it twice.
+//! The number of records is limited. Open records are pinned. Of the finished ones, the least useful are evicted
+//! first (see [`evict`](Shards::make_room)). If the store is full of open records, the call is refused: evicting an
+//! open record could run its call twice.
 
 mod documents;
 mod evict;
@@ -43,23 +43,23 @@ use crate::process::{Neighbours, Sight, this_process};
 use crate::select::{Flush, Page, Selection, Swept};
 use crate::{Store, StoreFuture};
 
-/// How a memory store is made.
+/// Options of a memory store.
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
-    /// The most records. Each costs about a kilobyte and its output.
+    /// The most records. Each needs about 1 KiB, and its output.
     pub most: usize,
-    /// The most bytes of outputs: 25,000 records of the largest output would be more than any machine has.
+    /// The most bytes of outputs: 25,000 records with the largest output would exceed any memory.
     pub most_bytes: usize,
-    /// Where the time comes from.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The process whose calls are kept here: as long as it lives, so do its claims.
+    /// The process whose calls are stored. Its claims live as long as the process.
     pub process: Process,
-    /// What is known of other processes, should their records get here.
+    /// Judges other processes, if their records get here.
     pub sight: Arc<dyn Sight>,
 }
 
 impl MemoryOptions {
-    /// The usual bounds, with this clock and the claims of this process.
+    /// Returns the default limits with this clock, for the claims of this process.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let process = this_process();
         Self {
@@ -78,7 +78,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// Keeps everything in memory.
+/// A store in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Shards,
@@ -87,12 +87,12 @@ pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     process: Process,
     sight: Arc<dyn Sight>,
-    /// Never sent on: nobody else writes here, and what is lost is lost with the process.
+    /// Never sent on: there are no other writers, and the data is only lost with the process.
     news: broadcast::Sender<News>,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(options: MemoryOptions) -> Self {
         Self {
             shards: Shards::new(options.most, options.most_bytes),
@@ -109,7 +109,7 @@ impl MemoryStore {
         self.sight.sight(&owner.process)
     }
 
-    /// One try of a claim; nothing if it would need room that there is not.
+    /// Tries to claim. Returns `None` if there is no room.
     fn try_claim(&self, claim: &Claim, known: &Known, now: Timestamp) -> Option<ClaimVerdict> {
         let (own, index) = (claim.address.own(), claim.address.index());
         let followed = match claim.role {
@@ -145,7 +145,7 @@ impl MemoryStore {
         })
     }
 
-    /// Tries until there was room; nothing if there is none to be made.
+    /// Tries until there is room. Returns `None` if no room can be made.
     fn with_room<V>(&self, now: Timestamp, mut attempt: impl FnMut() -> Option<V>) -> Option<V> {
         loop {
             if let Some(verdict) = attempt() {
@@ -157,7 +157,8 @@ impl MemoryStore {
         }
     }
 
-    /// Decides over the one record under this key. Such writes replace what they found, so there is always room.
+    /// Applies a decision to the one record under this key. Such writes replace an existing record, so there is
+    /// always room.
     fn change<V>(&self, key: Key, decide: impl Fn(Option<&Record>) -> (V, Write)) -> V {
         self.shards.atomically([Some(key), None, None], |locked| {
             let (verdict, write) = decide(locked.record(key)?);
@@ -175,7 +176,7 @@ impl MemoryStore {
         flushed
     }
 
-    /// The first so many keys behind the start of the page.
+    /// Returns the keys of a page.
     fn page(&self, selection: &Selection, page: Page, now: Timestamp) -> Vec<Key> {
         let mut first = BinaryHeap::new();
         self.shards.each(|record| {
@@ -330,7 +331,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// Everything here is done before its future is looked at.
+/// Every operation here is done before its future is polled.
 fn done<'a, T: Send + 'a>(value: T) -> StoreFuture<'a, T> {
     Box::pin(ready(Ok(value)))
 }

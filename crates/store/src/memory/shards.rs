@@ -1,9 +1,9 @@
 //! Records and the index of equal arguments, spread over shards.
 //!
-//! An operation touches up to four keys: its own, the index of its arguments, what the index points to, and what it
-//! followed. It begins with the shards of the keys it knows. Where it meets a key of another shard, it gives all
-//! locks back, takes them again with that one more, in order, and decides from the start; so no decision is made on
-//! what was seen before, and no two operations wait for each other in a circle.
+//! An operation touches up to four keys: its own, the index of its arguments, the key in the index, and the key that
+//! it followed. It starts with the shards of the keys it knows. If it needs a key of another shard, it releases all
+//! locks, takes them again with that one added, in order, and decides from the start. So no decision uses outdated
+//! data, and no deadlock is possible.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,10 +18,11 @@ use tokio::sync::Notify;
 
 use super::waiting::Waiting;
 
-/// How many shards there are: as many as a set of them has bits.
+/// Number of shards: the number of bits in a shard set.
 const SHARDS: usize = 64;
-/// The most shards that are locked at once. Three are known from the start; what the index points to and the index
-/// of a record that is removed come to it. More only while others keep moving the index, and then it starts afresh.
+/// The most shards that are locked at once. Three are known from the start. The key in the index and the index of a
+/// removed record are added. More are needed only while other operations keep changing the index. Then the operation
+/// starts again.
 const MOST_LOCKED: usize = 8;
 
 #[derive(Debug)]
@@ -30,31 +31,31 @@ pub(super) struct Shards {
     pub(super) room: Room,
 }
 
-/// A part of the records.
+/// A shard of the records.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) records: Map<Kept>,
     pub(super) index: Map<Key>,
     pub(super) waiting: Map<Waiting>,
-    /// Finished records that are hardly of use any more, in the order of their last write.
+    /// Finished records of little use, ordered by their last write.
     pub(super) spare: VecDeque<Finished>,
-    /// The other finished ones.
+    /// The other finished records.
     pub(super) kept: VecDeque<Finished>,
 }
 
-/// A record as it is kept: as it came out of the table.
+/// A shared record.
 pub(super) type Kept = Arc<Record>;
 
 pub(super) type Map<V> = HashMap<Key, V, Spread>;
 
-/// A finished record as it was when it was written; passed over if it has changed since.
+/// A finished record at the time of its write. Skipped if it has changed since.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finished {
     pub(super) key: Key,
     pub(super) version: u64,
 }
 
-/// What there is, and what there may be.
+/// Current size and limits of the store.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) most: usize,
@@ -62,16 +63,16 @@ pub(super) struct Room {
     records: AtomicUsize,
     bytes: AtomicUsize,
     pub(super) pointers: AtomicUsize,
-    /// When records were last looked through for expired ones because there was no room.
+    /// Time of the last search for expired records for lack of room.
     pub(super) searched: Mutex<Timestamp>,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carried {
-    /// It is carried out.
+    /// The write was done.
     Out,
-    /// Nothing was written: it needs a place that there is not.
+    /// Nothing was written, because there is no room for another record.
     NoRoom,
 }
 
@@ -83,7 +84,7 @@ pub(super) struct Locked<'a> {
     woken: Vec<Arc<Notify>>,
 }
 
-/// A key lies in a shard that is not locked yet.
+/// The error for a key in a shard that is not locked yet.
 pub(super) struct Elsewhere(usize);
 
 impl Shards {
@@ -107,8 +108,8 @@ impl Shards {
         Self { shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(), room }
     }
 
-    /// Runs an operation under the locks of everything it touches, and wakes whom it concerns. The operation may
-    /// run several times; it writes last, after it has seen everything.
+    /// Runs an operation under the locks of everything it touches, and then wakes the waiters. The operation may run
+    /// several times. It writes last, after all its reads.
     pub(super) fn atomically<R>(
         &self,
         keys: [Option<Key>; 3],
@@ -144,35 +145,35 @@ impl Shards {
         Locked { set, guards, room: &self.room, woken: Vec::new() }
     }
 
-    /// Looks at one record.
+    /// Reads one record.
     pub(super) fn look<R>(&self, key: Key, look: impl FnOnce(&Record) -> Option<R>) -> Option<R> {
         self.in_shard_of(&key, |shard| shard.records.get(&key).and_then(|record| look(record)))
     }
 
-    /// Does something in the one shard of this key.
+    /// Runs a function on the shard of this key.
     pub(super) fn in_shard_of<R>(&self, key: &Key, act: impl FnOnce(&mut Shard) -> R) -> R {
         #[expect(clippy::indexing_slicing, reason = "a shard's number is below the number of shards")]
         act(&mut self.shards[shard_of(key)].lock())
     }
 
-    /// Does something in every shard, one after the other.
+    /// Runs a function on every shard in turn.
     pub(super) fn in_each_shard(&self, mut act: impl FnMut(usize, &mut Shard)) {
         for (number, shard) in self.shards.iter().enumerate() {
             act(number, &mut shard.lock());
         }
     }
 
-    /// Does something in one shard.
+    /// Runs a function on one shard.
     pub(super) fn in_shard<R>(&self, number: usize, act: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.shards.get(number).map(|shard| act(&mut shard.lock()))
     }
 
-    /// Looks at every record; one shard is locked at a time.
+    /// Visits every record, with one shard locked at a time.
     pub(super) fn each(&self, mut look: impl FnMut(&Record)) {
         self.in_each_shard(|_, shard| shard.records.values().for_each(|record| look(record)));
     }
 
-    /// The keys of the records that are meant.
+    /// Returns the keys of the matching records.
     pub(super) fn keys(&self, meant: impl Fn(&Record) -> bool) -> Vec<Key> {
         let mut keys = Vec::new();
         self.each(|record| {
@@ -183,7 +184,7 @@ impl Shards {
         keys
     }
 
-    /// Removes a record, and the index entry that points to it, if it is still meant.
+    /// Removes a record, and the index entry that points to it, if it still matches.
     pub(super) fn remove_if(&self, key: Key, meant: impl Fn(&Record) -> bool) -> bool {
         self.atomically([Some(key), None, None], |locked| {
             let Some(record) = locked.record(key)?.filter(|record| meant(record)) else {
@@ -195,7 +196,7 @@ impl Shards {
         })
     }
 
-    /// Whether the outputs take more than they may.
+    /// Returns true if the outputs exceed their limit.
     pub(super) fn is_heavy(&self) -> bool {
         self.room.bytes.load(Ordering::Relaxed) > self.room.most_bytes
     }
@@ -206,7 +207,7 @@ impl Room {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Records, bytes of outputs, index entries.
+    /// Returns the number of records, bytes of outputs, and index entries.
     #[cfg(test)]
     pub(super) fn counted(&self) -> (usize, usize, usize) {
         let count = |number: &AtomicUsize| number.load(Ordering::SeqCst);
@@ -220,23 +221,23 @@ impl Room {
 }
 
 impl Locked<'_> {
-    /// The record under this key.
+    /// Returns the record under this key.
     pub(super) fn record(&self, key: Key) -> Result<Option<&Record>, Elsewhere> {
         Ok(self.shard(&key)?.records.get(&key).map(|record| &**record))
     }
 
-    /// The record that the index points to.
+    /// Returns the record that the index points to.
     pub(super) fn indexed(&self, index: Option<Key>) -> Result<Option<&Record>, Elsewhere> {
         let Some(index) = index else { return Ok(None) };
         self.pointer(index)?.map_or(Ok(None), |key| self.record(key))
     }
 
-    /// What the index points to.
+    /// Returns the key in the index.
     pub(super) fn pointer(&self, index: Key) -> Result<Option<Key>, Elsewhere> {
         Ok(self.shard(&index)?.index.get(&index).copied())
     }
 
-    /// Carries out what a table decided, as [`steadfast_core::dedupe::Records::apply`] does. All of it or nothing.
+    /// Executes the decision of a table, as [`steadfast_core::dedupe::Records::apply`] does. All of it or nothing.
     pub(super) fn carry_out(&mut self, write: Write) -> Result<Carried, Elsewhere> {
         match write {
             Write::Nothing => Ok(Carried::Out),
@@ -252,7 +253,7 @@ impl Locked<'_> {
                         self.indexed(Some(entry))?.is_none().then_some(entry)
                     }
                 };
-                // It takes one of the places of what it replaces, and gives the others back.
+                // The write takes the place of one record that it replaces, and frees the others.
                 match places.checked_sub(1) {
                     Some(left) => {
                         self.room.records.fetch_sub(left, Ordering::Relaxed);
@@ -286,7 +287,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Forgets an index entry.
+    /// Removes an index entry.
     pub(super) fn unpoint(&mut self, index: Key) -> Result<(), Elsewhere> {
         if self.shard_mut(&index)?.index.remove(&index).is_some() {
             self.room.pointers.fetch_sub(1, Ordering::Relaxed);
@@ -311,7 +312,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Says whether there was one. Its place is not given back yet.
+    /// Removes a record and returns true if it existed. Does not free its place yet.
     fn remove(&mut self, key: Key) -> Result<bool, Elsewhere> {
         let shard = self.shard_mut(&key)?;
         let (before, woken) = (shard.records.remove(&key), shard.waiting.remove(&key));
@@ -339,10 +340,10 @@ impl Locked<'_> {
 }
 
 impl Shard {
-    /// Remembers when a record was finished, for whoever has to make room.
+    /// Records that a record is finished, for eviction.
     fn note_finished(&mut self, record: &Record) {
         let is_spare = match record.state {
-            // An answer that only the index finds, and that has arrived, is replayed to nobody but a double dispatch.
+            // A delivered result that is found only through the index can only be replayed to a double dispatch.
             RecordState::Done(_) => record.origin == Origin::Run && record.delivered.is_some(),
             RecordState::Failed(_) | RecordState::Cancelled => true,
             RecordState::Inflight | RecordState::Unknown(_) => return,
@@ -357,13 +358,13 @@ impl Shard {
 }
 
 impl Finished {
-    /// Whether it is still so.
+    /// Returns true if the record has not changed.
     pub(super) fn is_current(&self, records: &Map<Kept>) -> bool {
         records.get(&self.key).is_some_and(|record| record.version == self.version && !record.is_open())
     }
 }
 
-/// How many bytes of output a record holds.
+/// Returns the bytes of output in a record.
 pub(super) fn weight(record: &Record) -> usize {
     match &record.state {
         RecordState::Done(output) => output.as_ref().map_or(0, |output| output.len()),
@@ -375,8 +376,8 @@ pub(super) fn weight(record: &Record) -> usize {
     }
 }
 
-/// Keys are hashes already, and any byte but the last four, which are those of its home, spreads them. The map
-/// inside a shard uses the first ones.
+/// Keys are already hashes. Any byte spreads them, except the last four, which are those of its home. The map inside
+/// a shard uses the first bytes.
 fn shard_of(key: &Key) -> usize {
     let [.., byte, _, _, _, _] = *key.0.as_bytes();
     usize::from(byte) % SHARDS
@@ -395,7 +396,7 @@ impl ShardSet {
         self.0.count_ones() as usize
     }
 
-    /// The shards in order.
+    /// Returns the shards in order.
     fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
         std::iter::from_fn(move || {
@@ -405,15 +406,15 @@ impl ShardSet {
         })
     }
 
-    /// The how manieth of the set it is.
+    /// Returns the position of a shard in the set.
     fn place(self, shard: usize) -> Option<usize> {
         let bit = 1_u64 << shard;
         (self.0 & bit != 0).then(|| (self.0 & (bit - 1)).count_ones() as usize)
     }
 }
 
-/// Hashes keys, which are hashes already, by mixing in a secret: whoever chooses arguments must not be able to
-/// choose places in our maps.
+/// A hasher for keys, which are already hashes. It mixes in a secret, so that a caller who chooses the arguments
+/// cannot choose positions in the maps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread(u64);
 
@@ -444,7 +445,7 @@ impl Hasher for Mix {
         }
     }
 
-    /// The length of a key is always the same.
+    /// All keys have the same length.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {

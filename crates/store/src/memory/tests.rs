@@ -1,4 +1,4 @@
-//! What only this store promises: its bounds, what it forgets first, and that nothing of what it counts is wrong.
+//! Tests of what only this store guarantees: its limits, the order of eviction, and its counters.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "tests name what they expect")]
 
@@ -87,7 +87,7 @@ fn saving(record: Arc<Record>, output: &str) -> Save {
     Save { claimed: record, ending, attempts: Vec::new(), delivered: None, hold: false, keep }
 }
 
-/// A call that was answered, and whose answer has arrived.
+/// A call with a delivered result.
 fn answered(store: &MemoryStore, claim: &Claim, output: &str) -> Key {
     let record = take(store, claim);
     let key = record.key;
@@ -103,7 +103,7 @@ fn holds(store: &MemoryStore, key: Key) -> bool {
 }
 
 #[test]
-fn what_is_hardly_of_use_any_more_is_forgotten_first() {
+fn the_least_useful_records_are_evicted_first() {
     let (store, clock) = store(20);
     let of_keys: Vec<Key> = (0..10).map(|n| answered(&store, &explicit(&n.to_string()), "paid")).collect();
     clock.advance(SECOND);
@@ -116,7 +116,7 @@ fn what_is_hardly_of_use_any_more_is_forgotten_first() {
 }
 
 #[test]
-fn among_equals_the_oldest_is_forgotten_first() {
+fn among_equals_the_oldest_is_evicted_first() {
     let (store, clock) = store(20);
     let keys: Vec<Key> = (0..20)
         .map(|number| {
@@ -144,9 +144,9 @@ fn outputs_are_bounded_in_bytes() {
     assert!(holds(&store, keys[49]));
 }
 
-/// What a tool said of a call whose outcome is unknown is kept like an answer, and is as heavy; but it is not forgotten.
+/// The output of a call with an unknown outcome is stored like a result and counts the same, but it is not evicted.
 #[test]
-fn what_is_open_makes_room_for_itself_among_the_answers() {
+fn open_records_evict_finished_ones() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
     let store = MemoryStore::new(MemoryOptions { most_bytes: 10_000, ..MemoryOptions::new(clock) });
     let large = "x".repeat(998);
@@ -173,7 +173,7 @@ fn what_is_open_makes_room_for_itself_among_the_answers() {
 }
 
 #[test]
-fn a_full_store_finds_room_in_what_is_past_its_lifetime() {
+fn a_full_store_evicts_expired_records() {
     let (store, clock) = store(10);
     let mut held = keyless("0");
     held.rules.keep.open = 5 * SECOND;
@@ -187,7 +187,7 @@ fn a_full_store_finds_room_in_what_is_past_its_lifetime() {
 }
 
 #[test]
-fn an_answer_without_a_record_and_without_room_was_not_saved() {
+fn a_result_without_a_record_and_without_room_is_not_saved() {
     let (store, _) = store(10);
     let lost = take(&store, &explicit("lost"));
     now(store.flush(&Flush::Key(lost.key))).unwrap();
@@ -203,7 +203,7 @@ fn an_answer_without_a_record_and_without_room_was_not_saved() {
     );
 }
 
-/// Counts how often somebody is woken.
+/// Counts wake-ups.
 #[derive(Default)]
 struct Alarm(AtomicUsize);
 
@@ -228,7 +228,7 @@ fn a_follower_in_this_process_is_woken_by_the_end_and_by_nothing_else() {
         let alarm = Arc::new(Alarm::default());
         let waker = Waker::from(Arc::clone(&alarm));
         let mut context = Context::from_waker(&waker);
-        // No runtime is here: whoever waits by the clock would panic.
+        // There is no runtime here, so a timer would panic.
         let mut follower = store.settled(record.key);
         assert!(follower.as_mut().poll(&mut context).is_pending());
         now(store.renew(&record, &DedupePolicy::default().keep)).unwrap();
@@ -317,7 +317,7 @@ fn the_books_are_right_after_many_threads() {
     assert_eq!((books.records, books.pointers), (0, 0), "everything ends");
 }
 
-/// One step of one thread: calls on few keys, in every pairing, some answered, some given back, some left.
+/// One step of one thread: calls on few keys, in every combination, some finished, some released, some left open.
 fn act(store: &MemoryStore, clock: &ManualClock, thread: u64, step: u64) {
     let (arguments, id) = (step * 7 % 11, (step * 5 + thread) % 13);
     let index = key(&format!("arguments {arguments}"));
@@ -355,7 +355,7 @@ struct Books {
     pointers: usize,
 }
 
-/// What is counted is what is there, and every index entry leads somewhere it may.
+/// Checks that the counters match the content, and that every index entry points to a valid record.
 fn check_the_books(store: &MemoryStore) -> Books {
     let (mut records, mut bytes, mut pointers) = (0, 0, 0);
     store.shards.in_each_shard(|_, shard| {

@@ -1,6 +1,6 @@
-//! Waiting for a record to be settled, without asking again and again.
+//! Waiting for a record to be settled, without polling.
 //!
-//! A follower begins to listen under the lock under which it looks, so no change falls between the two.
+//! A follower registers under the same lock under which it reads the record, so no change is missed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::sync::futures::OwnedNotified;
 
 use super::MemoryStore;
 
-/// Nobody tells us that another process ended: a holder that is not ourselves is looked at this often.
+/// Interval at which an owner in another process is checked, because its end causes no event.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Those who wait for one record.
+/// The waiters for one record.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     notify: Arc<Notify>,
@@ -28,15 +28,15 @@ impl Waiting {
     }
 }
 
-/// What a follower found.
+/// The state that a follower found.
 enum Look<'a> {
-    /// Nothing to wait for.
+    /// There is nothing to wait for.
     Settled,
-    /// Somebody is at it.
+    /// The record is in flight.
     Held { follower: Follower<'a>, changed: OwnedNotified, look_again: Option<Duration> },
 }
 
-/// One who waits. Goes from the list when it gives up.
+/// A registered waiter. Deregisters on drop.
 struct Follower<'a> {
     store: &'a MemoryStore,
     key: Key,
@@ -49,7 +49,7 @@ impl MemoryStore {
             match look_again {
                 None => changed.await,
                 Some(span) => {
-                    // Either way it looks again.
+                    // In both cases, the record is checked again.
                     let _ = tokio::time::timeout(span, changed).await;
                 }
             }
@@ -65,13 +65,13 @@ impl MemoryStore {
             let waiting = shard.waiting.entry(key).or_default();
             waiting.followers += 1;
             let notify = Arc::clone(&waiting.notify);
-            // From here on it hears of every change, polled or not.
+            // From here on, it receives every change, polled or not.
             let changed = Arc::clone(&notify).notified_owned();
             Look::Held { follower: Follower { store: self, key, notify }, changed, look_again: look_again.0 }
         })
     }
 
-    /// Whether somebody is at it, and when to look again although nobody said anything.
+    /// Returns the interval for the next check if the record is in flight with a live owner.
     fn held(&self, record: &Record) -> Option<LookAgain> {
         let now = self.clock.now();
         let sight = self.sight(&record.owner);
@@ -86,7 +86,7 @@ impl MemoryStore {
             return None;
         }
         Some(LookAgain(match (sight, record.lease) {
-            // Our own process: as long as there is someone to wait, there is the holder.
+            // The owner is in this process, so it lives as long as the follower.
             (LeaseSight::Alive, _) if record.owner.process == self.process => None,
             (LeaseSight::Time, Lease::Until(until)) => Some(until.since(now).min(LOOK_AGAIN)),
             (LeaseSight::Alive | LeaseSight::Gone | LeaseSight::Time, _) => Some(LOOK_AGAIN),
@@ -99,7 +99,7 @@ struct LookAgain(Option<Duration>);
 impl Drop for Follower<'_> {
     fn drop(&mut self) {
         self.store.shards.in_shard_of(&self.key, |shard| {
-            // Once it was woken, the entry is gone, or belongs to those who came later.
+            // After a wake-up, the entry is gone, or belongs to later followers.
             if let Some(waiting) = shard.waiting.get_mut(&self.key)
                 && Arc::ptr_eq(&waiting.notify, &self.notify)
             {

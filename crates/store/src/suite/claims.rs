@@ -1,5 +1,4 @@
-//! The claim table, row by row, each in its four columns. The first call goes through one handle, the second through
-//! the other.
+//! The claim table, row by row, each in its four columns. The first call uses one handle, the second call the other.
 
 use std::time::Duration;
 
@@ -35,10 +34,10 @@ pub(super) async fn a_claim_is_repeated_under_its_own_token(world: World) {
         assert_eq!((again.key, &again.run, again.version), (record.key, &record.run, 2));
         let late = world.take(&Claim { intent: Intent::Take { started: false }, ..claim.clone() }).await;
         assert!(late.started, "what was started stays so");
-        // Others were told meanwhile that it is over, and may act on that.
+        // Other callers have received a final response meanwhile, and may act on it.
         world.save(&save(&late, unknown_for_good())).await.unwrap();
         assert_eq!(world.verdict(&claim).await, "tell final", "{column:?}");
-        // An answer is an answer, for the owner too.
+        // A result is final, also for the owner.
         world.save(&save(&late, done("paid"))).await.unwrap();
         assert!(world.verdict(&claim).await.starts_with("replay"), "{column:?}");
     }
@@ -84,7 +83,7 @@ pub(super) async fn a_lapsed_run_that_is_safe_to_repeat_is_taken_over(world: Wor
     }
 }
 
-pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(world: World) {
+pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown(world: World) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "unsafe")).await;
         let second = world.duplicate(column, "unsafe", &first);
@@ -116,13 +115,13 @@ pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(w
     }
 }
 
-/// What is known of an outcome that must be unknown.
+/// Returns the details of an outcome that must be unknown.
 fn unknown_outcome(record: &Record) -> UnknownOutcome {
     let RecordState::Unknown(unknown) = &record.state else { panic!("expected unknown, got {record:?}") };
     unknown.clone()
 }
 
-pub(super) async fn an_answer_that_did_not_arrive_is_replayed(world: World) {
+pub(super) async fn an_undelivered_result_is_replayed(world: World) {
     let expected = ["replay", "replay", "replay undelivered", "answer"];
     let too_late = ["replay", "replay", "mine", "answer"];
     for (place, column) in COLUMNS.into_iter().enumerate() {
@@ -145,7 +144,7 @@ pub(super) async fn an_answer_that_did_not_arrive_is_replayed(world: World) {
     }
 }
 
-pub(super) async fn an_answer_that_arrived_is_history_for_equal_arguments(world: World) {
+pub(super) async fn a_delivered_result_does_not_affect_equal_arguments(world: World) {
     let expected = ["replay", "replay", "mine", "answer"];
     for (place, column) in COLUMNS.into_iter().enumerate() {
         let (record, receipt) = world.run(&world.leader(column, "told"), done("paid")).await;
@@ -164,10 +163,10 @@ pub(super) async fn a_double_dispatch_is_one_call(world: World) {
     let (record, receipt) = world.run(&world.call_id("one", "equal"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
     let nothing = Known::default();
-    // The process that gave the answer knows which calls it had received by then.
+    // The process that returned the result knows which calls it had received by then.
     let overlapped = |owner| Known { overlapped: vec![owner], ..Known::default() };
     let overlap = overlapped(record.owner.clone());
-    // An answer that could not be saved at once was given before.
+    // A result that could not be saved at once was returned before.
     let unsaved = Known { answered_unsaved: vec![record.owner.clone()], ..Known::default() };
     let not_twice = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
     let old = |age: Duration| Claim { age, ..twice(world.keyless("equal")) };
@@ -185,7 +184,7 @@ pub(super) async fn a_double_dispatch_is_one_call(world: World) {
     }
 }
 
-/// No clock of one machine is compared with that of another: the call says how old it is.
+/// Clocks of different machines are not compared: the call carries its own age.
 pub(super) async fn a_double_dispatch_through_another_process_is_one_call(world: World) {
     let (_, receipt) = world.run(&world.call_id("one", "equal"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
@@ -242,7 +241,7 @@ pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: World) {
     }
 }
 
-pub(super) async fn an_unknown_outcome_is_told(world: World) {
+pub(super) async fn an_unknown_outcome_is_reported(world: World) {
     for (place, column) in COLUMNS.into_iter().enumerate() {
         let (record, receipt) = world.run(&world.leader(column, "unknown"), unknown_for_good()).await;
         let second = world.duplicate(column, "unknown", &record);
@@ -271,7 +270,7 @@ pub(super) async fn an_unknown_outcome_is_told(world: World) {
     }
 }
 
-pub(super) async fn an_unknown_outcome_that_was_looked_into_runs_again(world: World) {
+pub(super) async fn an_unknown_outcome_that_was_verified_runs_again(world: World) {
     let expected = ["tell final", "tell final", "mine", "tell final"];
     let looked_into = |owner| Known { verified: vec![owner], ..Known::default() };
     for (place, column) in COLUMNS.into_iter().enumerate() {
@@ -289,14 +288,14 @@ pub(super) async fn an_unknown_outcome_that_was_looked_into_runs_again(world: Wo
         assert_eq!(world.verdict_knowing(&looked, &held).await, "tell final", "{column:?}");
         assert_eq!(world.verdict_knowing(&looked, &second).await, expected[place], "{column:?}");
     }
-    // The store need not have been told that the answer has arrived.
+    // The delivery of the response need not be known to the store.
     let (record, receipt) = world.run(&world.keyless("known"), unknown_for_good()).await;
     let delivered = vec![(receipt, world.now())];
     let known = Known { delivered, ..looked_into(record.owner) };
     assert_eq!(world.verdict_knowing(&known, &world.keyless("known")).await, "mine");
 }
 
-pub(super) async fn an_attempt_that_may_still_take_effect_is_told_as_not_yet(world: World) {
+pub(super) async fn an_attempt_that_may_still_take_effect_is_reported_as_pending(world: World) {
     for (name, settles, announced) in [
         ("only its owner can say", SettlesIn::WhenOwnerSays, None),
         ("nobody can see its end", SettlesIn::After(LONG), Some(LONG)),
@@ -312,7 +311,7 @@ pub(super) async fn an_attempt_that_may_still_take_effect_is_told_as_not_yet(wor
             }
             assert_eq!((told.output, &told.receipt), (Some(output("what it said")), &receipt));
 
-            // Not even for one who was told, has waited long enough, and has looked.
+            // Not even for a caller that got a response, has waited long enough, and has checked.
             world.delivered(&receipt, world.now()).await.unwrap();
             let known = Known {
                 delivered: vec![(receipt, world.now())],
@@ -347,7 +346,7 @@ pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: World) {
     }
 }
 
-pub(super) async fn an_attempt_whose_holder_is_gone_is_over_after_a_time(world: World) {
+pub(super) async fn an_attempt_whose_owner_is_gone_is_settled_after_a_time(world: World) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "gone")).await;
         let ending = unknown(SettlesIn::WhenOwnerSays);
@@ -371,7 +370,7 @@ pub(super) async fn an_attempt_whose_holder_is_gone_is_over_after_a_time(world: 
         assert!(matches!(after.settles, Settles::By(_)), "{after:?}");
         let before = unknown_outcome(&cut);
         assert_eq!((after.observed, after.output), (before.observed, before.output), "as it was seen");
-        // What was announced stays, whoever asks.
+        // An announced time stays the same for all callers.
         let at_once = Rules { linger: Duration::ZERO, ..rules() };
         let third = Claim { rules: at_once, ..world.duplicate(column, "gone", &first) };
         assert_eq!(world.verdict(&third).await, "tell not yet", "{column:?}");
@@ -384,8 +383,9 @@ pub(super) async fn an_attempt_whose_holder_is_gone_is_over_after_a_time(world: 
     }
 }
 
-/// Where the holder would have seen the end, others know by when; and what it had handed on may take a while more.
-pub(super) async fn an_attempt_that_its_holder_would_have_seen_the_end_of_is_over_by_then(world: World) {
+/// If the owner would have seen the end of the attempt, other callers know the time limit for it. Work that the tool
+/// had handed on may take a while more.
+pub(super) async fn an_attempt_whose_owner_would_have_seen_its_end_is_settled_by_then(world: World) {
     let within = 3 * LONG;
     for column in COLUMNS {
         let claim = Claim { seen_end_within: Some(within), ..world.leader(column, "child") };
@@ -399,7 +399,7 @@ pub(super) async fn an_attempt_that_its_holder_would_have_seen_the_end_of_is_ove
             panic!("{column:?}")
         };
         if world.ends_with_process() {
-            // It is gone for certain, and all that it ran is being ended.
+            // The process is certainly gone, and everything that it ran is being ended.
             let now = world.now();
             assert!(end > now + LONG && end < now + 2 * LONG, "{column:?}: {end:?}");
         } else {
@@ -433,13 +433,13 @@ pub(super) async fn a_call_id_with_other_arguments_is_another_call(world: World)
     let (record, _) = world.run(&world.call_id("again", "these"), done("paid")).await;
     let other = world.take(&world.call_id("again", "those")).await;
     assert_eq!((other.key, other.version), (record.key, record.version + 1));
-    // The record is that of the other call now, and nothing of the first is found in it.
+    // The record now belongs to the other call, and contains nothing of the first one.
     let first = Claim { intent: Intent::Look, ..world.keyless("these") };
     assert_eq!(world.verdict(&first).await, "nothing");
     assert_eq!(world.verdict(&world.keyless("those")).await, "follow");
 }
 
-pub(super) async fn a_look_writes_nothing(world: World) {
+pub(super) async fn a_lookup_writes_nothing(world: World) {
     for column in COLUMNS {
         let look = Claim { intent: Intent::Look, ..world.leader(column, "looked for") };
         assert_eq!(world.verdict(&look).await, "nothing");
@@ -474,7 +474,7 @@ pub(super) async fn a_call_id_keeps_its_record_when_the_index_moves_on(world: Wo
     assert_eq!(world.ask(&world.keyless("pay")).await, ClaimVerdict::Follow(new.key));
 }
 
-pub(super) async fn a_dispatch_that_failed_stands_back_behind_an_equal_run(world: World) {
+pub(super) async fn a_failed_dispatch_yields_to_an_equal_run(world: World) {
     world.run(&world.call_id("dispatch", "pay"), failed(Failed::ForGood)).await;
     let equal = world.take(&world.call_id("another", "pay")).await;
     assert_eq!(world.ask(&world.call_id("dispatch", "pay")).await, ClaimVerdict::Follow(equal.key));

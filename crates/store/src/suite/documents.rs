@@ -1,4 +1,4 @@
-//! Documents: compare and set, versions that are never given twice.
+//! Documents: compare and set, and unique versions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::Store;
 use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
 use crate::news::News;
 
-pub(super) async fn a_document_is_replaced_only_by_who_has_read_it(world: World) {
+pub(super) async fn a_document_is_replaced_only_by_a_writer_that_has_read_it(world: World) {
     let name = name(DocumentKind::Breaker, "bank/pay");
     assert_eq!(world.read(&name).await.unwrap(), None);
     assert_eq!(put(&*world.first(), &name, Some(1), "early").await, Written::Stale(None), "there is none");
@@ -41,7 +41,7 @@ pub(super) async fn a_version_is_never_given_twice(world: World) {
         assert!(latest < first && first < second && second <= removed, "versions grow");
         latest = second;
         assert!(given.insert(first) && given.insert(second), "after a removal too");
-        // Whoever still holds an old version must not take the new document for the one it knows.
+        // A holder of an old version must not mistake the new document for the one it knows.
         let anew = written(put(&*world.first(), &name, None, "b").await);
         for old in &given {
             assert!(matches!(put(&*world.second(), &name, Some(*old), "c").await, Written::Stale(Some(_))));
@@ -53,7 +53,7 @@ pub(super) async fn a_version_is_never_given_twice(world: World) {
     }
 }
 
-pub(super) async fn a_document_is_forgotten_when_it_expires(world: World) {
+pub(super) async fn a_document_is_removed_when_it_expires(world: World) {
     let name = name(DocumentKind::Session, "conversation");
     let write =
         |replaces, expires: Option<Timestamp>| DocumentWrite { replaces, body: Some("x".into()), expires };
@@ -111,7 +111,7 @@ pub(super) async fn one_of_many_writers_of_a_document_wins(world: World) {
     }
 }
 
-pub(super) async fn other_processes_hear_of_a_document(world: World) {
+pub(super) async fn other_processes_get_an_event_for_a_document(world: World) {
     if !world.is_shared() {
         return;
     }

@@ -29,7 +29,8 @@ pub(super) async fn a_journal_is_read_newest_first(world: World) {
     assert_eq!(read(&world, &subject).await, odd);
 }
 
-/// Several entries have one time, so that time alone is no place to go on at; and it is written to while it is read.
+/// Several entries have the same time, so time alone cannot be a position. Also, entries are written during the
+/// reads.
 pub(super) async fn a_journal_is_read_page_by_page(world: World) {
     let begin = world.now();
     let mut all: Vec<Entry> = (0..30).map(|number| entry(begin, number)).collect();
@@ -49,7 +50,7 @@ pub(super) async fn a_journal_is_read_page_by_page(world: World) {
             let page = world.entries(&query).await.unwrap();
             assert!(page.len() <= limit);
             let Some((last, _)) = page.last() else { break };
-            // What is handed out as text comes back as it was.
+            // The text form of a position is parsed back to the same position.
             query.behind = Some(last.to_string().parse().unwrap());
             paged.extend(page);
             assert!(paged.len() < 500, "it comes to an end");
@@ -64,7 +65,7 @@ pub(super) async fn a_journal_is_read_page_by_page(world: World) {
     }
 }
 
-pub(super) async fn a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten(world: World) {
+pub(super) async fn a_page_of_a_journal_continues_after_a_removed_position(world: World) {
     let begin = world.now();
     let keep = Keep { most: 10, ..KEEP };
     let all: Vec<Entry> = (0..25).map(|number| entry(begin, number)).collect();
@@ -81,7 +82,7 @@ pub(super) async fn a_page_of_a_journal_goes_on_where_the_one_before_was_forgott
     assert_eq!(read(&world, &behind).await, [], "and nothing that is newer");
 }
 
-pub(super) async fn looking_through_a_journal_says_where_to_go_on(world: World) {
+pub(super) async fn filtering_a_journal_returns_the_position_to_continue(world: World) {
     let begin = world.now();
     let all: Vec<Entry> = (0..30).map(|number| entry(begin, number)).collect();
     world.append(Journal::Traces, &all, KEEP).await.unwrap();
@@ -118,7 +119,7 @@ pub(super) async fn a_journal_is_bounded_in_number(world: World) {
     assert_eq!(read(&world, &everything(Journal::Audit)).await, newest);
 }
 
-pub(super) async fn a_journal_is_bounded_in_what_is_about_one_subject(world: World) {
+pub(super) async fn a_journal_is_bounded_by_subject(world: World) {
     let begin = world.now();
     let about = |subject: &str, number| Entry { subject: subject.into(), ..entry(begin, number) };
     let keep = Keep { most_per_subject: Some(3), ..KEEP };
@@ -132,7 +133,7 @@ pub(super) async fn a_journal_is_bounded_in_what_is_about_one_subject(world: Wor
     assert_eq!(read(&world, &of_loud).await, kept);
     kept.push(quiet);
     assert_eq!(read(&world, &everything(Journal::Failures)).await, kept, "one that is loud costs no other");
-    // Places are as they were, also where something between them is gone.
+    // Positions stay the same, also if entries between them are gone.
     let first = world.entries(&Query { limit: 1, ..everything(Journal::Failures) }).await.unwrap();
     let behind = Query { behind: Some(first[0].0), ..everything(Journal::Failures) };
     assert_eq!(read(&world, &behind).await, kept[1..]);
@@ -148,7 +149,7 @@ pub(super) async fn a_journal_is_bounded_in_age(world: World) {
     let (oldest, old) = (append(0, KEEP).await, append(1, KEEP).await);
     let kept = async || read(&world, &everything(Journal::Traces)).await;
     assert_eq!(kept().await, [old.clone(), oldest.clone()], "neither is too old yet");
-    // The next one lets nothing be older than a moment.
+    // The next append limits the age to a moment.
     let short = Keep { age: world.moment(), ..KEEP };
     let new = entry(world.now(), 2);
     world.append(Journal::Traces, std::slice::from_ref(&new), short).await.unwrap();

@@ -1,4 +1,4 @@
-//! How long records are kept, and who may make the store forget one.
+//! Lifetimes of records, and explicit removal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::world::{
 };
 use crate::select::{Flush, Page, Selection};
 
-pub(super) async fn what_is_past_its_lifetime_is_absent(world: World) {
+pub(super) async fn expired_records_are_absent(world: World) {
     let short = 4 * world.moment();
     type Lives = fn(Duration) -> Lifetimes;
     let cases: [(&str, Option<Ending>, Lives); 4] = [
@@ -25,7 +25,7 @@ pub(super) async fn what_is_past_its_lifetime_is_absent(world: World) {
     let mut short_lived = Vec::new();
     for (name, ending, lives) in &cases {
         let keep = lives(short);
-        // What is claimed lives as long as open records do, so that only its own lifetime ends it.
+        // The claim lives as long as open records do, so only its own lifetime ends it.
         let claim = Claim { rules: Rules { keep, ..rules() }, ..world.explicit(name) };
         let record = world.take(&claim).await;
         if let Some(ending) = ending {
@@ -108,7 +108,7 @@ async fn sweep(world: &World) {
     panic!("a thousand sweeps are not enough for a handful of records");
 }
 
-pub(super) async fn a_flush_of_a_key_forgets_it_whatever_it_is(world: World) {
+pub(super) async fn a_flush_of_a_key_removes_it_in_any_state(world: World) {
     for (number, ending) in [None, Some(done("paid")), Some(unknown_for_good())].into_iter().enumerate() {
         let arguments = format!("call {number}");
         let record = world.take(&world.keyless(&arguments)).await;
@@ -122,7 +122,7 @@ pub(super) async fn a_flush_of_a_key_forgets_it_whatever_it_is(world: World) {
     }
 }
 
-pub(super) async fn a_flush_forgets_what_is_finished_and_selected(world: World) {
+pub(super) async fn a_flush_removes_the_finished_records_of_a_selection(world: World) {
     let other = Other::new();
     let make = async |name: &str, change: fn(&Other, Claim) -> Claim| {
         let finished = change(&other, world.explicit(&format!("{name} done")));
@@ -162,7 +162,7 @@ pub(super) async fn a_flush_forgets_what_is_finished_and_selected(world: World) 
     for (_, open) in [of_session, of_tenant, of_tool, of_nobody] {
         assert!(!world.is_absent(open).await, "open ones stay");
     }
-    // What was forgotten is forgotten by the index too.
+    // A removed record is also gone from the index.
     world.run(&world.keyless("flushed"), done("paid")).await;
     assert_eq!(flush(Selection::default()).await, 1);
     assert_eq!(world.verdict(&world.keyless("flushed")).await, "mine");
@@ -223,7 +223,7 @@ pub(super) async fn records_come_in_pages(world: World) {
     assert_eq!(nothing, []);
 }
 
-pub(super) async fn a_full_store_forgets_finished_records_only(world: World) {
+pub(super) async fn a_full_store_evicts_finished_records_only(world: World) {
     let Some(most) = world.most() else { return };
     let open = (most / 4).max(1);
     let mut pinned = Vec::new();
@@ -244,7 +244,7 @@ pub(super) async fn a_full_store_forgets_finished_records_only(world: World) {
     assert_eq!(world.verdict(&newest).await, "replay", "the newest is the last to go");
 }
 
-pub(super) async fn a_store_full_of_open_records_says_so(world: World) {
+pub(super) async fn a_store_full_of_open_records_reports_it(world: World) {
     let Some(most) = world.most() else { return };
     let mut held = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What the owner of a record may do to it, and nobody else.
+//! Operations that only the owner of a record may do.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub(super) async fn a_renewal_brings_nothing_back(world: World) {
     assert_eq!(world.found(record.key).await, record);
 }
 
-pub(super) async fn an_answer_is_saved_under_the_fence(world: World) {
+pub(super) async fn a_result_is_saved_under_the_fence(world: World) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "fence")).await;
         let stranger = Record { owner: world.owner(), ..record.clone() };
@@ -120,7 +120,7 @@ pub(super) async fn a_save_that_is_repeated_changes_nothing(world: World) {
     assert_eq!(saved(world.save(&save(&record, unknown_for_good())).await.unwrap()), receipt);
 }
 
-pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
+pub(super) async fn a_late_result_turns_unknown_into_done(world: World) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "late")).await;
         let rules = Rules { linger: Duration::ZERO, ..rules() };
@@ -132,12 +132,12 @@ pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
         let kept = world.found(first.key).await;
         assert_eq!(kept.receipt(), receipt);
         assert_eq!(kept.delivered, None, "what was told is not this answer");
-        // The mark of the telling comes late, and misses.
+        // The delivery of the earlier response is recorded late, and has no effect.
         world.delivered(&told, world.now()).await.unwrap();
         assert_eq!(world.found(first.key).await, kept);
         assert!(matches!(world.ask(&second).await, ClaimVerdict::Replay(_)), "{column:?}");
     }
-    // Whatever its owner has said of its end before.
+    // In any state that the owner has reported before.
     for settles in [SettlesIn::WhenOwnerSays, SettlesIn::After(LONG), SettlesIn::Settled] {
         for ending in [done("paid"), failed(Failed::ForGood)] {
             let name = format!("{settles:?} {ending:?}");
@@ -147,7 +147,7 @@ pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
             assert!(receipt.version > told.version, "{name}");
             let kept = world.found(record.key).await;
             assert!(!kept.is_open() && kept.receipt() == receipt, "{name}: {kept:?}");
-            // That it is unknown comes too late.
+            // Reporting an unknown outcome comes too late.
             let late = world.save(&save(&record, unknown(settles))).await.unwrap();
             assert_eq!(late, SaveVerdict::FenceLost, "{name}");
             assert_eq!(world.found(record.key).await, kept, "{name}");
@@ -155,7 +155,7 @@ pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
     }
 }
 
-pub(super) async fn an_owner_that_knows_more_of_the_end_is_believed(world: World) {
+pub(super) async fn an_owner_that_knows_more_about_the_end_overrides(world: World) {
     let knowing = [SettlesIn::WhenOwnerSays, SettlesIn::After(LONG), SettlesIn::Settled];
     for column in COLUMNS {
         let mut before = world.take(&world.leader(column, "end")).await;
@@ -166,12 +166,12 @@ pub(super) async fn an_owner_that_knows_more_of_the_end_is_believed(world: World
             let kept = world.found(claimed.key).await;
             assert_eq!((kept.receipt(), kept.version), (receipt.clone(), before.version + 1), "{settles:?}");
             for known in &knowing[..=step] {
-                // What was announced does not move.
+                // An announced time does not change.
                 let again = world.save(&save(&claimed, unknown(*known))).await.unwrap();
                 assert_eq!(saved(again), receipt, "{known:?} after {settles:?}");
                 assert_eq!(world.found(claimed.key).await, kept, "{known:?} after {settles:?}");
             }
-            // What was told before is not what is said now.
+            // The delivery of an earlier response does not count for the current one.
             world.delivered(&before.receipt(), world.now() + 2 * LONG).await.unwrap();
             assert_eq!(world.found(claimed.key).await, kept, "{settles:?}");
             before = kept;
@@ -181,7 +181,7 @@ pub(super) async fn an_owner_that_knows_more_of_the_end_is_believed(world: World
     }
 }
 
-pub(super) async fn a_final_answer_that_arrived_stays_one(world: World) {
+pub(super) async fn a_delivered_final_response_stays_delivered(world: World) {
     let record = world.take(&world.keyless("told")).await;
     let over = unknown(SettlesIn::After(Duration::ZERO));
     let receipt = saved(world.save(&save(&record, over)).await.unwrap());
@@ -225,7 +225,7 @@ pub(super) async fn a_save_that_finds_nothing_leaves_a_newer_index_alone(world: 
 }
 
 pub(super) async fn a_save_finds_its_run_through_the_index(world: World) {
-    // The claim took another run over in place, and its answer was lost: the caller does not know the key.
+    // The claim took over another run, and its response was lost: the caller does not know the key.
     let claim = Claim { retry_safe: true, ..world.keyless("pay") };
     let first = world.take_and_lapse(claim).await;
     let second = world.keyless("pay");
@@ -238,7 +238,7 @@ pub(super) async fn a_save_finds_its_run_through_the_index(world: World) {
     assert!(matches!(world.ask(&world.keyless("pay")).await, ClaimVerdict::Replay(_)));
 }
 
-pub(super) async fn a_release_gives_back_what_is_its_own(world: World) {
+pub(super) async fn a_release_affects_only_its_own_claim(world: World) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "given back")).await;
         let foreign = Release { owner: world.owner(), ..release(&record) };
@@ -273,7 +273,7 @@ pub(super) async fn a_release_finds_its_run_through_the_index(world: World) {
     assert_eq!(world.verdict(&world.keyless("pay")).await, "mine");
 }
 
-pub(super) async fn a_delivery_marks_the_answer_it_names_and_no_other(world: World) {
+pub(super) async fn a_delivery_marks_only_the_result_with_its_receipt(world: World) {
     let at = world.now();
     let (record, receipt) = world.run(&world.explicit("k"), done("paid")).await;
     let stranger = Owner { claim: 99, ..receipt.owner.clone() };
@@ -300,7 +300,7 @@ pub(super) async fn a_delivery_marks_the_answer_it_names_and_no_other(world: Wor
     assert!(world.is_absent(nowhere).await);
 }
 
-pub(super) async fn an_answer_before_the_end_is_never_marked(world: World) {
+pub(super) async fn a_response_before_the_end_is_never_marked_as_delivered(world: World) {
     let now = world.now();
     for column in COLUMNS {
         for (settles, at) in [
@@ -312,7 +312,7 @@ pub(super) async fn an_answer_before_the_end_is_never_marked(world: World) {
             let (record, receipt) = world.run(&world.leader(column, &name), unknown(settles)).await;
             world.delivered(&receipt, at).await.unwrap();
             assert_eq!(world.found(record.key).await, record, "{name}: {column:?}");
-            // It has no say later either: only what is told then.
+            // It does not count later either. Only a response from then on does.
             saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
             let rules = Rules { after_telling: Duration::ZERO, ..rules() };
             let second = Claim { rules, ..world.duplicate(column, &name, &record) };
@@ -324,7 +324,7 @@ pub(super) async fn an_answer_before_the_end_is_never_marked(world: World) {
             world.delivered(&receipt, at).await.unwrap();
             let marked = world.found(record.key).await;
             assert_eq!((marked.delivered, marked.version), (Some(at), record.version + 1), "{name}");
-            // The wait is counted from the first one that arrived.
+            // The wait starts with the first response that was delivered.
             world.delivered(&marked.receipt(), long_after(at)).await.unwrap();
             assert_eq!(world.found(record.key).await, marked, "{name}");
         }
@@ -363,7 +363,7 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: World) {
     assert_eq!(world.found(inflight.key).await, inflight);
 }
 
-pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world: World) {
+pub(super) async fn a_call_cannot_be_resolved_as_not_run_before_its_end(world: World) {
     for column in COLUMNS {
         for (settles, announced) in [(SettlesIn::WhenOwnerSays, None), (SettlesIn::After(LONG), Some(LONG))] {
             let name = format!("{settles:?}");
@@ -379,7 +379,7 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
                 None => assert_eq!(left, None, "{name}: {column:?}"),
             }
             assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
-            // That it did is known as soon as it is seen.
+            // That it ran can be resolved as soon as it is seen.
             let verdict =
                 world.resolve(&Resolve::by_hand(record.key, Resolution::Ran), &rules()).await.unwrap();
             assert_eq!(verdict, ResolveVerdict::Resolved, "{name}: {column:?}");
@@ -387,7 +387,7 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
         }
     }
     for column in COLUMNS {
-        // Its holder is gone, and nobody has asked since.
+        // The owner is gone, and no claim has come since.
         let record = world.take_and_lapse(world.leader(column, "gone")).await;
         for _ in 0..2 {
             let verdict =
@@ -428,7 +428,7 @@ pub(super) async fn an_abandoned_run_is_recorded_as_unknown_once(world: World) {
         let second = world.duplicate(column, "gone", &gone);
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
     }
-    // What was not sent, or does no harm twice, is for the next one to run.
+    // A call that was not sent, or is safe to repeat, may be run by the next caller.
     let safe = world.take_and_lapse(Claim { retry_safe: true, ..world.explicit("safe") }).await;
     assert_eq!(world.mark_abandoned(safe.key, &rules()).await.unwrap(), None);
     let nowhere = world.explicit("nowhere").address.own();

@@ -1,4 +1,4 @@
-//! Many at once: whatever the order, one runs.
+//! Concurrent calls: in any order, one runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ pub(super) async fn sf_1_of_many_equal_calls_one_runs(world: World) {
     for round in 0..4 {
         let name = format!("round {round}");
         let claims = (0..CALLERS).map(|number| match number % 3 {
-            // Half of them have ids, and every id comes twice.
+            // Half of them have ids, and every id occurs twice.
             0 => world.call_id(&format!("{name} dispatch {}", number / 6), &name),
             _ => world.keyless(&name),
         });
@@ -32,7 +32,7 @@ pub(super) async fn sf_1_of_many_equal_calls_one_runs(world: World) {
     }
 }
 
-pub(super) async fn sf_1_of_many_who_wait_for_a_lapsed_run_one_takes_it_over(world: World) {
+pub(super) async fn sf_1_of_many_waiters_for_a_lapsed_run_one_takes_it_over(world: World) {
     for round in 0..4 {
         let name = format!("round {round}");
         let lapsed = world.take_and_lapse(Claim { retry_safe: true, ..world.keyless(&name) }).await;
@@ -48,7 +48,7 @@ pub(super) async fn sf_1_of_many_who_wait_for_a_lapsed_run_one_takes_it_over(wor
     }
 }
 
-/// Of these claims, made at once through both handles, one gets to run, and all others follow it.
+/// Of these claims, made concurrently through both handles, one runs, and all others follow it.
 async fn one_runs(world: &World, claims: Vec<Claim>) {
     let mut claimers = JoinSet::new();
     for (number, claim) in (0..).zip(claims) {
@@ -67,7 +67,7 @@ async fn one_runs(world: &World, claims: Vec<Claim>) {
     assert!(followed.iter().all(|key| *key == run.key), "all follow the one that runs");
 }
 
-pub(super) async fn tr_2_many_callers_get_the_one_answer(world: World) {
+pub(super) async fn tr_2_many_callers_get_the_same_result(world: World) {
     for round in 0..4 {
         let runs = Arc::new(AtomicUsize::new(0));
         let mut callers = JoinSet::new();
@@ -87,7 +87,7 @@ pub(super) async fn tr_2_many_callers_get_the_one_answer(world: World) {
 
 type Answer = Result<Option<Output>, Failure>;
 
-/// A whole call: claims, runs or follows, and comes back with the answer.
+/// A complete call: claims, runs or follows, and returns the result.
 async fn call(store: Arc<dyn Store>, claim: Claim, runs: Arc<AtomicUsize>) -> Answer {
     let mut claim = claim;
     loop {
@@ -108,7 +108,7 @@ async fn call(store: Arc<dyn Store>, claim: Claim, runs: Arc<AtomicUsize>) -> An
     }
 }
 
-/// Each touches several keys, in no common order. Whoever locks as it goes stands still here.
+/// Each call touches several keys, in no common order. A store that locks them one by one deadlocks here.
 pub(super) async fn calls_that_cross_do_not_block_each_other(world: World) {
     let mut callers = JoinSet::new();
     for caller in 0..16 {
@@ -127,7 +127,7 @@ pub(super) async fn calls_that_cross_do_not_block_each_other(world: World) {
     }
 }
 
-/// Ids and arguments in every pairing, and releases of records that lie elsewhere.
+/// Ids and arguments in every combination, and releases of records that are elsewhere.
 fn crossing(world: &World, caller: u64) -> Vec<(Claim, Release)> {
     let pairing = |number: u64| {
         let (id, arguments) = ((caller + number) % 5, (caller * 7 + number * 3) % 5);

@@ -1,8 +1,8 @@
-//! Random histories, step by step beside the reference: [`Records`] of the core, which is the tables and a map.
+//! Random histories, compared step by step with the reference: [`Records`] of the core, which is the tables and a
+//! map.
 //!
-//! Every verdict and every record must be the same. Both handles are used. Where time is real, spans are either
-//! nothing or longer than the case, so that no verdict depends on a millisecond, and moments are left out of the
-//! comparison.
+//! Every verdict and every record must be the same. Both handles are used. With real time, spans are either zero or
+//! longer than the case, so that no verdict depends on a millisecond, and times are not compared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::select::{Flush, Page, Selection};
 
 const STEPS: u64 = 150;
 
-pub(super) async fn random_histories_go_as_in_the_reference(world: World) {
+pub(super) async fn random_histories_match_the_reference(world: World) {
     for seed in 0..world.histories() {
         let mut history = History::new(&world, seed);
         for step in 0..STEPS {
@@ -35,7 +35,7 @@ pub(super) async fn random_histories_go_as_in_the_reference(world: World) {
     }
 }
 
-/// The same thing as the store gave it and as the reference did: they differ in moments where time is real.
+/// The same value from the store and from the reference. They differ in times if time is real.
 #[derive(Clone, Debug)]
 struct Pair<T> {
     real: T,
@@ -49,13 +49,13 @@ struct History<'w> {
     seed: u64,
     step: u64,
     session: SessionKey,
-    /// What was claimed, newest last.
+    /// Claims so far, newest last.
     claims: Vec<Claim>,
     held: Vec<Pair<Record>>,
     receipts: Vec<Pair<Receipt>>,
     followed: Vec<Key>,
     marks: Vec<(Pair<Receipt>, Timestamp)>,
-    /// What was done, for whoever has to understand a failure.
+    /// Log of the operations, to understand a failure.
     story: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl<'w> History<'w> {
         self.compare_records().await;
     }
 
-    /// Leaves nothing behind, so that any number of histories fit into a store.
+    /// Removes everything, so that any number of histories fit into a store.
     async fn end(self) {
         for record in self.model.iter() {
             self.world.flush(&Flush::Key(record.key)).await.unwrap();
@@ -102,7 +102,7 @@ impl<'w> History<'w> {
 
     async fn claim(&mut self) {
         let claim = match self.random.pick(&self.claims) {
-            // The answer was lost, and the claim is repeated.
+            // The response was lost, and the claim is repeated.
             Some(again) if self.random.one_in(6) => again.clone(),
             Some(_) | None => self.fresh_claim(),
         };
@@ -135,14 +135,14 @@ impl<'w> History<'w> {
         }
     }
 
-    /// Some of the runs that were claimed lately, as a process may know them.
+    /// Returns some of the recent runs, as a process may know them.
     fn some_runs(&mut self) -> Vec<Owner> {
         let recent = self.held.len().saturating_sub(4);
         let recent = self.held[recent..].iter().filter(|_| self.random.one_in(2));
         recent.map(|held| held.real.owner.clone()).collect()
     }
 
-    /// A span that no machine is too slow or too quick for.
+    /// Returns a span that does not depend on the speed of the machine.
     fn span(&mut self) -> Duration {
         match self.random.below(4) {
             0 => Duration::ZERO,
@@ -151,7 +151,7 @@ impl<'w> History<'w> {
         }
     }
 
-    /// Few keys, ids and arguments, so that calls meet.
+    /// Few keys, ids and arguments, so that calls collide.
     fn fresh_claim(&mut self) -> Claim {
         let seed = self.seed;
         let mut rules = rules();
@@ -161,7 +161,7 @@ impl<'w> History<'w> {
         rules.settle = self.span();
         rules.keep = Lifetimes { lease: self.span(), ..lifetimes() };
         if self.world.stands_still() {
-            // Nothing that is open may end before it is looked at.
+            // An open record must not end before it is checked.
             rules.keep.done = self.span().max(self.world.moment());
             rules.keep.open = self.span().max(self.world.moment());
         }
@@ -211,7 +211,7 @@ impl<'w> History<'w> {
         }
     }
 
-    /// One of the records that were claimed, mostly one of the last; sometimes under a foreign token.
+    /// Returns one of the claimed records, mostly a recent one, and sometimes with a foreign token.
     fn some_held(&mut self) -> Option<Pair<Record>> {
         let recent = self.held.len().saturating_sub(4);
         let some = if self.random.one_in(4) { &self.held[..] } else { &self.held[recent..] };
@@ -224,7 +224,7 @@ impl<'w> History<'w> {
         if self.random.one_in(10)
             && let Some(elsewhere) = self.random.pick(&self.claims)
         {
-            // Whoever lost the answer to its claim believes in another key.
+            // An owner that lost the response to its claim has another key.
             held.real.key = elsewhere.address.own();
             held.model.key = elsewhere.address.own();
         }
@@ -258,8 +258,9 @@ impl<'w> History<'w> {
         }
     }
 
-    /// Whether the record is gone, and its entry in the index leads to that of another call: a call id that came again with
-    /// other arguments. Some stores forget such an entry and some do not, so that a save finds it free or taken.
+    /// Returns true if the record is gone, and its index entry points to the record of another call: a call id that
+    /// was reused with other arguments. Some stores remove such an entry and some do not, so that a save finds it
+    /// free or taken.
     fn is_left_in_the_index(&self, held: &Record) -> bool {
         let other = self.model.indexed(held.index).filter(|other| other.index != held.index);
         other.is_some() && self.model.get(&held.key).is_none()
@@ -305,15 +306,15 @@ impl<'w> History<'w> {
     }
 
     async fn deliver(&mut self) {
-        // Mostly of an answer that was just given.
+        // Mostly a recent result.
         let recent = if self.random.one_in(3) { 0 } else { self.receipts.len().saturating_sub(2) };
         let Some(receipt) = self.random.pick(&self.receipts[recent..]).cloned() else { return };
         let at = self.world.now();
-        // Where time is real, what was over at once was so long ago, and what takes long is far from over.
+        // With real time, a span of zero ended long ago, and a long one is far from its end.
         let at = if self.world.stands_still() { at } else { at + LONG / 2 };
         self.story.push(format!("delivered {:?}", receipt.model));
         if self.random.one_in(3) {
-            // The process knows it, and the store is told later, or never.
+            // The process knows of the delivery, and the store gets it later, or never.
             self.marks.push((receipt, at));
             return;
         }
@@ -354,7 +355,7 @@ impl<'w> History<'w> {
     fn end_a_process(&mut self) {
         let Some(claim) = self.random.pick(&self.claims) else { return };
         let process = claim.owner.process.clone();
-        // The process that most of them live in stays.
+        // The process of most owners stays alive.
         if self.world.ends_with_process() && process != self.world.owner().process {
             let owner = claim.owner.clone();
             if self.world.sight(&owner) == LeaseSight::Alive {
@@ -364,7 +365,7 @@ impl<'w> History<'w> {
         }
     }
 
-    /// Time passes, where it can be moved; and what is past its lifetime goes, here and there.
+    /// Advances the time, if it is manual, and sweeps now and then.
     async fn pass(&mut self) {
         if !self.world.stands_still() {
             return;
@@ -376,7 +377,7 @@ impl<'w> History<'w> {
     }
 
     async fn compare_records(&mut self) {
-        // Reading everything after every step is much to ask of a server.
+        // Reading everything after every step is slow on a server.
         if !self.world.stands_still() && !self.step.is_multiple_of(10) {
             return;
         }
@@ -439,7 +440,7 @@ impl<'w> History<'w> {
         }
     }
 
-    /// A record without what depends on the millisecond.
+    /// Returns a record without the parts that depend on the millisecond.
     fn timeless(&self, record: &Record) -> Record {
         if self.world.stands_still() {
             return record.clone();
@@ -463,7 +464,7 @@ impl<'w> History<'w> {
         Receipt { version: self.timeless_version(receipt.version), ..receipt.clone() }
     }
 
-    /// A record that was lost begins again at a version made of the time.
+    /// A record that was lost starts again with a version made from the time.
     fn timeless_version(&self, version: u64) -> u64 {
         if self.world.stands_still() { version } else { version.min(1_000_000) }
     }
@@ -479,7 +480,7 @@ fn timeless_state(state: &RecordState) -> RecordState {
     state
 }
 
-/// A generator whose every number is told by its seed (splitmix64).
+/// A random number generator that depends only on its seed (splitmix64).
 struct Random(u64);
 
 impl Random {

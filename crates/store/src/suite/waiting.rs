@@ -1,4 +1,4 @@
-//! Waiting for a record to be settled. Each case has a limit; nobody may wait for ever.
+//! Waiting for a record to be settled. Each case has a time limit.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::world::{
 use crate::Store;
 use crate::select::Flush;
 
-pub(super) async fn what_is_settled_is_not_waited_for(world: World) {
+pub(super) async fn a_settled_record_is_not_waited_for(world: World) {
     let nothing = world.explicit("nothing").address.own();
     let (answered, _) = world.run(&world.explicit("done"), done("paid")).await;
     let (refused, _) = world.run(&world.explicit("failed"), failed(Failed::ForNow)).await;
@@ -67,7 +67,7 @@ pub(super) async fn every_follower_is_woken(world: World) {
         let record = if number < 20 { &records[0] } else { &records[1] };
         followers.push(follow(world.handle(number), record.key).await);
     }
-    // Some give up, and take nobody with them.
+    // Some followers give up, without an effect on the others.
     for follower in followers.iter().step_by(7) {
         follower.abort();
     }
@@ -80,13 +80,13 @@ pub(super) async fn every_follower_is_woken(world: World) {
     }
 }
 
-/// How a record can cease to be in flight.
+/// A way in which a record leaves the in-flight state.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Done,
     Failed,
     Unknown,
-    /// Its caller does not wait any longer, and nobody knows yet when it will be over.
+    /// The caller has stopped waiting, and the end of the attempt is not known yet.
     Cut,
     Released,
     Flushed,
@@ -119,7 +119,7 @@ impl End {
     }
 }
 
-/// One who waits, and has begun to.
+/// Starts a follower, and returns once it waits.
 async fn follow(store: Arc<dyn Store>, key: Key) -> JoinHandle<()> {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let follower = tokio::spawn(async move {
@@ -128,7 +128,7 @@ async fn follow(store: Arc<dyn Store>, key: Key) -> JoinHandle<()> {
         poll_fn(|context| {
             let poll = settled.as_mut().poll(context);
             if let Some(begun) = begun.take() {
-                // The case has ended if nobody listens.
+                // The case has ended if there is no receiver.
                 let _ = begun.send(());
             }
             match poll {

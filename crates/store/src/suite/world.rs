@@ -1,4 +1,4 @@
-//! What the cases speak in: calls, handles, and time that passes.
+//! The vocabulary of the cases: calls, handles, and time.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -25,13 +25,14 @@ use crate::Store;
 /// Longer than any case takes.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
 
-/// How long a case waits for what must come. Only a store that never brings it meets this limit, however slow the machine is.
+/// Time limit for an event that must come. Only a store that never causes it reaches this limit, even on a slow
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A store and those who use it.
+/// A store and its users.
 pub(super) struct World {
     fixture: Fixture,
-    /// The process that most callers live in.
+    /// The process of most callers.
     process: Process,
     dead: Mutex<BTreeSet<Process>>,
     calls: AtomicU64,
@@ -74,22 +75,22 @@ impl Deref for World {
 }
 
 impl World {
-    /// The first handle.
+    /// Returns the first handle.
     pub(super) fn first(&self) -> Arc<dyn Store> {
         Arc::clone(&self.fixture.store)
     }
 
-    /// The handle of the other process.
+    /// Returns the handle of the other process.
     pub(super) fn second(&self) -> Arc<dyn Store> {
         Arc::clone(self.fixture.second.as_ref().unwrap_or(&self.fixture.store))
     }
 
-    /// Whether the second handle is another process.
+    /// Returns true if the second handle is another process.
     pub(super) fn is_shared(&self) -> bool {
         self.fixture.second.is_some()
     }
 
-    /// One handle or the other.
+    /// Returns one of the two handles.
     pub(super) fn handle(&self, number: u64) -> Arc<dyn Store> {
         if number.is_multiple_of(2) { self.first() } else { self.second() }
     }
@@ -102,7 +103,7 @@ impl World {
         self.fixture.histories
     }
 
-    /// Whether a lease ends with the process of its owner.
+    /// Returns true if a lease ends with the process of its owner.
     pub(super) fn ends_with_process(&self) -> bool {
         match self.fixture.leases {
             Leases::Process(_) => true,
@@ -110,7 +111,7 @@ impl World {
         }
     }
 
-    /// Whether time stands still until it is moved.
+    /// Returns true if time is manual.
     pub(super) fn stands_still(&self) -> bool {
         match self.fixture.time {
             Time::Manual(_) => true,
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// The unit of time.
+    /// Returns the unit of time.
     pub(super) fn moment(&self) -> Duration {
         match self.fixture.time {
             Time::Manual(_) => Duration::from_secs(1),
@@ -126,8 +127,8 @@ impl World {
         }
     }
 
-    /// Lets so many moments pass, at least. Where time is real it may be any number more: a case may rely on what is over, and
-    /// never on what is not yet.
+    /// Lets at least this many moments pass. With real time it may be any number more: a case may rely on an expired
+    /// time, and never on one that has not expired.
     pub(super) async fn pass(&self, moments: u32) {
         match &self.fixture.time {
             Time::Manual(clock) => clock.advance(self.moment() * moments),
@@ -135,7 +136,7 @@ impl World {
         }
     }
 
-    /// What the store must see of an owner.
+    /// Returns the state of an owner that the store must see.
     pub(super) fn sight(&self, owner: &Owner) -> LeaseSight {
         match self.fixture.leases {
             Leases::Process(_) if self.dead.lock().contains(&owner.process) => LeaseSight::Gone,
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// A process that nobody else lives in.
+    /// Starts a process without other callers.
     pub(super) fn spawn(&self) -> Process {
         match &self.fixture.leases {
             Leases::Process(processes) => processes.spawn(),
@@ -155,7 +156,7 @@ impl World {
         }
     }
 
-    /// Ends a process.
+    /// Kills a process.
     pub(super) fn kill(&self, process: &Process) {
         match &self.fixture.leases {
             Leases::Process(processes) => {
@@ -166,13 +167,13 @@ impl World {
         }
     }
 
-    /// A token that nobody had.
+    /// Returns a new token.
     pub(super) fn owner(&self) -> Owner {
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
         Owner { process: self.process.clone(), call, claim: 1 }
     }
 
-    /// A call that comes now.
+    /// Returns a claim for a new call.
     pub(super) fn claim(&self, address: Address, arguments: &str) -> Claim {
         let owner = self.owner();
         let run = RunId(format!("run-{}", owner.call).into());
@@ -199,17 +200,17 @@ impl World {
         }
     }
 
-    /// A call under a key of its caller's.
+    /// Returns a claim with an explicit key.
     pub(super) fn explicit(&self, key: &str) -> Claim {
         self.claim(explicit(key), "arguments")
     }
 
-    /// A call with an id of its dispatch.
+    /// Returns a claim with a call id.
     pub(super) fn call_id(&self, id: &str, arguments: &str) -> Claim {
         self.claim(Address::CallId { id: call_id(id), index: index(arguments) }, arguments)
     }
 
-    /// A call that is known by its arguments only.
+    /// Returns a claim that is identified by its arguments only.
     pub(super) fn keyless(&self, arguments: &str) -> Claim {
         let claim = self.explicit("");
         let index = index(arguments);
@@ -217,7 +218,7 @@ impl World {
         Claim { address, digest: Digest::of(arguments.as_bytes()), ..claim }
     }
 
-    /// The first call of a column. The name keeps cases apart that share a store.
+    /// Returns the first call of a column. The name separates the cases that share a store.
     pub(super) fn leader(&self, column: Column, name: &str) -> Claim {
         let name = format!("{name} {column:?}");
         match column {
@@ -227,7 +228,7 @@ impl World {
         }
     }
 
-    /// The call that comes after the leader's in this column.
+    /// Returns the call that follows the leader in this column.
     pub(super) fn duplicate(&self, column: Column, name: &str, of: &Record) -> Claim {
         let role = match column {
             Column::Explicit | Column::CallId | Column::Equal => Role::Fresh,
@@ -241,17 +242,17 @@ impl World {
         self.fixture.store.claim(claim, &Known::default()).await.unwrap()
     }
 
-    /// Claims through the second handle, and says in a word what came of it.
+    /// Claims through the second handle, and returns the verdict as a word.
     pub(super) async fn verdict(&self, claim: &Claim) -> &'static str {
         self.verdict_knowing(&Known::default(), claim).await
     }
 
-    /// The same, for a process that knows this beside what the store knows.
+    /// Does the same for a process with this additional knowledge.
     pub(super) async fn verdict_knowing(&self, known: &Known, claim: &Claim) -> &'static str {
         word(&self.second().claim(claim, known).await.unwrap())
     }
 
-    /// Claims what must be unknown.
+    /// Claims a call whose outcome must be unknown.
     pub(super) async fn told(&self, claim: &Claim) -> Unsettled {
         let verdict = self.ask(claim).await;
         let word = word(&verdict);
@@ -259,18 +260,18 @@ impl World {
         *told
     }
 
-    /// Whether this is what is left of a span that began when the last record was written: all of it where time stands
-    /// still, some of it where it is real.
+    /// Returns true if this can be the rest of a span that began with the last write: all of it with manual time,
+    /// some of it with real time.
     pub(super) fn is_left(&self, left: Option<Duration>, of: Duration) -> bool {
         if self.stands_still() { left == Some(of) } else { left.is_some_and(|left| left <= of) }
     }
 
-    /// Claims what must be free.
+    /// Claims a key that must be free.
     pub(super) async fn take(&self, claim: &Claim) -> Record {
         mine(self.ask(claim).await)
     }
 
-    /// Claims what must be free, and lets the lease end.
+    /// Claims a key that must be free, and lets the lease end.
     pub(super) async fn take_and_lapse(&self, claim: Claim) -> Record {
         let mut claim = claim;
         if self.ends_with_process() {
@@ -283,31 +284,31 @@ impl World {
         record
     }
 
-    /// Claims what must be free, and answers.
+    /// Claims a key that must be free, and saves a result.
     pub(super) async fn run(&self, claim: &Claim, ending: Ending) -> (Record, Receipt) {
         let record = self.take(claim).await;
         let receipt = saved(self.save(&save(&record, ending)).await.unwrap());
         (self.found(record.key).await, receipt)
     }
 
-    /// The record that must be there.
+    /// Returns a record that must exist.
     pub(super) async fn found(&self, key: Key) -> Record {
         self.second().record(key).await.unwrap().expect("there is a record")
     }
 
-    /// Whether nothing is there.
+    /// Returns true if there is no record.
     pub(super) async fn is_absent(&self, key: Key) -> bool {
         self.second().record(key).await.unwrap().is_none()
     }
 }
 
-/// Waits for what must come.
+/// Waits for an event that must come.
 pub(super) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     let came = tokio::time::timeout(PATIENCE, future).await;
     came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
 }
 
-/// A verdict in a word, as the table says it.
+/// Returns a verdict as a word, as the table has it.
 pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
     match verdict {
         ClaimVerdict::Mine(_) => "mine",
@@ -363,14 +364,14 @@ pub(super) fn done(text: &str) -> Ending {
     Ending::Done(Some(output(text)))
 }
 
-/// An outcome that is not known, and what the tool said of it.
+/// An unknown outcome with a partial output.
 pub(super) fn unknown(settles: SettlesIn) -> Ending {
     let output = Some(output("what it said"));
     let words = Some("how it was said".into());
     Ending::Unknown(UnknownEnding { settles, observed: Observed::ErrorAnswer, words, output })
 }
 
-/// An outcome that is not known, of an attempt that is over.
+/// An unknown outcome of an attempt that has ended.
 pub(super) fn unknown_for_good() -> Ending {
     unknown(SettlesIn::Settled)
 }
@@ -383,7 +384,7 @@ pub(super) fn failed(kind: Failed) -> Ending {
     Ending::Failed(failure(kind))
 }
 
-/// Whether a failure is for good.
+/// The permanence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     ForGood,
@@ -437,7 +438,7 @@ pub(super) fn call_id(id: &str) -> Key {
     scoped(|scope| call_id_key(scope, id, Digest::of(b"the arguments")))
 }
 
-/// The computed key of these arguments.
+/// Returns the computed key of these arguments.
 pub(super) fn index(arguments: &str) -> Key {
     let digest = Digest::of(arguments.as_bytes());
     scoped(|scope| computed_key(scope, digest, ToolClass::Mutating, &DedupePolicy::default()))
@@ -455,7 +456,7 @@ fn scoped(key: impl Fn(&Scope<'_>) -> Key) -> Key {
     })
 }
 
-/// A moment that is neither now nor nothing.
+/// Returns a time that is neither now nor zero.
 pub(super) fn long_after(now: Timestamp) -> Timestamp {
     now + LONG
 }

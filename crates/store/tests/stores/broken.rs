@@ -1,7 +1,7 @@
-//! A store for each promise that breaks it, to show that the suite can fail.
+//! Broken stores, one for each guarantee, to show that the suite can fail.
 //!
-//! Each is the memory store behind a wrapper with one fault; beside the fault stand the cases that must go red. The
-//! runtime has one thread and its time is paused, so that a case that waits for ever ends at once.
+//! Each is the memory store in a wrapper with one fault. Each fault has a list of cases that must fail. The runtime
+//! has one thread and paused time, so that a case that would wait for ever ends at once.
 
 #![expect(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "each fault is one of many")]
 
@@ -31,7 +31,7 @@ use tokio::sync::broadcast;
 
 const LONG: Duration = Duration::from_secs(1_000_000);
 
-/// What is wrong with a store.
+/// The fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
@@ -94,7 +94,7 @@ enum Fault {
     LocksAsItGoes,
 }
 
-/// Every fault, and the cases that find it.
+/// Every fault, with the cases that detect it.
 const BROKEN: &[(Fault, &[&str])] = &[
     (
         Fault::ForgetsClaims,
@@ -102,7 +102,7 @@ const BROKEN: &[(Fault, &[&str])] = &[
             "a_claim_that_finds_nothing_is_mine",
             "a_claim_in_flight_is_followed",
             "sf_1_of_many_claimers_one_runs",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
     (Fault::ChangesTokens, &["a_claim_is_repeated_under_its_own_token"]),
@@ -111,90 +111,90 @@ const BROKEN: &[(Fault, &[&str])] = &[
         &[
             "a_lapsed_claim_that_was_not_started_is_mine",
             "a_lapsed_run_that_is_safe_to_repeat_is_taken_over",
-            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
-            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
+            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
             "an_abandoned_run_is_recorded_as_unknown_once",
             "a_follower_is_woken_when_the_lease_ends",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
     (
         Fault::ForgetsStarts,
         &[
-            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
             "a_start_is_written_once_and_for_its_owner_only",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::CountsLooksAsDeliveries, &["an_answer_that_did_not_arrive_is_replayed"]),
+    (Fault::CountsLooksAsDeliveries, &["an_undelivered_result_is_replayed"]),
     (
         Fault::IgnoresDeliveries,
         &[
-            "an_answer_that_arrived_is_history_for_equal_arguments",
-            "a_delivery_marks_the_answer_it_names_and_no_other",
-            "random_histories_go_as_in_the_reference",
+            "a_delivered_result_does_not_affect_equal_arguments",
+            "a_delivery_marks_only_the_result_with_its_receipt",
+            "random_histories_match_the_reference",
         ],
     ),
     (
         Fault::IgnoresKnownDeliveries,
-        &["a_delivery_that_the_store_does_not_know_counts", "random_histories_go_as_in_the_reference"],
+        &["a_delivery_that_the_store_does_not_know_counts", "random_histories_match_the_reference"],
     ),
     (
         Fault::SeesNoDoubleDispatch,
         &[
             "a_double_dispatch_is_one_call",
             "a_double_dispatch_through_another_process_is_one_call",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
     (Fault::IgnoresUnsavedAnswers, &["a_double_dispatch_is_one_call"]),
-    (Fault::IgnoresOverlap, &["a_double_dispatch_is_one_call", "random_histories_go_as_in_the_reference"]),
+    (Fault::IgnoresOverlap, &["a_double_dispatch_is_one_call", "random_histories_match_the_reference"]),
     (
         Fault::IgnoresAge,
-        &["a_double_dispatch_through_another_process_is_one_call", "random_histories_go_as_in_the_reference"],
+        &["a_double_dispatch_through_another_process_is_one_call", "random_histories_match_the_reference"],
     ),
     (
         Fault::ReplaysEveryFailure,
-        &["a_failure_is_replayed_as_the_rules_say", "random_histories_go_as_in_the_reference"],
+        &["a_failure_is_replayed_as_the_rules_say", "random_histories_match_the_reference"],
     ),
-    (Fault::RunsAfterUnknown, &["an_unknown_outcome_is_told"]),
+    (Fault::RunsAfterUnknown, &["an_unknown_outcome_is_reported"]),
     (
         Fault::IgnoresVerifications,
-        &["an_unknown_outcome_that_was_looked_into_runs_again", "random_histories_go_as_in_the_reference"],
+        &["an_unknown_outcome_that_was_verified_runs_again", "random_histories_match_the_reference"],
     ),
     (
         Fault::TakesCutForOver,
         &[
-            "an_attempt_that_may_still_take_effect_is_told_as_not_yet",
-            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
-            "an_owner_that_knows_more_of_the_end_is_believed",
-            "an_answer_before_the_end_is_never_marked",
-            "that_a_call_did_not_run_is_not_believed_before_its_end",
-            "random_histories_go_as_in_the_reference",
+            "an_attempt_that_may_still_take_effect_is_reported_as_pending",
+            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
+            "an_owner_that_knows_more_about_the_end_overrides",
+            "a_response_before_the_end_is_never_marked_as_delivered",
+            "a_call_cannot_be_resolved_as_not_run_before_its_end",
+            "random_histories_match_the_reference",
         ],
     ),
     (
         Fault::ForgetsWhenItEnds,
         &[
-            "an_attempt_that_may_still_take_effect_is_told_as_not_yet",
+            "an_attempt_that_may_still_take_effect_is_reported_as_pending",
             "an_attempt_is_over_when_its_time_has_come",
-            "that_a_call_did_not_run_is_not_believed_before_its_end",
-            "random_histories_go_as_in_the_reference",
+            "a_call_cannot_be_resolved_as_not_run_before_its_end",
+            "random_histories_match_the_reference",
         ],
     ),
     (
         Fault::ForgetsWhoSeesTheEnd,
         &[
-            "an_attempt_that_its_holder_would_have_seen_the_end_of_is_over_by_then",
-            "random_histories_go_as_in_the_reference",
+            "an_attempt_whose_owner_would_have_seen_its_end_is_settled_by_then",
+            "random_histories_match_the_reference",
         ],
     ),
     (
         Fault::TakesGoneForOver,
         &[
-            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
-            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
-            "random_histories_go_as_in_the_reference",
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
+            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
+            "random_histories_match_the_reference",
         ],
     ),
     (
@@ -202,17 +202,17 @@ const BROKEN: &[(Fault, &[&str])] = &[
         &[
             "tr_4_the_same_key_with_other_arguments_is_a_conflict",
             "a_call_id_with_other_arguments_is_another_call",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::LooksWrite, &["a_look_writes_nothing", "random_histories_go_as_in_the_reference"]),
+    (Fault::LooksWrite, &["a_lookup_writes_nothing", "random_histories_match_the_reference"]),
     (
         Fault::ForgetsIndex,
         &[
             "a_record_that_only_the_index_finds_is_replaced",
-            "a_dispatch_that_failed_stands_back_behind_an_equal_run",
+            "a_failed_dispatch_yields_to_an_equal_run",
             "sf_1_of_many_equal_calls_one_runs",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
     (Fault::TakesCallIdsForRuns, &["a_call_id_keeps_its_record_when_the_index_moves_on"]),
@@ -221,27 +221,24 @@ const BROKEN: &[(Fault, &[&str])] = &[
         &[
             "a_start_is_written_once_and_for_its_owner_only",
             "a_renewal_extends_the_lease_of_its_owner_only",
-            "an_answer_is_saved_under_the_fence",
-            "a_release_gives_back_what_is_its_own",
-            "random_histories_go_as_in_the_reference",
+            "a_result_is_saved_under_the_fence",
+            "a_release_affects_only_its_own_claim",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::RenewsAnything, &["a_renewal_brings_nothing_back", "random_histories_go_as_in_the_reference"]),
-    (
-        Fault::SavesOver,
-        &["a_save_that_is_repeated_changes_nothing", "random_histories_go_as_in_the_reference"],
-    ),
+    (Fault::RenewsAnything, &["a_renewal_brings_nothing_back", "random_histories_match_the_reference"]),
+    (Fault::SavesOver, &["a_save_that_is_repeated_changes_nothing", "random_histories_match_the_reference"]),
     (
         Fault::TakesUnknownForFinal,
         &[
-            "a_late_answer_turns_unknown_into_done",
-            "an_owner_that_knows_more_of_the_end_is_believed",
-            "random_histories_go_as_in_the_reference",
+            "a_late_result_turns_unknown_into_done",
+            "an_owner_that_knows_more_about_the_end_overrides",
+            "random_histories_match_the_reference",
         ],
     ),
     (
         Fault::SavesOnlyWhatIsThere,
-        &["a_save_that_finds_nothing_writes", "random_histories_go_as_in_the_reference"],
+        &["a_save_that_finds_nothing_writes", "random_histories_match_the_reference"],
     ),
     (Fault::SavesOverTheIndex, &["a_save_that_finds_nothing_leaves_a_newer_index_alone"]),
     (
@@ -249,24 +246,21 @@ const BROKEN: &[(Fault, &[&str])] = &[
         &[
             "a_save_finds_its_run_through_the_index",
             "a_release_finds_its_run_through_the_index",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::DeliversAnything, &["a_delivery_marks_the_answer_it_names_and_no_other"]),
+    (Fault::DeliversAnything, &["a_delivery_marks_only_the_result_with_its_receipt"]),
     (
         Fault::MarksBeforeTheEnd,
-        &["an_answer_before_the_end_is_never_marked", "random_histories_go_as_in_the_reference"],
+        &["a_response_before_the_end_is_never_marked_as_delivered", "random_histories_match_the_reference"],
     ),
-    (Fault::ForgetsWhatArrived, &["a_final_answer_that_arrived_stays_one"]),
+    (Fault::ForgetsWhatArrived, &["a_delivered_final_response_stays_delivered"]),
     (Fault::ResolvesAnything, &["an_operator_resolves_an_unknown_outcome"]),
     (
         Fault::ResolvesBeforeTheEnd,
-        &[
-            "that_a_call_did_not_run_is_not_believed_before_its_end",
-            "random_histories_go_as_in_the_reference",
-        ],
+        &["a_call_cannot_be_resolved_as_not_run_before_its_end", "random_histories_match_the_reference"],
     ),
-    (Fault::NeverSettles, &["what_is_settled_is_not_waited_for"]),
+    (Fault::NeverSettles, &["a_settled_record_is_not_waited_for"]),
     (
         Fault::LosesWakeUps,
         &[
@@ -274,51 +268,50 @@ const BROKEN: &[(Fault, &[&str])] = &[
             "a_follower_of_another_handle_is_woken",
             "a_follower_is_woken_when_the_lease_ends",
             "every_follower_is_woken",
-            "tr_2_many_callers_get_the_one_answer",
+            "tr_2_many_callers_get_the_same_result",
         ],
     ),
-    (
-        Fault::KeepsForEver,
-        &["what_is_past_its_lifetime_is_absent", "a_document_is_forgotten_when_it_expires"],
-    ),
+    (Fault::KeepsForEver, &["expired_records_are_absent", "a_document_is_removed_when_it_expires"]),
     (Fault::SweepsOpen, &["open_records_are_pinned", "an_unknown_outcome_under_hold_stays"]),
-    (Fault::FlushesOpen, &["open_records_are_pinned", "a_flush_forgets_what_is_finished_and_selected"]),
-    (Fault::ForgetsHold, &["an_unknown_outcome_under_hold_stays", "random_histories_go_as_in_the_reference"]),
+    (Fault::FlushesOpen, &["open_records_are_pinned", "a_flush_removes_the_finished_records_of_a_selection"]),
+    (Fault::ForgetsHold, &["an_unknown_outcome_under_hold_stays", "random_histories_match_the_reference"]),
     (Fault::SweepsForEver, &["a_sweep_comes_to_an_end"]),
-    (Fault::FlushesNothing, &["a_flush_of_a_key_forgets_it_whatever_it_is"]),
-    (Fault::IgnoresSelections, &["a_flush_forgets_what_is_finished_and_selected", "records_come_in_pages"]),
+    (Fault::FlushesNothing, &["a_flush_of_a_key_removes_it_in_any_state"]),
+    (
+        Fault::IgnoresSelections,
+        &["a_flush_removes_the_finished_records_of_a_selection", "records_come_in_pages"],
+    ),
     (Fault::RepeatsPages, &["records_come_in_pages"]),
     (
         Fault::EvictsOpen,
-        &["a_full_store_forgets_finished_records_only", "a_store_full_of_open_records_says_so"],
+        &["a_full_store_evicts_finished_records_only", "a_store_full_of_open_records_reports_it"],
     ),
     (
         Fault::HasNoBound,
-        &["a_full_store_forgets_finished_records_only", "a_store_full_of_open_records_says_so"],
+        &["a_full_store_evicts_finished_records_only", "a_store_full_of_open_records_reports_it"],
     ),
     (
         Fault::LastWriterWins,
-        &["a_document_is_replaced_only_by_who_has_read_it", "one_of_many_writers_of_a_document_wins"],
+        &[
+            "a_document_is_replaced_only_by_a_writer_that_has_read_it",
+            "one_of_many_writers_of_a_document_wins",
+        ],
     ),
     (Fault::ReusesVersions, &["a_version_is_never_given_twice"]),
     (Fault::MixesKinds, &["documents_are_listed_by_kind"]),
-    (Fault::TellsNoNews, &["other_processes_hear_of_a_document"]),
+    (Fault::TellsNoNews, &["other_processes_get_an_event_for_a_document"]),
     (Fault::ReadsOldestFirst, &["a_journal_is_read_newest_first"]),
     (
         Fault::RepeatsEntries,
-        &["a_journal_is_read_page_by_page", "looking_through_a_journal_says_where_to_go_on"],
+        &["a_journal_is_read_page_by_page", "filtering_a_journal_returns_the_position_to_continue"],
     ),
     (
         Fault::ForgetsWhereItWas,
-        &["a_journal_is_read_page_by_page", "a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten"],
+        &["a_journal_is_read_page_by_page", "a_page_of_a_journal_continues_after_a_removed_position"],
     ),
     (
         Fault::JournalsGrow,
-        &[
-            "a_journal_is_bounded_in_number",
-            "a_journal_is_bounded_in_what_is_about_one_subject",
-            "a_journal_is_bounded_in_age",
-        ],
+        &["a_journal_is_bounded_in_number", "a_journal_is_bounded_by_subject", "a_journal_is_bounded_in_age"],
     ),
     (Fault::MixesJournals, &["journals_are_apart"]),
     (
@@ -326,8 +319,8 @@ const BROKEN: &[(Fault, &[&str])] = &[
         &[
             "sf_1_of_many_claimers_one_runs",
             "sf_1_of_many_equal_calls_one_runs",
-            "sf_1_of_many_who_wait_for_a_lapsed_run_one_takes_it_over",
-            "tr_2_many_callers_get_the_one_answer",
+            "sf_1_of_many_waiters_for_a_lapsed_run_one_takes_it_over",
+            "tr_2_many_callers_get_the_same_result",
         ],
     ),
     (Fault::LocksAsItGoes, &["calls_that_cross_do_not_block_each_other"]),
@@ -358,7 +351,7 @@ fn every_case_fails_for_some_broken_store_and_for_no_sound_one() {
     }
 }
 
-/// Whether a case passes for a store with this fault.
+/// Returns true if a case passes for a store with this fault.
 fn passes(case: &Case, fault: Fault) -> bool {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -370,7 +363,7 @@ fn passes(case: &Case, fault: Fault) -> bool {
     catch_unwind(AssertUnwindSafe(|| runtime.block_on((case.run)(fixture)))).is_ok()
 }
 
-/// Changes what an owner says of the end of its attempt.
+/// Changes the settling time that an owner reports for its attempt.
 fn settle(save: &mut Save, change: impl Fn(SettlesIn) -> SettlesIn) {
     if let Ending::Unknown(unknown) = &mut save.ending {
         unknown.settles = change(unknown.settles);
@@ -392,7 +385,7 @@ struct Broken {
     locks: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// Sees everybody alive.
+/// Reports every process as alive.
 #[derive(Debug)]
 struct Immortals;
 
@@ -435,7 +428,7 @@ impl Broken {
         self.inner.flush(&Flush::Key(key)).await.unwrap();
     }
 
-    /// The owner of what is there, whoever asks.
+    /// Returns the owner of the current record, for any caller.
     async fn owner_of(&self, key: Key, asking: &Owner) -> Owner {
         match self.found(key).await {
             Some(record) if self.is(Fault::IgnoresOwner) => record.owner,
@@ -562,7 +555,7 @@ impl Broken {
                 SettlesIn::After(_) => SettlesIn::WhenOwnerSays,
                 SettlesIn::WhenOwnerSays | SettlesIn::Settled => settles,
             }),
-            // It writes what it is told over what it knows.
+            // Overwrites known facts.
             Fault::ForgetsWhatArrived if is_unknown => self.forget(key).await,
             Fault::SavesOverTheIndex if found.is_none() => {
                 let newest = save.claimed.index.and_then(|index| self.newest.lock().get(&index).copied());
@@ -575,7 +568,7 @@ impl Broken {
         self.inner.save(&save).await.unwrap()
     }
 
-    /// All records that are meant, whatever their state.
+    /// Removes all matching records, in any state.
     async fn forget_all(&self, selection: &Selection) -> u64 {
         let page = Page { after: None, limit: usize::MAX };
         let records = self.inner.records(selection, page).await.unwrap();
@@ -755,7 +748,7 @@ impl Store for Broken {
             if numbered.as_ref().map(|document| document.version) != write.replaces {
                 return Ok(Written::Stale(numbered));
             }
-            // Counts from one for every document, and begins again when it was removed.
+            // Counts from one for every document, and restarts after a removal.
             let version = write.replaces.unwrap_or(0) + 1;
             self.versions.lock().insert(name.clone(), version);
             let replaces = found.map(|document| document.version);
@@ -811,7 +804,7 @@ impl Store for Broken {
 }
 
 impl Broken {
-    /// The document as a store numbers it that counts anew after a removal.
+    /// Returns the document with the version of a store that restarts its count after a removal.
     fn numbered(&self, name: &DocumentName, document: Document) -> Document {
         match self.versions.lock().get(name) {
             Some(version) if self.is(Fault::ReusesVersions) => Document { version: *version, ..document },

@@ -1,4 +1,4 @@
-//! The memory store passes the suite, and stores that break a promise do not.
+//! The memory store passes the suite, and broken stores do not.
 
 mod broken;
 
@@ -14,7 +14,7 @@ async fn memory() -> Fixture {
     memory_with(|options| Arc::new(MemoryStore::new(options)))
 }
 
-/// A fixture around whatever is made of these options.
+/// A fixture for a store with these options.
 fn memory_with(make: impl FnOnce(MemoryOptions) -> Arc<dyn Store>) -> Fixture {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000_000)));
     let mortals = Arc::new(Mortals::default());
@@ -31,7 +31,7 @@ fn memory_with(make: impl FnOnce(MemoryOptions) -> Arc<dyn Store>) -> Fixture {
     }
 }
 
-/// The same store as a server would be: real time, and leases that end by it.
+/// The same store with the behaviour of a server: real time, and leases that end by time.
 async fn memory_by_time() -> Fixture {
     let options = MemoryOptions { most: 300, sight: Arc::new(Strangers), ..MemoryOptions::default() };
     Fixture {
@@ -45,7 +45,7 @@ async fn memory_by_time() -> Fixture {
     }
 }
 
-/// Nobody can be judged.
+/// Cannot check any process.
 #[derive(Debug)]
 struct Strangers;
 

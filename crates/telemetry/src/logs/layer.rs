@@ -1,4 +1,4 @@
-//! The `tracing` events of this process as lines of ours.
+//! A layer that turns the `tracing` events of this process into log lines.
 
 use std::fmt::{self, Write as _};
 
@@ -12,8 +12,8 @@ use tracing_subscriber::layer::Context;
 use super::line::{Entry, Field};
 use super::{Level, Logs, now};
 
-/// Turns `tracing` events into log lines. The field `event` names the line, as in our own; other people's events
-/// are named by their target.
+/// Turns `tracing` events into log lines. The field `event` names the line, as in the events of Steadfast. The lines
+/// of other crates are named by their target.
 #[derive(Clone, Debug)]
 pub struct LogLayer {
     logs: Logs,
@@ -26,7 +26,7 @@ impl LogLayer {
 }
 
 impl<S: Subscriber> Layer<S> for LogLayer {
-    // Other layers beside this one may want more, so what is not for us is left out here and not switched off.
+    // Other layers may need more events, so these are filtered here and not disabled globally.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(match self.logs.level {
             Level::Error => LevelFilter::ERROR,
@@ -66,7 +66,7 @@ fn level_of(metadata: &Metadata<'_>) -> Level {
     }
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Default)]
 struct Said {
     event: Option<String>,
@@ -95,7 +95,7 @@ impl Said {
         match name {
             "event" => self.event = Some(text),
             "message" => self.message = Some(text),
-            // Whoever wrote the event did not write it for us, so its names are looked at as well as its values.
+            // Other crates do not redact their events, so the names of fields are checked as well as their values.
             _ if redact::is_secret_name(name) => {
                 self.fields.push((name, Value::Text(redact::MASK.to_owned())))
             }
@@ -123,13 +123,13 @@ impl Visit for Said {
 
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
         let mut text = Short(String::new());
-        // Running out of room is the one way for it to fail, and then there is enough.
+        // This can only fail when the limit is reached, and then the text is long enough.
         let _ = write!(text, "{value:?}");
         self.text(field.name(), text.0);
     }
 }
 
-/// A text that stops growing.
+/// A text with a limit.
 struct Short(String);
 
 impl fmt::Write for Short {
@@ -147,7 +147,8 @@ fn up_to(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// What is looked at of one value; far more than is shown, so that a secret at the edge is still seen as one.
+/// Number of bytes of a value that are checked. Far more than is shown, so that a secret at the edge is still
+/// detected.
 const MOST_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]

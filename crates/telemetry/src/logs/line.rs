@@ -1,4 +1,4 @@
-//! How one line is made.
+//! The format of a log line.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,32 +11,31 @@ use super::{Format, Level};
 /// The value of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Field<'a> {
-    /// A text from outside: it leaves redacted, and cut where it is long.
+    /// A text from outside. It is redacted, and cut if it is long.
     Text(&'a str),
-    /// A word, fingerprint or trace id that we made ourselves.
+    /// A built-in word, fingerprint or trace id, which needs no redaction.
     Own(&'a str),
     /// A number.
     Number(u64),
-    /// A truth.
+    /// A boolean.
     Flag(bool),
-    /// Nothing: the field is left out.
+    /// No value: the field is omitted.
     Absent,
 }
 
 impl<'a> Field<'a> {
-    /// A text from outside, if there is one.
+    /// Returns the value for an optional text from outside.
     pub(crate) fn text(text: Option<&'a str>) -> Self {
         text.map_or(Self::Absent, Self::Text)
     }
 
-    /// A word of ours, if there is one.
+    /// Returns the value for an optional built-in word.
     pub(crate) fn own(text: Option<&'a str>) -> Self {
         text.map_or(Self::Absent, Self::Own)
     }
 }
 
-/// What a line will say. Whoever tells something waits for no more than the copy of it: secrets are looked for, and the
-/// line is written, by the thread that writes.
+/// The content of a log line. The caller only waits for the copy: the writer thread redacts and formats the line.
 #[derive(Debug)]
 pub(crate) struct Entry {
     at: Timestamp,
@@ -55,7 +54,7 @@ enum Kept {
 }
 
 impl Entry {
-    /// A fact of ours, with these fields.
+    /// Creates an entry for a built-in event with these fields.
     pub(crate) fn of(
         level: Level,
         event: &'static str,
@@ -69,12 +68,12 @@ impl Entry {
         entry
     }
 
-    /// A fact of ours.
+    /// Creates an entry for a built-in event.
     pub(crate) fn new(level: Level, event: &'static str, at: Timestamp) -> Self {
         Self { at, level, event: Kept::Word(event), fields: Vec::with_capacity(FIELDS) }
     }
 
-    /// A fact that somebody else has named.
+    /// Creates an entry for an event with a name from outside.
     pub(super) fn named(level: Level, event: &str, at: Timestamp) -> Self {
         Self { at, level, event: Kept::Text(beginning(event).into()), fields: Vec::new() }
     }
@@ -94,7 +93,7 @@ impl Entry {
         self.level
     }
 
-    /// What a fact of ours is called.
+    /// Returns the name of a built-in event.
     pub(crate) fn name(&self) -> &'static str {
         match &self.event {
             Kept::Word(word) => word,
@@ -102,7 +101,7 @@ impl Entry {
         }
     }
 
-    /// Adds the line.
+    /// Appends the line.
     pub(crate) fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
         match format {
             Format::Json => {
@@ -154,8 +153,8 @@ impl Kept {
     }
 }
 
-/// What may be shown of a text. The names of tools, servers and conversations come again and again, and to look for secrets
-/// in them costs more than the rest of a line.
+/// A cache of texts without secrets. The names of tools, servers and sessions occur again and again, and the search
+/// for secrets in them costs more than the rest of a line.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     harmless: HashSet<Box<str>>,
@@ -185,7 +184,7 @@ fn quoted(format: Format, text: &str, out: &mut String) {
     }
 }
 
-/// As much of a text as decides what is shown of it.
+/// Returns the part of a text that decides how it is shown.
 fn beginning(text: &str) -> &str {
     let mut end = text.len().min(LOOKED_AT);
     while !text.is_char_boundary(end) {
@@ -201,20 +200,20 @@ fn json_string(text: &str, out: &mut String) {
         out.push('"');
         return;
     }
-    // Only something that cannot be written to fails, and a text can.
+    // This cannot fail for a text.
     let json = serde_json::to_string(text).unwrap_or_default();
     out.push_str(&json);
 }
 
-/// The most that is shown of one text. With it a line has a bound, and with that the queue.
+/// The longest text that is shown. It limits the length of a line, and so the size of the queue.
 const MOST_BYTES: usize = 512;
 
-/// More than [`redact::excerpt`] looks at to find out what may be shown.
+/// More than [`redact::excerpt`] reads to find the part to show.
 const LOOKED_AT: usize = 5 * MOST_BYTES;
 
-/// How many texts are known to be harmless, and how long one of them may be.
+/// Number of texts in the cache, and the longest of them.
 const MOST_KNOWN: usize = 1024;
 const LONGEST_KNOWN: usize = 128;
 
-/// As many fields as most lines have.
+/// Number of fields in most lines.
 const FIELDS: usize = 12;

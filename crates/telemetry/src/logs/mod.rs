@@ -1,8 +1,8 @@
-//! Logs: one line per fact, through one writer, redacted.
+//! Logs: one redacted line per event, through one writer.
 //!
-//! The same line is made for our own facts and for the `tracing` events of every crate in the process
-//! ([`Logs::layer`]), so nothing leaves by another way. A text goes through [`redact::excerpt`]; what is written as
-//! it is (numbers, words, fingerprints, trace ids) is made by us.
+//! Built-in events and the `tracing` events of every crate in the process ([`Logs::layer`]) become the same kind of
+//! lines, so there is no other output. Texts go through [`redact::excerpt`]. Only values made by Steadfast (numbers,
+//! words, fingerprints, trace ids) are written unchanged.
 
 mod layer;
 mod line;
@@ -21,16 +21,16 @@ pub use layer::LogLayer;
 pub(crate) use line::{Entry, Field, Shown};
 pub(crate) use writer::Writer;
 
-/// How much is told.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Something has to be done.
+    /// An action is needed.
     Error,
-    /// Something may have to be done.
+    /// An action may be needed.
     Warn,
-    /// What happens to calls.
+    /// Events of calls.
     Info,
-    /// Why it happens.
+    /// Reasons of events.
     Debug,
     /// Everything.
     Trace,
@@ -50,7 +50,7 @@ impl Level {
     }
 }
 
-/// A text that is no level.
+/// The error for a text that is not a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidLevel;
 
@@ -70,16 +70,16 @@ impl fmt::Display for InvalidLevel {
 
 impl std::error::Error for InvalidLevel {}
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// One JSON object.
     Json,
-    /// For a person at a terminal.
+    /// Text for a terminal.
     Human,
 }
 
-/// Where lines go. Cheap to clone; all clones are one.
+/// The log output. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Logs {
     level: Level,
@@ -87,13 +87,13 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Lines on the standard error stream.
+    /// Writes lines to standard error.
     pub fn to_stderr(level: Level, format: Format) -> io::Result<Self> {
         Self::to(io::stderr(), level, format)
     }
 
-    /// Lines wherever you want them. A thread of its own writes, so a slow disk holds up no call; lines that it
-    /// cannot keep up with are left out, and the next line says how many.
+    /// Writes lines to any writer. A separate thread writes, so a slow disk delays no call. Lines that it cannot keep
+    /// up with are dropped, and the next line contains their number.
     pub fn to(sink: impl Write + Send + 'static, level: Level, format: Format) -> io::Result<Self> {
         let mut shown = Shown::default();
         let make = move |entry: &Entry, lines: &mut String| entry.write(format, &mut shown, lines);
@@ -105,13 +105,13 @@ impl Logs {
         Ok(Self { level, writer: Arc::new(Writer::start(sink, make, lost)?) })
     }
 
-    /// For a `tracing` subscriber: its events become lines like ours.
+    /// Returns a layer for a `tracing` subscriber, which turns its events into log lines.
     pub fn layer(&self) -> LogLayer {
         LogLayer::new(self.clone())
     }
 
-    /// From now on a panic anywhere in the process is a line like any other. Without this its message goes to the
-    /// standard error stream as it is, with whatever a tool put into it.
+    /// Logs every panic in the process as a line. Otherwise its message is written to standard error unredacted, with
+    /// any text of a tool in it.
     pub fn take_panics(&self) {
         let logs = self.clone();
         panic::set_hook(Box::new(move |info| {
@@ -126,12 +126,12 @@ impl Logs {
         }));
     }
 
-    /// Waits until every line so far is written, but not for longer than this. Says whether they are.
+    /// Waits until every line so far is written, but not longer than this. Returns true if they are.
     pub fn flush(&self, limit: Duration) -> bool {
         self.writer.flush(limit)
     }
 
-    /// Whether such a line is written at all.
+    /// Returns true if lines with this level are written.
     pub(crate) fn wants(&self, level: Level) -> bool {
         level <= self.level
     }
@@ -149,7 +149,7 @@ impl Logs {
         }
     }
 
-    /// The same with a line that is there already.
+    /// Writes an entry, unless it is below the level.
     pub(crate) fn write_entry(&self, entry: Entry) {
         if self.wants(entry.level()) {
             self.writer.write(entry);
@@ -157,7 +157,7 @@ impl Logs {
     }
 }
 
-/// The time of facts that nobody gave one.
+/// Returns the current time, for events without one.
 pub(crate) fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(steadfast_core::millis(since_epoch))
@@ -170,7 +170,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::tests::PATIENCE;
 
-    /// Keeps what is written.
+    /// Records the output.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Paper(pub(crate) Arc<Mutex<Vec<u8>>>);
 
@@ -206,7 +206,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_person_gets_one_readable_line() {
+    fn the_human_format_is_one_readable_line() {
         let paper = Paper::default();
         let logs = Logs::to(paper.clone(), Level::Info, Format::Human).unwrap();
         let fields: &[(&str, Field<'_>)] = &[
@@ -226,7 +226,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sf_6_a_panic_is_told_in_the_log_and_redacted() {
+    fn sf_6_a_panic_is_logged_and_redacted() {
         let paper = Paper::default();
         let logs = Logs::to(paper.clone(), Level::Error, Format::Json).unwrap();
         let usual = panic::take_hook();
@@ -235,7 +235,7 @@ pub(crate) mod tests {
         let caught = std::thread::spawn(move || panic!("no way with {token}")).join();
         panic::set_hook(usual);
         assert!(caught.is_err());
-        // A panic waits for its line for a moment only.
+        // A panic waits only briefly for its line.
         assert!(logs.flush(PATIENCE));
         let text = paper.text();
         assert!(text.contains("no way with [redacted]") && text.contains("\"event\":\"panic\""), "{text}");

@@ -1,4 +1,5 @@
-//! Counting what a store holds. Nothing tells of a record that expires or whose owner dies, so somebody has to look.
+//! The census of a store: a count of its records. No event reports a record that expires or whose owner dies, so they
+//! must be counted.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use steadfast_core::dedupe::{Lease, Record, RecordState};
 use steadfast_core::id::ToolRef;
 use steadfast_store::{Page, Selection, Store, StoreError};
 
-/// What a store held when it was counted.
+/// The counts of the records in a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     tools: BTreeMap<ToolRef, Counted>,
@@ -21,8 +22,7 @@ pub(super) struct Counted {
 }
 
 impl Census {
-    /// Counts the records of a store, `most` of them at most. It reads them page by page: once a minute is often
-    /// enough.
+    /// Counts up to `most` records of a store. Reads them page by page, so once a minute is often enough.
     pub async fn take(store: &dyn Store, most: usize) -> Result<Self, StoreError> {
         let mut census = Self::default();
         let everything = Selection::default();

@@ -1,4 +1,4 @@
-//! Metrics: counted by notices, read by Prometheus, pushed by OpenTelemetry.
+//! Metrics: updated by notices, scraped by Prometheus, pushed by OpenTelemetry.
 
 mod catalogue;
 mod census;
@@ -23,16 +23,16 @@ use crate::labels::{Label, Names, Tool, Tools};
 use crate::standing::{Changed, Profile};
 use crate::words;
 
-/// What every metric's name begins with: letters, digits and `_`, the first one a letter.
+/// The prefix of metric names: letters, digits and `_`, starting with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace(Box<str>);
 
-/// A text that metric names cannot begin with.
+/// The error for a text that is not a valid prefix of metric names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidNamespace;
 
 impl Namespace {
-    /// The namespace, if the text can be one.
+    /// Creates a namespace, if the text is valid.
     pub fn new(text: &str) -> Result<Self, InvalidNamespace> {
         let fits = text.len() <= 64
             && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -69,14 +69,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// What [`Metrics::encode`] gives, as HTTP names it.
+    /// The content type of [`Metrics::encode`].
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
     pub(crate) fn new(namespace: &Namespace, most_tools: usize, meter: Option<&Meter>) -> Self {
         let mut registry = Registry::with_prefix(&*namespace.0);
         let mut at = Register { registry: &mut registry, meter, namespace: &namespace.0 };
         let on = Instruments::register(&mut at);
-        // A gauge that nobody has touched would be missing, and a missing one cannot be told from a broken one.
+        // An unset gauge would be missing, which cannot be distinguished from a broken one.
         on.approvals_pending.set([], 0);
         for status in words::TURN_STATUSES {
             on.turns.show([words::turn_status(status).into()]);
@@ -87,16 +87,16 @@ impl Metrics {
         Self { registry, tools: Tools::at_most(most_tools), names: Names::default(), on }
     }
 
-    /// Everything, as Prometheus reads it.
+    /// Returns all metrics in the text format of Prometheus.
     pub fn encode(&self) -> String {
         let mut text = String::new();
-        // Writing to a string cannot fail, and every instrument is one that can be written.
+        // Writing to a string cannot fail, and every instrument can be encoded.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
     }
 
-    /// A process of a server stands differently than before, in a word for each; without a word there is none. It was
-    /// started again so often since.
+    /// Updates the state of a server's process, by name before and after. `None` means that there is no process.
+    /// `restarts` is the number of restarts since the last update.
     pub fn server_changed(
         &self,
         server: &str,
@@ -116,7 +116,7 @@ impl Metrics {
         }
     }
 
-    /// Shows what is in the store.
+    /// Updates the gauges for the content of the store.
     pub fn show(&self, census: &Census) {
         self.on.tool_dedupe_cache_size.clear();
         self.on.tool_dedupe_inflight.clear();
@@ -124,7 +124,7 @@ impl Metrics {
         for (tool, counted) in census.tools() {
             let tool = self.tools.get(tool);
             let label = || tool.label.clone();
-            // Tools that are called `other` share a series, so theirs add up.
+            // Tools with the label `other` share a series, so their counts are added.
             self.on
                 .tool_dedupe_cache_size
                 .shift([label(), tool.standing.scope().into()], whole(counted.records));
@@ -137,18 +137,19 @@ impl Metrics {
         self.tools.get(tool)
     }
 
-    /// The label of a rule that classified a failure.
+    /// Returns the label of a rule that classified a failure.
     pub(crate) fn rule(&self, rule: &str) -> Label {
         self.names.get(rule)
     }
 
-    /// The label of a store. Their kinds are few, and a kind of somebody else's is a name like any other.
+    /// Returns the label of a store. There are few kinds, and the name of a custom one is handled like any other
+    /// name.
     pub(crate) fn store(&self, kind: &str) -> Label {
         self.names.get(kind)
     }
 
-    /// Shows what the policy says about a tool, where that is new. Tools that are called `other` have nothing in
-    /// common that could be shown.
+    /// Updates the gauges for the policy of a tool, if it is new. Tools with the label `other` have no common policy
+    /// that could be shown.
     pub(crate) fn profile(&self, tool: &Tool, now: Profile) {
         if tool.label == crate::labels::OTHER {
             return;
@@ -166,7 +167,7 @@ impl Metrics {
         if from.is_none() {
             self.breaker_state(tool, breaker::State::Closed);
             self.trust_state(tool, TrustState::Trusted);
-            // Alerts look at how much these grow, and the first time counts.
+            // Alerts use the growth of these counters, and the first count matters.
             self.on.tool_idempotency_conflicts.show([label()]);
             self.on.tool_events.show([label(), "tool_call_outcome_unknown".into()]);
             for [from, to] in
@@ -203,14 +204,14 @@ impl Metrics {
     }
 }
 
-/// The reference page of all metrics.
+/// Returns the reference page of all metrics.
 pub fn reference() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          Written by `cargo xtask gen` from `crates/telemetry/src/metrics/catalogue.rs`.\n\n\
-         Every name begins with a namespace, `steadfast_` unless it is set (`metrics.namespace`). `tool` is `namespace/tool`; \
-         beyond `metrics.tools` of them (500 unless it is set) all further ones are `other`. Values of labels are redacted; keys are never among them.\n\n\
-         | name | kind | labels | what it says |\n| --- | --- | --- | --- |\n",
+         Every name begins with the namespace (`metrics.namespace`, default `steadfast`) and `_`. The label `tool` is `namespace/tool`. \
+         Tools beyond the limit (`metrics.tools`, default 500) are all counted as `other`. Label values are redacted and never contain idempotency keys.\n\n\
+         | name | kind | labels | description |\n| --- | --- | --- | --- |\n",
     );
     for metric in CATALOGUE {
         let kind = match metric.kind {
@@ -223,7 +224,7 @@ pub fn reference() -> String {
     }
     let buckets: Vec<String> = instrument::BUCKETS.iter().map(ToString::to_string).collect();
     page.push_str(&format!(
-        "\nBuckets of the histograms, in milliseconds: {}; where a name ends in `_seconds` they are the same, in seconds.\n\n\
+        "\nBuckets of the histograms, in milliseconds: {}. Metrics whose names end in `_seconds` have the same buckets in seconds.\n\n\
          With OTLP the same metrics are pushed under the same names, without `_total`.\n\n\
          [Alert rules](../operating/alerts.yml) and a [Grafana dashboard](../operating/grafana.json) use them.\n",
         buckets.join(", ")

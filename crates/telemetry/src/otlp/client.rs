@@ -1,7 +1,7 @@
-//! The smallest HTTP client that can push: one POST per connection, over plain TCP.
+//! A minimal HTTP client for pushes: one POST per connection, over plain TCP.
 //!
-//! Exports run on threads of their own, once every few seconds, so blocking is right and a pool would hold nothing.
-//! That spares the process a second HTTP stack.
+//! Exports run on their own threads, once every few seconds, so blocking is fine and a pool would be empty. This
+//! avoids a second HTTP stack in the process.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -14,34 +14,35 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 
 use super::OtlpError;
 
-/// For one push, from the first name lookup to the answer. The collectors of tests always answer, on a machine that may be
-/// slow.
+/// Time limit of one push, from the name lookup to the response. The collectors of tests always respond, but the
+/// machine may be slow.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 10 });
 
-/// Pushes to one collector.
+/// A client that pushes to one collector.
 pub(super) struct Client {
-    /// Host and port, as a socket is opened to them.
+    /// Host and port, to open a socket.
     address: String,
-    /// The same as the `Host` header says it.
+    /// The same in the form of the `Host` header.
     host: String,
 }
 
 impl Client {
-    /// A client for a collector at an address such as `http://127.0.0.1:4318`.
+    /// Creates a client for a collector with a URL such as `http://127.0.0.1:4318`.
     pub(super) fn new(endpoint: &str) -> Result<Self, OtlpError> {
-        let uri = Request::get(endpoint).body(()).map_err(|_| OtlpError::Endpoint("is not an address"))?;
+        let uri =
+            Request::get(endpoint).body(()).map_err(|_| OtlpError::Endpoint("is not a valid address"))?;
         let uri = uri.uri();
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => return Err(OtlpError::Endpoint("cannot be https: put a collector in between")),
-            Some(_) | None => return Err(OtlpError::Endpoint("has to begin with http://")),
+            Some(_) | None => return Err(OtlpError::Endpoint("must begin with http://")),
         }
         if uri.query().is_some() {
             return Err(OtlpError::Endpoint("cannot have a query"));
         }
-        let authority = uri.authority().ok_or(OtlpError::Endpoint("names no host"))?;
+        let authority = uri.authority().ok_or(OtlpError::Endpoint("has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(OtlpError::Endpoint("cannot have credentials in it: give them as a header"));
+            return Err(OtlpError::Endpoint("cannot contain credentials: set them as a header"));
         }
         let port = authority.port_u16().unwrap_or(80);
         Ok(Self { address: format!("{}:{port}", authority.host()), host: authority.to_string() })
@@ -70,7 +71,7 @@ impl Client {
     }
 
     fn connect(&self, deadline: Instant) -> io::Result<TcpStream> {
-        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the collector's name has no address");
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the collector host has no address");
         for address in self.address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, left(deadline)?) {
                 Ok(connection) => {
@@ -84,7 +85,7 @@ impl Client {
     }
 }
 
-/// The status of an answer and when to come again. Its body would say which spans were not wanted; nobody reads it.
+/// Reads the status and `Retry-After` of a response. The body would list the rejected spans, and is ignored.
 fn read_answer(mut connection: TcpStream, deadline: Instant) -> io::Result<Response<Bytes>> {
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
@@ -93,7 +94,7 @@ fn read_answer(mut connection: TcpStream, deadline: Instant) -> io::Result<Respo
             break answer.get(..end).unwrap_or_default();
         }
         if answer.len() > MOST_HEAD {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the collector's answer has no end"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the collector's response is incomplete"));
         }
         connection.set_read_timeout(Some(left(deadline)?))?;
         match connection.read(&mut piece)? {
@@ -138,7 +139,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The longest head of an answer.
+/// The longest head of a response.
 const MOST_HEAD: usize = 16 * 1024;
 
 #[cfg(test)]
@@ -148,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request with these bytes; gives the request.
+    /// Responds to one request with these bytes. Returns the request.
     fn answering(answer: &'static [u8]) -> (Client, thread::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_wants_time_is_heard() {
+    fn the_retry_after_of_a_collector_is_respected() {
         let (client, _server) = answering(b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\n\r\nlater");
         let answer = client.post(&post()).unwrap();
         assert_eq!(answer.status(), 503);
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_http_is_an_error() {
+    fn a_response_that_is_not_http_is_an_error() {
         for answer in [&b"SSH-2.0-OpenSSH\r\n\r\n"[..], b"HTTP/1.1 200", b"HTTP/1.1 99999 x\r\n\r\n", b""] {
             let (client, _server) = answering(answer);
             assert!(client.post(&post()).is_err(), "{answer:?}");

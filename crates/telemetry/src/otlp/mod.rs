@@ -1,7 +1,7 @@
-//! Pushing spans and metrics to a collector: OTLP as protobuf over HTTP.
+//! Push of spans and metrics to a collector: OTLP as protobuf over HTTP.
 //!
-//! Exports happen on threads of the OpenTelemetry SDK, in batches from bounded queues; what does not fit is left
-//! out and told of in the log.
+//! Exports run on threads of the OpenTelemetry SDK, in batches from bounded queues. Excess data is dropped and
+//! reported in the log.
 
 mod client;
 
@@ -24,22 +24,22 @@ use self::client::Client;
 use crate::ids::Ids;
 use crate::spans::Spans;
 
-/// Where spans and metrics are pushed to.
+/// Options of the push to a collector.
 #[derive(Clone, Debug)]
 pub struct OtlpOptions {
-    /// The collector, for example `http://127.0.0.1:4318`. Plain HTTP: a collector on this machine or in this
-    /// network passes things on over TLS.
+    /// The URL of the collector, for example `http://127.0.0.1:4318`. Plain HTTP: a collector on this machine or in
+    /// this network forwards the data over TLS.
     pub endpoint: String,
-    /// Headers that the collector wants, for example for access.
+    /// Headers that the collector requires, for example for authorization.
     pub headers: Vec<(String, Redacted<String>)>,
-    /// What this process is called there.
+    /// The service name of this process.
     pub service_name: String,
-    /// How often metrics are pushed.
+    /// Interval at which metrics are pushed.
     pub metrics_every: Duration,
 }
 
 impl OtlpOptions {
-    /// A collector, with everything else at its default.
+    /// Returns the options for a collector, with defaults for everything else.
     pub fn to(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -50,13 +50,13 @@ impl OtlpOptions {
     }
 }
 
-/// Why nothing can be pushed.
+/// The reason why nothing can be pushed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OtlpError {
-    /// The address is not one of a collector.
+    /// The URL of the collector is not valid.
     Endpoint(&'static str),
-    /// The exporter did not want it.
+    /// The exporter could not be created.
     Exporter(ExporterBuildError),
 }
 
@@ -79,13 +79,13 @@ impl std::error::Error for OtlpError {
 }
 
 impl OtlpOptions {
-    /// Says why nothing could be pushed to the collector, as far as its address shows.
+    /// Returns the reason why nothing could be pushed, as far as the URL shows it.
     pub fn check(&self) -> Result<(), OtlpError> {
         Client::new(&self.endpoint).map(|_| ())
     }
 }
 
-/// What pushes.
+/// The exporters.
 #[derive(Debug)]
 pub(crate) struct Otlp {
     tracers: SdkTracerProvider,
@@ -139,14 +139,14 @@ impl Otlp {
         self.meters.meter(SCOPE)
     }
 
-    /// Pushes what is left, within the limit.
+    /// Pushes the remaining data, within the limit.
     pub(crate) fn shutdown(&self, limit: Duration) {
         let began = Instant::now();
-        // What fails here is told by the SDK itself, in the log.
+        // The SDK itself logs a failure.
         let _ = self.tracers.shutdown_with_timeout(limit);
         let _ = self.meters.shutdown_with_timeout(limit.saturating_sub(began.elapsed()));
     }
 }
 
-/// Who made the spans and metrics.
+/// The instrumentation scope of spans and metrics.
 const SCOPE: &str = "steadfast";

@@ -1,4 +1,4 @@
-//! What a real engine tells.
+//! Tests with a real engine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +17,7 @@ fn bad_request() -> Answer {
     Err(Fault::new(Source::Http { status: 400 }, "bad request").into())
 }
 
-/// Fails so often, then succeeds.
+/// Fails this number of times, then succeeds.
 fn fails(times: u32) -> impl Fn(Attempt) -> std::future::Ready<Answer> + Send + Sync + 'static {
     let left = AtomicU32::new(times);
     move |_| {
@@ -211,7 +211,7 @@ async fn a_duplicate_waits_in_a_span_of_its_own_and_an_unreadable_parent_is_none
 }
 
 #[tokio::test]
-async fn a_census_shows_what_the_store_holds_and_what_nobody_looks_after() {
+async fn a_census_counts_the_records_of_a_store_and_the_stale_ones() {
     let heard = Heard::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));

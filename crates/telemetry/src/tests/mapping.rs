@@ -1,4 +1,4 @@
-//! Every notice, one by one.
+//! Tests of every notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::{CATALOGUE, Census, Next};
 
 const AT: Timestamp = Timestamp::from_millis(1_000_000);
 
-/// A notice, the line that tells it, and the metric that counts it.
+/// Returns every notice, with the names of its log line and of the metric that counts it.
 fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
     let failure = FailedAttempt {
         nature: Nature::Transient,
@@ -158,12 +158,12 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_verified\"} 1"),
         ),
         (Notice::ProbeMoved { scope: BreakerScope::Tool }, None, None),
-        // The end is told with the result, not with the notice.
+        // The end is logged with the result, not with the notice.
         (Notice::CallFinished { code: None, took, attempts: 1, replayed: false }, None, None),
     ]
 }
 
-/// Which of the notices it is. Whoever adds one has to give it a number, and a place in the table above.
+/// Returns the number of a notice. A new notice needs a number here, and a place in the table above.
 fn number(notice: &Notice) -> usize {
     match notice {
         Notice::CallStarted { .. } => 0,
@@ -195,7 +195,7 @@ fn number(notice: &Notice) -> usize {
 }
 
 #[test]
-fn tr_13_every_notice_is_logged_and_counted_as_the_table_says() {
+fn tr_13_every_notice_is_logged_and_counted_as_in_the_table() {
     let heard = Heard::new();
     let envelope = pay(1, "k");
     let mut policy = standard(ToolClass::Mutating);
@@ -288,7 +288,7 @@ fn a_tool_that_times_out_is_no_matter_for_the_watchdog() {
 }
 
 #[test]
-fn a_store_that_fails_is_counted_every_time_and_told_once() {
+fn a_store_failure_is_counted_every_time_and_logged_once() {
     let heard = Heard::new();
     let error = StoreError::not_done(Trouble::Unreachable, "redis://me:hunter2@store: connection refused");
     for _ in 0..100 {
@@ -301,7 +301,7 @@ fn a_store_that_fails_is_counted_every_time_and_told_once() {
 }
 
 #[test]
-fn what_happens_to_the_store_is_counted_and_told() {
+fn store_events_are_counted_and_logged() {
     let heard = Heard::new();
     for news in [News::Lost("the disk is full".into()), News::Back, News::Emptied] {
         heard.telemetry.store_news("redis", &news);
@@ -313,7 +313,7 @@ fn what_happens_to_the_store_is_counted_and_told() {
 }
 
 #[test]
-fn tr_13_overload_is_told_once_a_minute_and_counted_every_time() {
+fn tr_13_overload_is_logged_once_a_minute_and_counted_every_time() {
     let heard = Heard::new();
     let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
     let request = request(&envelope, &policy);
@@ -329,7 +329,7 @@ fn tr_13_overload_is_told_once_a_minute_and_counted_every_time() {
 }
 
 #[test]
-fn tr_13_calls_that_are_turned_away_are_counted_every_time_and_told() {
+fn tr_13_refused_calls_are_counted_every_time_and_logged() {
     let heard = Heard::new();
     let envelope = pay(1, "k");
     let full = ErrorBody::for_now(Code::Overloaded, "as many calls as allowed are under way");
@@ -355,7 +355,7 @@ fn entry(deed: Deed) -> AuditEntry {
 }
 
 #[test]
-fn what_people_change_by_hand_is_counted_and_told() {
+fn operator_actions_are_counted_and_logged() {
     let heard = Heard::new();
     for deed in [Deed::Approved, Deed::Switched, Deed::Switched] {
         heard.telemetry.outside(&Outside::ByHand(&entry(deed)));
@@ -368,7 +368,7 @@ fn what_people_change_by_hand_is_counted_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_reads_the_feed_hears_what_people_change_by_hand() {
+async fn operator_actions_are_in_the_feed() {
     let heard = Heard::new();
     let mut reader = heard.telemetry.feed().read(None);
     heard.telemetry.outside(&Outside::ByHand(&entry(Deed::Switched)));

@@ -1,4 +1,4 @@
-//! What an engine's life looks like from outside.
+//! Tests of telemetry as its users see it.
 
 mod engine;
 mod mapping;
@@ -28,7 +28,7 @@ use crate::logs::tests::Paper;
 use crate::spans::Spans;
 use crate::{Format, Level, Logs, Options, Telemetry};
 
-/// How long is waited for threads that write and push. Only one that hangs meets this limit.
+/// Time limit for the threads that write and push. Only one that hangs reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Telemetry whose lines and spans can be read.
@@ -70,7 +70,7 @@ impl Heard {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The lines with this name.
+    /// Returns the lines with this name.
     fn told(&self, event: &str) -> Vec<serde_json::Value> {
         self.lines().into_iter().filter(|line| line["event"] == event).collect()
     }
@@ -85,7 +85,7 @@ impl Heard {
     }
 }
 
-/// Keeps the spans that ended.
+/// Records the spans that ended.
 #[derive(Clone, Debug, Default)]
 struct Exported(Arc<Mutex<Vec<SpanData>>>);
 

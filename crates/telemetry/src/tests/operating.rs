@@ -1,4 +1,4 @@
-//! The files for whoever runs it speak of metrics that exist.
+//! Checks that the files for operators only use metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -24,7 +24,7 @@ const PAGE: &str = include_str!("../../../../docs/operating/telemetry.md");
 const MAPPING: &str = include_str!("../mapping.rs");
 const WORDS: &str = include_str!("../words.rs");
 
-/// The names of lines, as the mapping writes them, and those of what happens in turns.
+/// Returns the names of log lines, as the mapping writes them, and those of the events of turns.
 fn events() -> BTreeSet<&'static str> {
     let quoted = [MAPPING, WORDS].into_iter().flat_map(|file| file.split('"').skip(1).step_by(2));
     let begins = ["tool_call_", "store_", "turn_"];
@@ -45,7 +45,7 @@ fn names() -> BTreeSet<String> {
     names
 }
 
-/// What is asked of Prometheus: by whom, the expression, and the labels that a legend shows.
+/// A query to Prometheus: its source, the expression, and the labels that a legend shows.
 struct Asked {
     by: String,
     expression: String,
@@ -56,7 +56,8 @@ fn asked() -> Vec<Asked> {
     rules().into_iter().chain(dashboard()).collect()
 }
 
-/// The expressions of the alerts. The file is ours, and YAML only as far as promtool says: a block is what is indented deeper.
+/// Returns the expressions of the alerts. Reads only the subset of YAML that promtool guarantees for this file: a
+/// block is indented deeper.
 fn rules() -> Vec<Asked> {
     let mut all = Vec::new();
     let mut lines = ALERTS.lines().peekable();
@@ -96,10 +97,10 @@ fn dashboard() -> Vec<Asked> {
     targets.chain(notes).map(asked).collect()
 }
 
-/// What is asked of a label: its name, the operator, the value.
+/// A label matcher: name, operator, value.
 type Matcher<'a> = (&'a str, &'a str, &'a str);
 
-/// The metrics that an expression names, each with what it asks of its labels.
+/// Returns the metrics in an expression, each with its label matchers.
 fn selectors(expression: &str) -> Vec<(&str, Vec<Matcher<'_>>)> {
     let mut found = Vec::new();
     let mut rest = expression;
@@ -119,7 +120,7 @@ fn selectors(expression: &str) -> Vec<(&str, Vec<Matcher<'_>>)> {
     found
 }
 
-/// The labels that an expression groups or matches by.
+/// Returns the labels that an expression groups or matches by.
 fn groups(expression: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for word in ["by (", "on ("] {
@@ -130,8 +131,8 @@ fn groups(expression: &str) -> Vec<&str> {
     found
 }
 
-/// What an engine has counted to which everything has happened that can happen, one line of it each. Its store and the
-/// servers of its gateway are well, so that theirs are told by hand.
+/// Returns the metrics of an engine for which everything has happened that can happen, one line of each kind. Its
+/// store and the servers of its gateway are healthy, so those events are added by hand.
 async fn lived() -> String {
     let heard = Heard::new();
     let fault = |status| {
@@ -157,7 +158,7 @@ async fn lived() -> String {
     engine.call(called("pay", 1, Some("a")), well).await;
     engine.call(called("pay", 1, Some("a")), well).await;
     engine.call(called("pay", 2, Some("a")), well).await;
-    // Fails until its breaker opens, and again when it is tried; that costs it its trust, and a person is asked.
+    // Fails until its breaker opens, and again when it is tried. That costs it its trust, so approval is needed.
     for amount in 0..4 {
         engine.call(called("pay", amount, None), fault(503)).await;
         tokio::time::advance(Duration::from_secs(31)).await;
@@ -211,7 +212,7 @@ async fn lived() -> String {
     heard.metrics()
 }
 
-/// The series of each name, each as its labels.
+/// Returns the series by metric name, each as its labels.
 fn series(metrics: &str) -> BTreeMap<&str, Vec<BTreeMap<&str, &str>>> {
     let mut all = BTreeMap::<_, Vec<_>>::new();
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
@@ -274,7 +275,7 @@ fn expressions_of_the_dashboard_are_some_that_prometheus_reads() {
 #[tokio::test(start_paused = true)]
 async fn promtool_has_one_remark_on_the_metrics() {
     let metrics = lived().await;
-    // It reads the older text format, in which the name of a counter ends as its samples do.
+    // It reads the older text format, in which the name of a counter ends like its samples.
     let counters: BTreeSet<&str> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
     let older = |line: &str| {
@@ -294,7 +295,7 @@ async fn promtool_has_one_remark_on_the_metrics() {
     assert_eq!(said.trim(), accepted, "the seed names it so");
 }
 
-/// What promtool says, and whether it is content.
+/// Runs promtool. Returns its output, and true if it succeeded.
 fn promtool(arguments: &[&str], input: &str) -> (String, bool) {
     let started = std::process::Command::new("promtool")
         .args(arguments)

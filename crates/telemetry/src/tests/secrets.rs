@@ -1,4 +1,4 @@
-//! Planted secrets, and everywhere that they must not be found.
+//! Planted secrets, and all the outputs that must not contain them.
 
 use steadfast_core::classify::Source;
 use steadfast_core::output::Output;
@@ -21,7 +21,7 @@ const SECRETS: [&str; 8] = [
     "content-of-ann",
 ];
 
-/// A call with a secret in every place that has room for one.
+/// A call with a secret in every place that can contain one.
 fn leaky() -> CallEnvelope {
     parse(&format!(
         r#"{{"contractVersion":"1.1","requestId":"req-{TOKEN}","toolName":"pay-{TOKEN}","toolNamespace":"bank",
@@ -34,7 +34,7 @@ fn leaky() -> CallEnvelope {
     ))
 }
 
-/// A tool that fails with secrets in its words, then succeeds with secrets in its answer.
+/// A tool that fails with secrets in its error, then succeeds with secrets in its result.
 fn leaky_tool(fault: Source) -> impl Fn(Attempt) -> std::future::Ready<Answer> + Send + Sync + 'static {
     move |attempt: Attempt| {
         let said =

@@ -1,4 +1,4 @@
-//! Turns, as they are seen from outside.
+//! Tests of turns as they are observed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use crate::{OtlpOptions, words};
 const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
 
-/// Tools that do what their names say.
+/// Tools that behave as their names say.
 struct Tools;
 
 impl Shelf for Tools {
@@ -71,7 +71,7 @@ fn attribute(span: &SpanData, name: &'static str) -> Option<Value> {
     found.map(|found| found.value.clone())
 }
 
-/// What happened in a span, by name and in words.
+/// Returns the events of a span, by name and text.
 fn events(span: &SpanData) -> Vec<(String, String)> {
     let sentence = |event: &opentelemetry::trace::Event| {
         let found = event.attributes.iter().find(|attribute| attribute.key.as_str() == "sentence");
@@ -166,7 +166,7 @@ async fn eh_6_6_the_collector_is_pushed_the_ids_of_the_trace() {
     );
 }
 
-/// How a span begins in protobuf: the trace, its id, its parent, its name.
+/// Returns the start of a span in protobuf: the trace, its id, its parent, its name.
 fn beginning(story: &TurnStory, span: &Span, parent: Option<&Span>, name: &str) -> Vec<u8> {
     let field = |tag: u8, bytes: &[u8]| [&[tag, u8::try_from(bytes.len()).unwrap()], bytes].concat();
     [
@@ -193,7 +193,7 @@ async fn turns_at_the_same_time_keep_their_spans_apart_also_in_one_trace() {
                     {{"id":"c","tool":"t{number}/works","dependsOn":["a"],"params":{{"of":3}}}}]}}"#
             );
             turn(&engine, Some(CALLER).filter(|_| number % 2 == 0), &text).await;
-            // A call of its own has a span as well, with an id that nobody gave.
+            // A call outside the turn has a span as well, with a random id.
             engine
                 .call(pay(u32::try_from(number).unwrap(), &format!("k{number}")), async |_: Attempt| paid())
                 .await;
@@ -284,7 +284,7 @@ async fn eh_6_1_a_failure_in_a_turn_is_a_line_with_its_error_tool_attempts_decis
 }
 
 #[tokio::test(start_paused = true)]
-async fn gr_5_another_tool_a_default_a_skipped_call_and_an_escalation_are_told() {
+async fn gr_5_another_tool_a_default_a_skipped_call_and_an_escalation_are_logged() {
     let heard = Heard::new();
     let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     let text = r#"{"calls":[{"id":"f","tool":"t/refuses","alternatives":["t/works"]},
@@ -317,7 +317,7 @@ async fn gr_5_another_tool_a_default_a_skipped_call_and_an_escalation_are_told()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_whose_time_is_over_says_so_and_what_it_cost() {
+async fn a_turn_that_timed_out_is_logged_with_its_calls() {
     let heard = Heard::new();
     let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     let text = r#"{"deadlineMs":4000,"calls":[{"id":"f","tool":"t/hangs"}]}"#;
@@ -349,7 +349,7 @@ async fn eh_3_1_a_breaker_that_opens_in_a_turn_is_an_event_of_its_span() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_nobody_waits_for_any_more_is_told_with_its_calls() {
+async fn an_abandoned_turn_is_logged_with_its_calls() {
     let heard = Heard::new();
     let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     let waiting = turn(&engine, Some(CALLER), r#"{"turnId":"gone","calls":[{"id":"f","tool":"t/hangs"}]}"#);
@@ -368,7 +368,7 @@ async fn a_turn_that_nobody_waits_for_any_more_is_told_with_its_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tr_15_a_secret_that_a_tool_of_a_turn_says_is_in_no_line_metric_or_span() {
+async fn tr_15_a_secret_in_the_output_of_a_turn_is_in_no_line_metric_or_span() {
     let heard = Heard::new();
     let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     let text = format!(

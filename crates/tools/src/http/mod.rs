@@ -1,4 +1,4 @@
-//! A tool that is one request over HTTP.
+//! A tool that is one HTTP request.
 
 mod request;
 
@@ -24,8 +24,8 @@ use self::request::{Filled, fill};
 use crate::said::{Secrets, content, excerpt};
 use crate::toolbox::Unusable;
 
-/// A tool that is one request over HTTP. Copies share its connections; it shows neither its headers nor its path, which may
-/// be secret.
+/// A tool that is one HTTP request. Clones share their connections. Its debug output has neither its headers nor its
+/// path, which may be secret.
 #[derive(Clone)]
 pub struct HttpTool {
     parts: Arc<Parts>,
@@ -37,7 +37,7 @@ struct Parts {
     origin: Origin,
     method: HttpMethod,
     url: UrlTemplate,
-    /// What every request carries.
+    /// Headers of every request.
     headers: HeaderMap,
     secrets: Secrets,
 }
@@ -46,9 +46,9 @@ impl HttpTool {
     pub(crate) fn new(tool: ToolRef, settings: &HttpToolSettings, origin: Origin) -> Result<Self, Unusable> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/plain;q=0.9, */*;q=0.8"));
-        // Nobody here can read what is packed.
+        // Compressed responses are not supported.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        // Some services answer nobody who does not say who asks.
+        // Some services refuse requests without a user agent.
         headers
             .insert(USER_AGENT, HeaderValue::from_static(concat!("steadfast/", env!("CARGO_PKG_VERSION"))));
         if has_body(settings.method) {
@@ -73,12 +73,12 @@ impl HttpTool {
         Ok(Self { parts: Arc::new(parts) })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn tool(&self) -> &ToolRef {
         &self.parts.tool
     }
 
-    /// The host that it asks.
+    /// Returns the host of its requests.
     pub fn domain(&self) -> Option<&Domain> {
         self.parts.domain.as_ref()
     }
@@ -106,7 +106,7 @@ impl Tool for HttpTool {
                     Ok(replied) => parts.answer(&replied),
                     Err(failure) => Err(failure.fault().into()),
                 },
-                // The request is dropped with this, and its connection closed.
+                // Dropping the future drops the request and closes its connection.
                 () = attempt.cancelled() => Err(withdrawn(begin, &under_way)),
             }
         }
@@ -139,15 +139,15 @@ impl Parts {
         }
         let packed = text_of(headers, &CONTENT_ENCODING).filter(|packed| *packed != "identity");
         if let Some(packed) = packed {
-            let message = format!("the answer is packed ({packed}), which was not asked for");
+            let message = format!("the response is compressed ({packed}), which was not requested");
             return Err(Fault::new(Source::BadAnswer, message).into());
         }
-        // That something was accepted and not done yet is said by the status alone.
+        // Only the status shows that a request was accepted but not completed yet.
         let metadata = RawJson::from_trusted(format!("{{\"status\":{}}}", status.as_u16()));
         Ok(Output { content: content(body), metadata: Some(metadata) })
     }
 
-    /// What an answer means that is no success.
+    /// Returns the fault for an unsuccessful response.
     fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Fault {
         let text = |name: &HeaderName| text_of(headers, name);
         let number = status.as_u16();
@@ -156,7 +156,7 @@ impl Parts {
             let place = text(&LOCATION).map_or(String::new(), |place| format!(" to {}", shown(place)));
             format!("the server redirects{place} with the status {number}, and redirects are not followed")
         } else if said.starts_with('{') {
-            // The core reads such a body for what it says.
+            // The core classifies such a body by its text.
             said
         } else {
             let reason = status.canonical_reason().map_or(String::new(), |reason| format!(" ({reason})"));
@@ -168,11 +168,11 @@ impl Parts {
     }
 }
 
-/// The fault of an attempt that nobody wants any more.
+/// Returns the fault of a cancelled attempt.
 fn withdrawn(begin: Instant, under_way: &UnderWay) -> NotDone {
     let fault = if under_way.is_sent() {
         let source = Source::Timeout { after: begin.elapsed() };
-        Fault::new(source, "the server had not answered when the request was withdrawn")
+        Fault::new(source, "the server had not responded when the request was cancelled")
     } else {
         let source = Source::Transport { error: Transport::TimedOut, written: false };
         Fault::new(source, "there was no connection yet when the request was withdrawn")
@@ -184,7 +184,7 @@ fn text_of<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Where a redirect leads, without what may be secret in it.
+/// Returns the target of a redirect without parts that may be secret.
 fn shown(place: &str) -> String {
     let uri = place.parse::<Uri>().ok();
     let host = uri.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.host()?)));

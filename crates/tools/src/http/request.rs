@@ -1,8 +1,8 @@
-//! Parameters of a call as a request: which go into the path, which into query or body, and how they are written there.
+//! Builds an HTTP request from the parameters of a call: its path, its query and its body.
 //!
-//! Values come from a model, and through it from whatever it has read. Each of them stays within the place that the
-//! configuration gives it: it is written as one segment of a path or one value of a query whatever it contains, and what
-//! cannot be written so is refused before anything is sent.
+//! Values come from a model, and may come from anything that the model has read. Each value stays within the place that
+//! the configuration gives it: it is written as one path segment or one query value whatever it contains. A value that
+//! cannot be written that way is refused before anything is sent.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use steadfast_config::{HttpMethod, UrlPiece, UrlTemplate};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::json::{Document, Kind, Limits, Value};
 
-/// What is made of the parameters of a call.
+/// The parts of a request that come from the parameters of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Filled {
     /// Path and query.
@@ -22,7 +22,7 @@ pub(super) struct Filled {
     pub(super) body: Option<Bytes>,
 }
 
-/// Fills a URL with parameters. Those that it names are left out of query and body.
+/// Fills a URL with parameters. Parameters in the URL are left out of query and body.
 pub(super) fn fill(method: HttpMethod, url: &UrlTemplate, params: &str) -> Result<Filled, Unfit> {
     let document = Document::parse(params.as_bytes(), Limits::PARAMS)
         .map_err(|error| Unfit(format!("invalid arguments: they are no JSON that can be read ({error})")))?;
@@ -63,13 +63,13 @@ pub(super) fn fill(method: HttpMethod, url: &UrlTemplate, params: &str) -> Resul
     Ok(Filled { target, body })
 }
 
-/// Parameters that cannot be sent, in words that say why.
+/// Parameters that cannot be sent, with the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unfit(String);
 
 impl Unfit {
-    /// The fault that it is. Nothing was sent; and its words are those by which the core knows a mistake of the model, so
-    /// that it is not made twice.
+    /// Returns the fault. Nothing was sent. The core recognizes the message as an error of the model, so that it is
+    /// not repeated.
     pub(super) fn fault(self) -> Fault {
         Fault::new(Source::Transport { error: Transport::Other, written: false }, self.0)
     }
@@ -81,7 +81,7 @@ impl Unfit {
 
 fn path(url: &UrlTemplate, params: Value<'_>) -> Result<String, Unfit> {
     let mut path = String::new();
-    // The segment that is being written: where it begins, and the parameter in it.
+    // The current segment: where it begins, and the parameter in it.
     let (mut begin, mut filled): (usize, Option<&str>) = (0, None);
     for piece in url.path() {
         match piece {
@@ -109,8 +109,9 @@ fn path(url: &UrlTemplate, params: Value<'_>) -> Result<String, Unfit> {
     Ok(path)
 }
 
-/// A segment that leads elsewhere: `..` and `.` are taken out on the way in whatever spelling, and one that is empty makes
-/// of the one thing that was meant all of them. A service may read an encoded slash as one, and may decode more than once.
+/// Refuses a segment that leads to another resource. Clients and servers resolve `..` and `.` in any encoding, and an
+/// empty segment can turn a request for one resource into one for all. A service may treat an encoded slash as a
+/// slash, and may decode more than once.
 fn check_segment(segment: &str, filled: Option<&str>) -> Result<(), Unfit> {
     let Some(name) = filled else { return Ok(()) };
     if segment.is_empty() {
@@ -131,7 +132,7 @@ fn check_segment(segment: &str, filled: Option<&str>) -> Result<(), Unfit> {
     }
 }
 
-/// The parameter that a URL names.
+/// Returns the parameter that a URL names.
 fn named<'d>(params: Value<'d>, name: &str) -> Result<Cow<'d, str>, Unfit> {
     let Some(value) = params.get(name).filter(|value| !value.is_null()) else {
         return Err(Unfit(format!("missing required parameter `{name}`: it stands in the URL of this tool")));
@@ -145,7 +146,7 @@ fn named<'d>(params: Value<'d>, name: &str) -> Result<Cow<'d, str>, Unfit> {
     }
 }
 
-/// The parameters that no part of the URL stands for.
+/// The parameters that the URL does not name.
 struct Query {
     text: String,
 }
@@ -175,12 +176,12 @@ impl Query {
     }
 }
 
-/// A value as a URL can have it.
+/// A value in the form that a URL can have.
 enum Scalar<'d> {
     Text(Cow<'d, str>),
-    /// `null`: as if it were not there.
+    /// `null`, which is treated as absent.
     Nothing,
-    /// It is something else.
+    /// Any other value, with its type.
     None(&'static str),
 }
 
@@ -194,7 +195,7 @@ fn scalar(value: Value<'_>) -> Scalar<'_> {
     }
 }
 
-/// The members as an object, their values as they came.
+/// Returns the members as an object, with unchanged values.
 fn body(members: &[(Cow<'_, str>, Value<'_>)]) -> Bytes {
     let mut text = String::from("{");
     for (name, value) in members {
@@ -208,12 +209,13 @@ fn body(members: &[(Cow<'_, str>, Value<'_>)]) -> Bytes {
     text.into()
 }
 
-/// Writes a value so that nothing in it means anything in a URL (RFC 3986: all but the unreserved characters).
+/// Writes a value so that no character of it has a meaning in a URL (RFC 3986: all but the unreserved characters are
+/// encoded).
 fn write_value(value: &str, out: &mut String) {
     write_encoded(value, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte), out);
 }
 
-/// Writes what stands in the configuration, where only what no URL can have has to be encoded.
+/// Writes text of the configuration. Only characters that no URL can have are encoded.
 fn write_literal(text: &str, out: &mut String) {
     write_encoded(text, |byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte), out);
 }
@@ -311,14 +313,15 @@ mod tests {
             let (target, _) = filled(HttpMethod::Get, "https://h/?q={id}&r=1", &params).unwrap();
             assert_eq!(target, format!("/?q={written}&r=1"), "{value}");
         }
-        // In a query nothing leads elsewhere.
+        // In a query, dots have no special meaning.
         let (target, _) = filled(HttpMethod::Get, "https://h/?q={id}", r#"{"id":"../../admin"}"#).unwrap();
         assert_eq!(target, "/?q=..%2F..%2Fadmin");
     }
 
-    /// What cannot be sent is the model's mistake and known as one: not sent, not tried again, and told with its reason.
+    /// Parameters that cannot be sent are an error of the model: nothing is sent, no retry is made, and the reason is
+    /// reported.
     #[test]
-    fn what_cannot_be_sent_is_a_mistake_in_the_arguments_and_was_not_sent() {
+    fn unsendable_parameters_are_an_argument_error_and_not_sent() {
         use HttpMethod::{Delete, Get, Post};
         let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(70_000));
         for (method, url, params, why) in [
@@ -358,7 +361,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a value is, the path has the segments that the template has, and the query its values.
+        /// Whatever a value is, the path has the segments of the template, and the query has its values.
         #[test]
         fn no_value_changes_the_shape_of_a_url(value in any::<String>()) {
             let params = serde_json::json!({ "id": value, "rest": value }).to_string();

@@ -15,13 +15,13 @@ use crate::{
     toolbox,
 };
 
-/// A tool `t` that is a shell with this script.
+/// Returns a tool `t` that runs a shell with this script.
 fn sh(script: &str) -> PlainTool {
     tool(&tools(script, ""), "command", "t")
 }
 
 fn tools(script: &str, more: &str) -> Toolbox {
-    // A script as a TOML string: as JSON has them.
+    // JSON string syntax is valid in TOML.
     let script = serde_json::Value::from(script);
     toolbox(&format!("[command_tools.t]\ncommand = [\"sh\", \"-c\", {script}]\n{more}\n"))
 }
@@ -41,7 +41,7 @@ async fn a_command_gets_parameters_on_its_input_and_answers_on_its_output() {
         let called = run(ToolClass::Mutating, script, r#"{"n": 1.50, "t": "ä"}"#).await;
         assert_eq!(content(&called), content_is, "{script}");
     }
-    // One that takes no parameters need not read them, however many there are.
+    // A command that takes no parameters need not read them, whatever their size.
     let long = format!("{{\"x\":\"{}\"}}", "x".repeat(900_000));
     for script in ["echo done", "exec <&-; echo done"] {
         assert_eq!(content(&run(ToolClass::Mutating, script, &long).await), "\"done\"");
@@ -70,7 +70,7 @@ async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of
 }
 
 #[tokio::test]
-async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
+async fn an_exit_code_is_reported_with_the_end_of_stderr() {
     let script = "echo reading >&2; echo 'invalid airport: XYZ' >&2; echo half an answer; exit 3";
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let called = run(class, script, "{}").await;
@@ -81,11 +81,11 @@ async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
     }
     let quiet = run(ToolClass::ReadOnly, "echo 'no luck'; exit 1", "{}").await;
     assert_eq!(message(&quiet), "the command ended with exit code 1: no luck");
-    // A shell that did something before it missed a command proves nothing by its code.
+    // After other commands, the exit code of a shell for a missing command proves nothing.
     let missing = run(ToolClass::Mutating, "true; nosuchcommand", "{}").await;
     assert_eq!(code(&missing), Some(Code::ToolError), "{missing:?}");
     assert!(message(&missing).contains("exit code 127"), "{missing:?}");
-    // A flood is told by its end, and shortly.
+    // The message for a flood of output has only its end.
     let flood = run(
         ToolClass::ReadOnly,
         "yes 'a long line of nothing' | head -n 100000 >&2; echo last >&2; exit 1",
@@ -97,7 +97,7 @@ async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
 }
 
 #[tokio::test]
-async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
+async fn eh_1_5_a_rule_of_the_tool_classifies_an_exit_code() {
     let folder = Folder::new();
     let place = folder.join("tried");
     let script =
@@ -112,7 +112,7 @@ async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
         matches: Vec::new(),
         misses: Vec::new(),
     };
-    // A code that the rule does not name is the tool's answer, as it was.
+    // An exit code that the rule does not name is an unchanged result of the tool.
     for (exit, told, attempts) in [(74, Err(Code::ToolError), 1), (75, Ok("2"), 2)] {
         let _ = std::fs::remove_file(&place);
         let mut policy = standard(ToolClass::ReadOnly);
@@ -124,7 +124,7 @@ async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
 }
 
 #[tokio::test]
-async fn tr_5_what_passes_by_itself_is_tried_again() {
+async fn tr_5_transient_faults_are_retried() {
     let folder = Folder::new();
     let place = folder.join("tried");
     let script = format!(
@@ -150,7 +150,7 @@ async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_did_not_run() {
+async fn a_command_that_cannot_be_started_did_not_run() {
     let place = Folder::new();
     std::fs::write(place.join("text"), "no program").unwrap();
     let missing = place.join("missing");
@@ -173,13 +173,13 @@ async fn what_cannot_be_started_did_not_run() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_none_and_ends_the_command() {
+async fn output_that_is_too_long_is_a_fault_and_ends_the_command() {
     let called = run(ToolClass::ReadOnly, "yes | head -c 70000000; exec sleep 600", "{}").await;
     assert!(message(&called).contains("longer than 67108864 bytes"), "{called:?}");
 }
 
 #[tokio::test]
-async fn sf_6_what_a_command_was_given_is_in_no_error_and_no_debug_output() {
+async fn sf_6_secrets_of_a_command_are_in_no_error_and_no_debug_output() {
     let more = "env = { BANK_TOKEN = \"${SECRET}\" }";
     let tools = tools("echo \"cannot log in with $BANK_TOKEN\" >&2; exit 1", more);
     let asking = tool(&tools, "command", "t");
@@ -201,7 +201,7 @@ mod groups {
 
     use super::*;
 
-    /// A process whose end can be waited for, although it is not our child.
+    /// A process that can be waited for, although it is not a child of the test.
     struct Watched(OwnedFd);
 
     impl Watched {
@@ -215,7 +215,7 @@ mod groups {
         }
     }
 
-    /// The processes that a script wrote into a file, one in each line, as soon as there are so many.
+    /// Returns the processes that a script wrote into a file, one per line, as soon as there are so many.
     async fn written(path: &Path, count: usize) -> Vec<Pid> {
         soon(async {
             loop {
@@ -226,7 +226,7 @@ mod groups {
                     let pid = |line: &&str| Pid::from_raw(line.trim().parse().unwrap()).unwrap();
                     return whole.iter().map(pid).collect();
                 }
-                // The runtime's time may stand still here.
+                // The time of the runtime may be stopped here.
                 std::thread::sleep(Duration::from_millis(1));
                 tokio::task::yield_now().await;
             }
@@ -234,7 +234,7 @@ mod groups {
         .await
     }
 
-    /// A script that starts a process of its own and two daemons, says who they are, and hangs.
+    /// Returns a script that starts a process and two daemons, writes their ids, and hangs.
     fn hanging(path: &Path, trap: &str) -> String {
         format!(
             "{trap} sleep 600 & printf '%s\\n%s\\n' $$ $! >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 600' & \
@@ -243,7 +243,7 @@ mod groups {
         )
     }
 
-    /// The processes of one such script.
+    /// Number of processes of such a script.
     const HANGING: usize = 4;
 
     async fn all_end(watched: Vec<Watched>) {
@@ -253,7 +253,7 @@ mod groups {
     }
 
     #[tokio::test]
-    async fn a_command_that_hangs_is_ended_at_its_time_out_with_what_it_started() {
+    async fn a_hanging_command_is_ended_at_its_timeout_with_its_processes() {
         for (class, trap, code_is) in [
             (ToolClass::ReadOnly, "", Code::Timeout),
             (ToolClass::Mutating, "", Code::OutcomeUnknown),
@@ -264,7 +264,7 @@ mod groups {
             let mut policy = once(class);
             policy.time.attempt = Duration::from_secs(30);
             let engine = engine(policy.clone()).await;
-            // It has all the time that it needs to get to where it hangs, and then none.
+            // It has unlimited time until it hangs, and none after that.
             let clock = StoppedClock::new();
             let calling =
                 tokio::spawn(engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, trap))));
@@ -278,7 +278,7 @@ mod groups {
     }
 
     #[tokio::test]
-    async fn a_command_that_is_withdrawn_is_ended_with_what_it_started() {
+    async fn a_cancelled_command_is_ended_with_its_processes() {
         for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
             let folder = Folder::new();
             let path = folder.join("pids");
@@ -295,7 +295,7 @@ mod groups {
     }
 
     #[tokio::test]
-    async fn what_a_command_leaves_behind_is_ended_also_where_it_left_on_purpose() {
+    async fn processes_left_by_a_command_are_ended_even_daemons() {
         let folder = Folder::new();
         let path = folder.join("pids");
         let script = format!(

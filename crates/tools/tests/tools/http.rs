@@ -36,7 +36,7 @@ async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
         assert_eq!(asked.header(name), Some(value), "{name}");
     }
 
-    // A key that no header can carry is sent so that it stays the same, and nobody else's.
+    // A key that no header can carry is encoded, so that it stays the same and unique.
     soon(engine.call(call("http", r#"{"airline": "x"}"#, Some("größe")), search.clone())).await;
     assert_eq!(server.requests()[1].header("idempotency-key"), Some("=?base64?Z3LDtsOfZQ==?="));
     // Without a key of the caller, it is the id of the run.
@@ -75,7 +75,7 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
         let query = if matches!(method, "GET" | "DELETE") { "?a=1" } else { "" };
         assert_eq!(server.requests()[0].line, format!("{method} /x{query} HTTP/1.1"));
     }
-    // What has no body ends with its head.
+    // A response without a body ends with its head.
     let head = || Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".to_vec());
     let none = || Reply::Raw(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
     for (method, server) in
@@ -135,7 +135,7 @@ async fn sf_1_a_write_whose_connection_is_lost_is_unknown_and_does_not_run_again
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_breaks_off_is_unknown_and_a_read_is_tried_again() {
+async fn a_write_with_an_incomplete_response_is_unknown_and_a_read_is_retried() {
     for (class, runs, code_is) in
         [(ToolClass::Mutating, 1, Some(Code::OutcomeUnknown)), (ToolClass::ReadOnly, 2, None)]
     {
@@ -162,7 +162,7 @@ async fn a_server_that_is_not_there_got_nothing_so_that_a_write_is_tried_again()
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_reaches_nobody() {
+async fn unsendable_parameters_are_not_sent() {
     let server = Server::start(|_| answer("200 OK", "", "")).await;
     let asking = tool(&toolbox(&server.tool("GET", "/users/{id}", "")), "http", "t");
     let engine = engine(standard(ToolClass::Mutating)).await;
@@ -191,7 +191,7 @@ async fn hostile_values_arrive_as_one_segment_and_one_value() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_in_the_words_of_the_server() {
+async fn an_error_response_is_reported_with_the_text_of_the_server() {
     for (status, body, code_is, said) in [
         ("404 Not Found", "no such\n user", Code::ToolError, "the status 404 (Not Found): no such user"),
         ("409 Conflict", "", Code::ToolError, "the status 409 (Conflict)"),
@@ -217,7 +217,7 @@ async fn a_refusal_is_told_in_the_words_of_the_server() {
 }
 
 #[tokio::test]
-async fn redirects_are_not_followed_and_said_to_be_so() {
+async fn redirects_are_reported_and_not_followed() {
     let away = "Location: https://evil.example/in?token=hunter2hunter2\r\n";
     let server = Server::start(move |_| answer("302 Found", away, "")).await;
     let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
@@ -230,12 +230,12 @@ async fn redirects_are_not_followed_and_said_to_be_so() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_or_packed_is_none() {
+async fn a_response_that_is_too_long_or_compressed_is_a_fault() {
     let long = vec![b'x'; LONGEST_ANSWER + 1];
     let server = Server::start(move |_| answer("200 OK", "", &long)).await;
     let packed = Server::start(|_| answer("200 OK", "Content-Encoding: gzip\r\n", "\x1f")).await;
     for (server, said) in
-        [(server, "it has 67108865 bytes, and at most 67108864 are taken"), (packed, "packed (gzip)")]
+        [(server, "it has 67108865 bytes, and the limit is 67108864"), (packed, "packed (gzip)")]
     {
         let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
         let called =
@@ -272,10 +272,10 @@ async fn sf_6_headers_and_paths_are_in_no_error_and_no_debug_output() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_wants_any_more_is_dropped() {
+async fn a_cancelled_request_is_dropped() {
     let server = Server::start(|_| Reply::Hang).await;
     let asking = tool(&toolbox(&server.tool("GET", "/", "")), "http", "t");
-    // By its time-out, which is what it is told as.
+    // Cancelled by the timeout, which is reported as such.
     let mut policy = once(ToolClass::ReadOnly);
     policy.time.attempt = Duration::from_secs(30);
     let clock = StoppedClock::new();
@@ -285,7 +285,7 @@ async fn a_request_that_nobody_wants_any_more_is_dropped() {
     let called = soon(calling).await.unwrap();
     assert_eq!(code(&called), Some(Code::Timeout), "{called:?}");
     soon(server.left()).await;
-    // And by its caller, whether it may be repeated or not.
+    // Cancelled by the caller, for tools that are safe to repeat and for others.
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let engine = engine(once(class)).await;
         let calling = engine.call(call("http", "{}", Some("k")), asking.clone());
@@ -335,7 +335,7 @@ async fn tools_of_one_host_share_their_connections() {
     for name in ["t", "u", "t"] {
         let called = soon(engine.call(call("http", "{}", None), tool(&tools, "http", name))).await;
         assert_eq!(called.result.status, Status::Success);
-        // The connection knows the end of the answer a moment after us.
+        // The connection notices the end of the response slightly later.
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! A server that answers by hand, and keeps what it was asked.
+//! A server with scripted responses that records its requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,19 +8,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// What became of a request.
+/// Reply to a request.
 pub(crate) enum Reply {
-    /// This, as it is.
+    /// These bytes, unchanged.
     Raw(Vec<u8>),
-    /// This, and then the connection is closed.
+    /// These bytes, after which the connection is closed.
     Broken(Vec<u8>),
-    /// The connection is closed without a word.
+    /// The connection is closed without a response.
     Cut,
-    /// Nothing, until the other side goes away.
+    /// No response until the client disconnects.
     Hang,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) line: String,
@@ -38,14 +38,14 @@ impl Request {
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
-    /// Connections that were left by the other side while a request on them hung.
+    /// Counts connections that the client closed while a request was hanging.
     left: Arc<Semaphore>,
     arrived: Arc<Semaphore>,
     connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    /// Answers each request by its number, from zero.
+    /// Starts a server that answers each request by its number, counted from zero.
     pub(crate) async fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Self {
@@ -69,7 +69,7 @@ impl Server {
         server
     }
 
-    /// A tool `t` that asks this server, with this method, path and more settings.
+    /// Returns a tool `t` that calls this server, with this method, path and more settings.
     pub(crate) fn tool(&self, method: &str, path: &str, more: &str) -> String {
         format!("[http_tools.t]\nmethod = \"{method}\"\nurl = \"http://{}{path}\"\n{more}\n", self.address)
     }
@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-/// An answer with a status, headers that each end with a line break, and a body.
+/// Returns a response with a status, headers that each end with a line break, and a body.
 pub(crate) fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Reply {
     let body = body.as_ref();
     let mut raw =

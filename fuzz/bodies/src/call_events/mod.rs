@@ -1,8 +1,8 @@
-//! Calls, and everything that a driver can say to them: in order, out of order, and what nobody asked for.
+//! Calls, and all events that a driver can send: in order, out of order, and without any request.
 //!
-//! The first bytes make a policy, a past and a request. Then each byte is something that happens: mostly the
-//! step that the machine asked for is answered, by a store made of the core's own tables; sometimes something
-//! else comes. When the bytes are used up, a driver that makes no mistakes brings the call home.
+//! The first bytes make a policy, a history and a request. Then each byte is an event. Most of them answer the pending
+//! step of the machine, through a store made of the core's own tables; some are other events. When the bytes are used
+//! up, a correct driver brings the call to its end.
 
 mod setup;
 mod store;
@@ -32,25 +32,25 @@ use steadfast_core::trust::{self, Finished, Subject, TrustLedger};
 use crate::draw::Draw;
 use store::Store;
 
-/// Any order of events is answered with a step or told to be misuse, a finished call stays finished, and the
-/// same events tell the same story.
+/// Checks that any order of events leads to a step or to a report of misuse, that a finished call stays finished, and
+/// that the same events have the same results.
 pub fn call_events(input: &[u8]) {
     let story = World::live(input);
-    assert_eq!(World::live(input), story, "the same bytes told two stories");
+    assert_eq!(World::live(input), story, "the same bytes had two results");
 }
 
-/// Calls that follow each other, with what they share.
+/// Maximum number of consecutive calls, which share their machines.
 const MOST_CALLS: u64 = 4;
-/// Events that are made of bytes; more of them only take time.
+/// Maximum number of events made of bytes. More of them only take time.
 const MOST_EVENTS: u32 = 200;
-/// A call that a driver without mistakes cannot bring to its end in this many events circles. Who waits for the end of another
-/// run looks for it twice a second.
+/// Maximum number of events until a correct driver ends a call. A call that needs more is in a loop. A call that waits
+/// for the end of another run polls twice a second.
 const WAY_HOME: u32 = 300;
 
 struct World<'i> {
     draw: Draw<'i>,
     now: Timestamp,
-    /// What the store knows about other processes.
+    /// The store's knowledge about other processes.
     sight: LeaseSight,
     store: Store,
     breaker: Breaker,
@@ -67,34 +67,34 @@ struct World<'i> {
     story: String,
 }
 
-/// A call and what its driver knows about it.
+/// A call and its driver's knowledge of it.
 struct Driven {
     call: Call,
     /// The step that waits for an answer.
     pending: Step,
     attempts: u32,
-    /// When the first one started.
+    /// Start of the first attempt.
     first: Option<Timestamp>,
     runs: bool,
     cut: bool,
     answered: bool,
-    /// The tool was told to cancel while its attempt goes on.
+    /// True if the tool received a cancellation while its attempt goes on.
     cancelled_upstream: bool,
-    /// The same, because the time of the attempt was up.
+    /// True if that was because the time of the attempt was up.
     cut_upstream: bool,
     last_fault: Option<Fault>,
-    /// Its outcome is unknown: nobody has to see the end of its attempt.
+    /// True if its outcome is unknown, so that the end of its attempt may stay unobserved.
     unknown: bool,
 }
 
-/// Whether the driver answers what it was asked.
+/// The relation of an event to the pending step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meant {
     Answer,
     Anything,
 }
 
-/// Whoever runs a failing input by hand wants to know what came before.
+/// Prints the story when a failing input is run by hand.
 impl Drop for World<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -104,7 +104,7 @@ impl Drop for World<'_> {
 }
 
 impl<'i> World<'i> {
-    /// Everything that happens, told by its steps and notices.
+    /// Runs an input. Returns all steps and notices as text.
     fn live(input: &'i [u8]) -> String {
         let mut draw = Draw::new(input);
         let policy = Arc::new(setup::policy(&mut draw));
@@ -139,7 +139,7 @@ impl<'i> World<'i> {
         std::mem::take(&mut world.story)
     }
 
-    /// Failures of calls before these: of the tool, of the model, of the service.
+    /// Makes a history of failures: of the tool, of the model, of the service.
     fn past(&mut self, policy: &Policy) {
         let failures = self.draw.byte();
         let (tool, signature) = (setup::tool(), setup::signature());
@@ -167,7 +167,7 @@ impl<'i> World<'i> {
         }
     }
 
-    /// One call from its beginning to its end.
+    /// Runs one call from its beginning to its end.
     fn call(&mut self, request: Request, policy: &Arc<Policy>) {
         let mut notices = Vec::new();
         let (now, seed) = (self.now, request.number);
@@ -214,7 +214,7 @@ impl<'i> World<'i> {
         }
     }
 
-    /// The answer to what the machine asked for.
+    /// Answers the pending step.
     fn answer(&mut self, driven: &mut Driven) {
         let now = self.now;
         let event = match &driven.pending {
@@ -236,7 +236,7 @@ impl<'i> World<'i> {
                     3 => Event::StoreFailed(StoreFault::NotDone),
                     4 => Event::StoreFailed(StoreFault::Unanswered),
                     5 => {
-                        // Done, and the answer is lost on its way.
+                        // Done, and the reply is lost.
                         let _ = self.ask_the_store(driven, now);
                         Event::StoreFailed(StoreFault::Unanswered)
                     }
@@ -247,7 +247,7 @@ impl<'i> World<'i> {
         self.feed(driven, event, Meant::Answer);
     }
 
-    /// What happens to an attempt whose outcome is unknown.
+    /// Returns an event of an attempt with an unknown outcome.
     fn settles(&mut self, driven: &Driven) -> Event {
         match self.draw.byte() % 4 {
             1 if driven.runs => Event::Ran(setup::outcome(&mut self.draw)),
@@ -257,7 +257,7 @@ impl<'i> World<'i> {
         }
     }
 
-    /// The store does what the pending step asks for.
+    /// Carries out the pending step in the store.
     fn ask_the_store(&mut self, driven: &Driven, now: Timestamp) -> Event {
         match &driven.pending {
             Step::Claim(claim) => Event::Claimed(self.claim(claim)),
@@ -265,7 +265,7 @@ impl<'i> World<'i> {
             Step::Start { key, owner } => Event::Started(self.store.start(key, owner, now)),
             Step::Probe(_) => {
                 if self.draw.byte().is_multiple_of(2) {
-                    // Another process was faster, with something else.
+                    // Another process was faster, with another state.
                     let mut there = Breaker::restore(&self.breaker.snapshot(), now);
                     there.force_open(None, now);
                     self.breaker.adopt(&there.snapshot(), now);
@@ -313,7 +313,7 @@ impl<'i> World<'i> {
         self.store.claim(claim, sight, self.now)
     }
 
-    /// Something that a driver may say at any time.
+    /// Sends an event that a driver may send at any time.
     fn aside(&mut self, driven: &mut Driven) {
         let event = match self.draw.byte() % 6 {
             0 => Event::Woke(Wake::Time),
@@ -329,7 +329,7 @@ impl<'i> World<'i> {
         self.feed(driven, event, Meant::Answer);
     }
 
-    /// Another process, or somebody at the store.
+    /// Acts as another process, or directly on the store.
     fn elsewhere(&mut self, driven: &Driven) {
         let keep = driven.call.policy().dedupe.keep;
         match self.draw.byte() % 7 {
@@ -385,7 +385,7 @@ impl<'i> World<'i> {
         }
     }
 
-    /// A driver without mistakes, a store that answers, a tool that works: the call ends.
+    /// Brings the call to its end, with a correct driver, a store that answers, and a tool that works.
     fn bring_home(&mut self, driven: &mut Driven) {
         for _ in 0..WAY_HOME {
             let event = match &driven.pending {
@@ -425,10 +425,10 @@ impl<'i> World<'i> {
         );
     }
 
-    /// One event into the machine, and what must hold after it.
+    /// Feeds one event to the machine, and checks the properties that must hold after it.
     fn feed(&mut self, driven: &mut Driven, event: Event, meant: Meant) {
         let now = self.now;
-        // The whole machine is written out only where it can have been misused, for that takes long.
+        // The machine is only formatted if misuse is possible, because that is slow.
         let wake_at = driven.call.wake_at();
         let before =
             (meant == Meant::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
@@ -444,7 +444,7 @@ impl<'i> World<'i> {
         match driven.call.on(&mut self.shared(), now, event, &mut notices) {
             Ok(step) => {
                 if ran {
-                    assert!(driven.runs || settling, "an answer was taken for an attempt that nobody made");
+                    assert!(driven.runs || settling, "an answer was accepted without an attempt");
                     driven.runs = false;
                     driven.cut = false;
                     driven.last_fault = fault;
@@ -466,12 +466,12 @@ impl<'i> World<'i> {
                 assert!(before.is_some(), "{event} answers {:?} and is misuse in {state}", driven.pending);
                 let after = (driven.call.state(), driven.call.wake_at(), format!("{:?}", driven.call));
                 assert_eq!(Some(after), before, "{event} was misuse and changed the machine");
-                assert_eq!(notices, [], "{event} was misuse and told something");
+                assert_eq!(notices, [], "{event} was misuse and sent a notice");
             }
         }
     }
 
-    /// What must hold for a step, whatever led to it.
+    /// Checks the properties of a step, whatever led to it.
     fn heed(&mut self, driven: &mut Driven, step: Step, notices: &[Notice]) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.story, "{} {} {step:?} {notices:?}", self.now, driven.call.state());
@@ -515,20 +515,20 @@ impl<'i> World<'i> {
         if !is_aside {
             driven.pending = step;
         } else if step != Step::Stay && matches!(driven.pending, Step::Save(_)) {
-            // The unknown outcome is recorded now, and the end of the attempt is waited for.
+            // The unknown outcome is recorded now, and the call waits for the end of the attempt.
             driven.pending = Step::Wait;
         }
     }
 
-    /// The tool is told of an attempt that runs and that nobody ended: once for its caller, once for the cut.
+    /// Checks that the tool receives cancellations only for a running attempt: one for its caller, one for the cut.
     fn cancels_upstream(driven: &mut Driven) {
         let is_cut = driven.call.is_settling();
         let told = if is_cut { &mut driven.cut_upstream } else { &mut driven.cancelled_upstream };
-        assert!(driven.runs && !driven.cut && !*told, "the tool is told for no reason");
+        assert!(driven.runs && !driven.cut && !*told, "a cancellation without a reason");
         *told = true;
     }
 
-    /// Whether an attempt may start now.
+    /// Checks that an attempt may start now.
     fn may_run(&mut self, driven: &mut Driven, attempt: u32) {
         let (request, policy) = (driven.call.request(), driven.call.policy());
         assert!(!driven.runs, "a second attempt beside the first");
@@ -536,13 +536,13 @@ impl<'i> World<'i> {
         let most = policy.retry.attempts.get();
         assert!(attempt <= most, "attempt {attempt} of {most}");
         self.is_in_time(driven);
-        assert!(!driven.cancelled_upstream, "another attempt after the tool was told to cancel");
+        assert!(!driven.cancelled_upstream, "another attempt after a cancellation");
         if let Some(fault) = &driven.last_fault {
             let reach = classify(fault, &policy.classify, self.now).reach;
             let safe = reach.proves_not_run() || request.is_retry_safe(policy);
             assert!(safe, "it may have run and must not twice: {fault:?}");
         }
-        // In shadow the record protects nobody, and a start that could not be written holds nothing up.
+        // In shadow mode the record protects nothing, and a start that could not be written delays nothing.
         if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == Mode::Enforce) {
             assert!(
                 self.store.started.contains(&record.owner),
@@ -554,10 +554,11 @@ impl<'i> World<'i> {
         driven.runs = true;
     }
 
-    /// Deadline and total time limit the start of an attempt, however late a timer fires or a store answers.
+    /// Checks that deadline and total time limit the start of an attempt, however late a timer fires or a store
+    /// answers.
     fn is_in_time(&self, driven: &Driven) {
         let (limits, policy) = (driven.call.request().limits, driven.call.policy());
-        // In shadow nobody is held back.
+        // In shadow mode no call is delayed or refused.
         if policy.modes.leave_alone() {
             return;
         }
@@ -570,21 +571,22 @@ impl<'i> World<'i> {
         }
     }
 
-    /// The call is over: its answer goes out, and what it left to do is done.
+    /// Handles the end of a call: its answer, and its remaining work.
     fn ended(&mut self, driven: &Driven, result: &CallResult, kept: &[Kept]) {
         assert_eq!(result.attempts, driven.attempts, "the attempts are counted wrong");
-        // In shadow nothing counts as recorded, but deliveries are marked, or every equal call would look like a resend.
+        // In shadow mode nothing counts as recorded, but deliveries are marked. Otherwise every equal call would look
+        // like a resend.
         let shadow = driven.call.policy().modes.dedupe == Mode::Shadow;
         let (receipt, recorded) = (result.receipt.is_some(), result.recorded == Recorded::Yes);
         assert!(shadow || recorded || !receipt, "a receipt for what is not recorded: {result:?}");
-        // What comes too late, or only asks to wait, does not count as delivered.
+        // An answer that comes too late, or only asks the caller to wait, does not count as delivered.
         let is_late = result.took > driven.call.policy().dedupe.late_after;
         assert!(
             shadow || receipt || !recorded || is_late || result.is_unknown_outcome(),
             "no receipt for what is recorded: {result:?}"
         );
         let fresh = result.provenance == Provenance::Fresh;
-        assert!(!fresh || result.ended.is_err() || driven.attempts > 0, "an answer of nobody: {result:?}");
+        assert!(!fresh || result.ended.is_err() || driven.attempts > 0, "without attempt: {result:?}");
         if let Some(receipt) = result.receipt.as_ref().filter(|_| self.draw.flag()) {
             self.store.delivered(receipt, self.now);
         }
@@ -611,7 +613,7 @@ impl<'i> World<'i> {
         }
     }
 
-    /// After the end everything is misuse.
+    /// Checks that after the end every event is misuse.
     fn stays_finished(&mut self, driven: &mut Driven) {
         let now = self.now;
         for kind in 0..setup::STRAYS {

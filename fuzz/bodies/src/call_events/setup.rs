@@ -1,4 +1,4 @@
-//! Policies, requests and what happens to them, out of bytes.
+//! Policies, requests and events, derived from bytes.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ pub(super) fn output() -> Output {
     Output { content: RawJson::from_trusted("1"), metadata: None }
 }
 
-/// What came of an attempt.
+/// Draws the outcome of an attempt.
 pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
     let second = Duration::from_secs(1);
     let refused = Source::Transport { error: Transport::ConnectionRefused, written: false };
@@ -178,11 +178,11 @@ pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
     Outcome::Failure { fault, output: (told & 4 != 0).then(output) }
 }
 
-/// How many kinds of events [`stray`] knows.
+/// The number of kinds of events of [`stray`].
 pub(super) const STRAYS: u8 = 23;
 
-/// Any event, whatever was asked for. Only that the record is ours and that it was started is never made up:
-/// what a driver says about those is what its store has written. `own` is the token of the record that the call has.
+/// Draws any event, whatever the pending step is. The record's ownership and its start mark are never invented: a
+/// driver reports only what its store has written. `own` is the token of the record that the call has.
 pub(super) fn stray(draw: &mut Draw<'_>, own: Option<Owner>, now: Timestamp) -> Event {
     let owner = Owner { process: process(3), call: 0, claim: 0 };
     let key = Key(Digest::of(b"explicit"));
@@ -207,7 +207,7 @@ pub(super) fn stray(draw: &mut Draw<'_>, own: Option<Owner>, now: Timestamp) -> 
         6 => Event::Ran(outcome(draw)),
         7 => {
             let own = own.unwrap_or_else(|| receipt.owner.clone());
-            // An earlier claim of the same call, whose renewal is late on the wire.
+            // An earlier claim of the same call, whose renewal arrives late.
             let stale = Owner { claim: own.claim.wrapping_add(1), ..own.clone() };
             let (owner, verdict) = draw.pick([
                 (own.clone(), RenewVerdict::Renewed),

@@ -1,4 +1,4 @@
-//! A store in memory: nothing but the core's tables, and a memory of what was written.
+//! A store in memory: the core's tables, and a memory of the writes.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use steadfast_core::policy::Lifetimes;
 pub(super) struct Store {
     records: Records,
     pub(super) approvals: Approvals,
-    /// Owners under whom `started` was ever written.
+    /// Owners whose `started` was ever written.
     pub(super) started: BTreeSet<Owner>,
 }
 
@@ -57,13 +57,13 @@ impl Store {
         self.records.delivered(receipt, now);
     }
 
-    /// Whoever heard of an unknown outcome has looked into it.
+    /// Returns the knowledge of a caller that has verified every unknown outcome that it received.
     fn known(&self) -> Known {
         let unknown = self.records.iter().filter(|record| matches!(record.state, RecordState::Unknown(_)));
         Known { verified: unknown.map(|record| record.owner.clone()).collect(), ..Known::default() }
     }
 
-    /// An operator says of every unknown outcome that nothing happened.
+    /// Resolves every unknown outcome as not run, like an operator.
     pub(super) fn resolve_all(&mut self, rules: &Rules, now: Timestamp) {
         let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
         for key in keys {
@@ -76,13 +76,13 @@ impl Store {
         }
     }
 
-    /// Every answer in it has arrived.
+    /// Marks every answer as delivered.
     pub(super) fn deliver_all(&mut self, now: Timestamp) {
         let receipts: Vec<Receipt> = self.records.iter().map(Record::receipt).collect();
         receipts.iter().for_each(|receipt| self.records.delivered(receipt, now));
     }
 
-    /// Somebody emptied it.
+    /// Removes everything.
     pub(super) fn empty(&mut self) {
         self.records = Records::default();
     }

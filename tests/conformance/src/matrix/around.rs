@@ -1,4 +1,4 @@
-//! TR-12 to TR-15: hooks, what is told, the switch, and what nobody may see.
+//! TR-12 to TR-15: hooks, notices, the switch, and secrets.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::calls::{
 };
 use crate::world::{World, plain};
 
-/// Writes down what its hooks see.
+/// Records everything that its hooks receive.
 #[derive(Default)]
 struct Seen(Mutex<Vec<String>>);
 
@@ -85,7 +85,7 @@ pub(super) async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circu
     assert_eq!(status(&engine.call(single(1), flaky()).await), OPEN);
     assert_eq!(seen.taken(), ["short pay: circuit_open"]);
 
-    // With hooks or without, parameters and answers are the same.
+    // With or without hooks, parameters and answers are the same.
     let bare = world.engine(&plain(ToolClass::Idempotent)).await;
     let params = r#"{"b":1.50,"a":[ 1, 2 ],"to":"bob"}"#;
     for engine in [&engine, &bare] {
@@ -96,7 +96,7 @@ pub(super) async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circu
     }
 }
 
-/// What telemetry wrote.
+/// The output of telemetry.
 #[derive(Clone, Default)]
 struct Paper(Arc<Mutex<Vec<u8>>>);
 
@@ -111,7 +111,7 @@ impl Write for Paper {
     }
 }
 
-/// An engine of which everything is told, and what was.
+/// An engine with all telemetry, and its output.
 struct Told {
     telemetry: Arc<Telemetry>,
     paper: Paper,
@@ -186,7 +186,7 @@ pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(w
     }
     counted(r#"circuit_breaker_state{tool="bank/pay",state="CLOSED"} 1"#);
     counted(r#"circuit_breaker_state{tool="bank/pay",state="OPEN"} 0"#);
-    // However many tools there are, the series are bounded.
+    // However many tools there are, the number of series is bounded.
     for number in 0..50 {
         engine.call(call(json!({ "toolName": format!("tool-{number}") })), Counted::paying()).await;
     }
@@ -203,7 +203,7 @@ pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(w
     assert_eq!(count("tool_call_start"), count("tool_call_end"));
 }
 
-/// An engine whose policies are those of this configuration, and switches that can be turned.
+/// Returns an engine with the policies of this configuration, and with switches that can be changed.
 async fn configured(world: &World, config: Config) -> (Engine, Arc<Mutex<Config>>) {
     let config = Arc::new(Mutex::new(config));
     let asked = config.clone();
@@ -216,7 +216,7 @@ pub(super) async fn tr_14_switched_off_a_call_goes_straight_through(world: World
     let environment = BTreeMap::from([("TOOL_RELIABILITY_ENABLED".to_owned(), "false".to_owned())]);
     let off = Config::load(&Sources { environment, ..Sources::default() }).unwrap();
     let (engine, config) = configured(&world, off).await;
-    // Nothing is remembered, joined, retried, counted or refused: as often as it is called, it runs.
+    // No call is remembered, joined, retried, counted or refused: each one runs.
     let tool = Counted::new(|run| if run % 2 == 0 { http(503) } else { says(&format!("run {run}")) });
     for run in 1..=20 {
         let called = engine.call(keyed("k"), tool.clone()).await;
@@ -234,7 +234,7 @@ pub(super) async fn tr_14_switched_off_a_call_goes_straight_through(world: World
         assert_eq!(status(&one.await.unwrap()), SUCCESS);
     }
     assert_eq!(world.records().await, Vec::new());
-    // The way back and forth is safe: on, it protects at once; off again, it lets through at once.
+    // Switching back and forth is safe: on, it protects at once; off again, it passes calls through at once.
     let turn = |all| {
         let mut config = config.lock();
         *config = config.with_switches(Switches { all, ..Switches::default() });
@@ -264,7 +264,7 @@ pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: World) {
         })))
         .unwrap()
     };
-    // Everything acts, so that everything has something to say.
+    // All mechanisms are on, so that each produces output.
     let told = Told::of(&world, Profile::Standard.policy(ToolClass::Mutating)).await;
     let said = format!("Authorization: Bearer {TOKEN} rejected, password=hunter2-of-ann");
     let transient = Source::Transport { error: Transport::ConnectionRefused, written: false };
@@ -293,7 +293,7 @@ pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: World) {
             assert!(!text.contains(secret), "{secret} in the {place}:\n{text}");
         }
     }
-    // What is redacted is what leaves for others: the caller's own answer is untouched.
+    // Redaction concerns output for others: the caller's own answer is unchanged.
     let bare = world.engine(&plain(ToolClass::ReadOnly)).await;
     let asked = call(json!({ "toolName": "whoami", "payload": { "params": { "token": TOKEN } } }));
     let answer = bare.call(asked, async |attempt: Attempt| says(attempt.params())).await;

@@ -1,4 +1,4 @@
-//! TR-8 to TR-10: a tool that is down is left alone, and found again.
+//! TR-8 to TR-10: the breaker of a failing tool opens, probes, and closes again.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 use crate::calls::{Counted, OPEN, PATIENCE, SUCCESS, fail, heard, keyed, paid, single, status, within};
 use crate::world::{World, plain};
 
-/// How long it stays open: mutating tools have 15 s.
+/// Returns the time for which it stays open: mutating tools have 15 s.
 fn cooldown(policy: &Policy) -> Duration {
     policy.breaker.cooldown.first
 }
 
-/// The shortest time that can be told.
+/// The shortest measurable time.
 const MOMENT: Duration = Duration::from_millis(1);
 
 pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_reaches_no_tool(
@@ -53,8 +53,8 @@ pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_ca
     assert!(restarted.call(keyed("before"), tool.clone()).await.result.from_cache, "answers stay to be had");
 }
 
-/// A person at one process stops a tool that works, and the others never hear it from anybody but the store.
-pub(super) async fn tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over_a_restart(world: World) {
+/// An operator at one process stops a working tool, and the others learn it from the store alone.
+pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_restart(world: World) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let (first, second) = (world.engine(&policy).await, world.engine(&policy).await);
@@ -71,7 +71,7 @@ pub(super) async fn tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        within("a person is obeyed", heard).await;
+        within("the forced state is shared", heard).await;
     };
     if world.tells() {
         obeyed(&second, OPEN).await;
@@ -123,7 +123,7 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
     }
     next_change().await;
     assert_eq!(next_change().await, [(State::Open, State::HalfOpen), (State::HalfOpen, State::Closed)]);
-    // Afterwards calls succeed at the first attempt, side by side, and as quickly as their tool.
+    // Afterwards calls succeed at the first attempt, concurrently, and as quickly as their tool.
     let tool = Counted::gated();
     let side_by_side: Vec<_> =
         (0..8).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();
@@ -135,7 +135,7 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
     }
 }
 
-/// The cool-down is over for all at the same moment, and the tool is just getting up.
+/// The cool-down ends for all at the same moment, while the tool is just recovering.
 pub(super) async fn tr_9_a_fleet_sends_one_probe(world: World) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
@@ -178,8 +178,8 @@ pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_c
     let (open, paying) = (keyed("k"), Counted::paying());
     assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN);
     world.pass(cooldown(&policy) - MOMENT);
-    assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN, "the timer started anew");
-    // What succeeded before is still there, while it is open too.
+    assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN, "the cool-down restarted");
+    // Earlier successful answers are still replayed while it is open.
     let before = engine.call(keyed("before"), tool.clone()).await;
     assert_eq!((before.result.from_cache, before.result.output), (true, Some(paid().unwrap())));
     assert_eq!((tool.runs(), paying.runs()), (1, 0));

@@ -1,4 +1,4 @@
-//! TR-1 to TR-4, and SF-1 within one process: what comes in, and what comes twice.
+//! TR-1 to TR-4, and SF-1 within one process: invalid input and duplicates.
 
 use std::collections::BTreeSet;
 
@@ -24,13 +24,13 @@ pub(super) async fn tr_1_a_malformed_envelope_runs_nothing_and_leaves_nothing_be
         assert!(error.terminal && !error.retriable && error.message.contains(named), "{error:?}");
     }
     assert_eq!((tool.runs(), world.records().await), (0, Vec::new()));
-    // A valid call still executes, under the very key.
+    // A valid call with the same key still executes.
     let called = engine.call(keyed("k"), tool.clone()).await;
     assert_eq!((status(&called), called.result.from_cache), (SUCCESS, false));
     assert_eq!((tool.runs(), world.records().await.len()), (1, 1));
 }
 
-/// A call with this key and this wish for duplicates.
+/// Returns a call with this key and this deduplication mode.
 fn wishing(mode: &str) -> steadfast_core::envelope::CallEnvelope {
     call(json!({ "payload": { "idempotencyKey": "k" }, "transport": { "dedupeMode": mode } }))
 }
@@ -42,7 +42,7 @@ pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: Wor
     tool.has_begun(1).await;
     let second = tokio::spawn(engine.call(wishing("enabled"), tool.clone()));
     heard(&mut events, |notice| *notice == Notice::Following).await;
-    // One that does not want to wait is told that it is in flight.
+    // A call that does not want to wait learns that it is in flight.
     let busy = within("it does not wait", engine.call(wishing("bestEffort"), tool.clone())).await;
     assert_eq!(status(&busy), (Status::RetriableError, Some(Code::InFlight)));
     tool.let_end(1);
@@ -52,7 +52,7 @@ pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: Wor
     assert_eq!(second.result.cache.unwrap().matched_on, MatchedOn::Inflight);
     assert_eq!((second.result.output, tool.runs()), (first.result.output, 1));
 
-    // Where it is disabled, duplicates do not block each other.
+    // Where deduplication is disabled, duplicates do not block each other.
     let tool = Counted::gated();
     let side_by_side = [(); 2].map(|()| tokio::spawn(engine.call(wishing("disabled"), tool.clone())));
     tool.has_begun(2).await;
@@ -63,7 +63,7 @@ pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: Wor
     }
 }
 
-/// As two processes do it: each has an engine and a handle to the store of its own.
+/// Like in two processes: each has an engine and a handle to the store of its own.
 pub(super) async fn tr_2_a_duplicate_in_another_engine_waits_and_runs_nothing(world: World) {
     let policy = plain(ToolClass::Mutating);
     let (here, there) = (world.engine(&policy).await, world.engine(&policy).await);
@@ -94,7 +94,7 @@ pub(super) async fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer(w
         assert_eq!((&second.result.output, second.result.attempts), (&first.result.output, 0));
     }
     assert_eq!(tool.runs(), 1);
-    // The digest of the payload is unchanged, and the same in another session is another call.
+    // The digest of the payload is unchanged, and the same call in another session is another call.
     let records = world.records().await;
     assert_eq!((records.len(), records[0].digest), (1, digest));
     let elsewhere = json!({ "target": { "sessionKey": "s-2" }, "payload": { "idempotencyKey": "k" } });
@@ -115,7 +115,7 @@ pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_ano
     // In flight and done, for every other shape of the parameter.
     for _ in 0..2 {
         for other in [json!("eve"), json!("bob "), json!(["bob"]), json!(true)] {
-            let conflict = within("nobody waits", engine.call(with("k", other.clone()), tool.clone())).await;
+            let conflict = within("no wait", engine.call(with("k", other.clone()), tool.clone())).await;
             assert_eq!(status(&conflict), (Status::Error, Some(Code::IdempotencyConflict)), "{other}");
             assert!(conflict.result.error.unwrap().terminal && conflict.result.output.is_none());
             heard(&mut events, |notice| *notice == Notice::KeyConflict).await;

@@ -1,4 +1,4 @@
-//! TR-5, TR-6, TR-7 and TR-11: when it is tried again, and when not.
+//! TR-5, TR-6, TR-7 and TR-11: retries, and their limits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::world::{World, plain};
 
 pub(super) async fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits(world: World) {
     let mut policy = plain(ToolClass::Unknown);
-    // Where time is real, no limit is too short for a tool that answers: there the tool itself says that time is up.
+    // Where time is real, no limit is too short for a tool that answers: there the tool itself reports the timeout.
     let leaps = world.leaps();
     if leaps {
         policy.time.attempt = Duration::from_millis(30);
@@ -65,13 +65,13 @@ pub(super) async fn tr_6_a_400_is_final_after_one_attempt(world: World) {
         assert_eq!((called.result.status, called.result.attempts, tool.runs()), (Status::Error, 1, 1));
         let error = called.result.error.clone().unwrap();
         assert!(error.terminal && !error.retriable, "{error:?}");
-        // What the server said reaches the caller as it is, and a duplicate too.
+        // The server's answer reaches the caller unchanged, and a duplicate too.
         assert_eq!(
             (called.result.output, error.message.as_str()),
             (Some(said.clone()), &*format!("the server said {code}"))
         );
         let again = engine.call(keyed(&key), tool.clone()).await;
-        // A body that was too large for the server (413) was not even looked at: its key is free again.
+        // The server did not even read a body that was too large (413): its key is free again.
         let runs = if code == 413 { 2 } else { 1 };
         assert_eq!((again.result.error.unwrap().code, tool.runs()), (error.code, runs), "{code}");
     }
@@ -94,10 +94,10 @@ pub(super) async fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_with_bou
         waited.len() == 3 && waited.iter().zip([200, 400, 800]).all(|(wait, most)| *wait <= most),
         "{waited:?}"
     );
-    // The breaker has seen all four: the fifth failure opens it.
+    // The breaker has counted all four: the fifth failure opens it.
     fail(&engine, 1).await;
     assert_eq!(status(&engine.call(single(1), Counted::paying()).await), OPEN);
-    // Nor is any wait without a bound where the caller has less time, or the tool asks for too much.
+    // No wait is longer than the caller's time allows, even if the tool asks for more.
     let other = world.engine(&plain(ToolClass::Unknown)).await;
     let hurried = call(json!({
         "toolName": "ask", "transport": { "retryBudget": { "maxAttempts": 100, "maxElapsedMs": 1 } },
@@ -118,14 +118,14 @@ pub(super) async fn tr_11_nothing_is_retried_against_an_open_breaker(world: Worl
     assert_eq!(status(&called), (Status::RetryExhausted, Some(Code::CircuitOpen)));
     assert_eq!((called.result.attempts, tool.runs()), (5, 5));
     world.stop_clock();
-    // No storm during a full outage: a hundred callers at once make no attempt at all.
+    // No storm during a full outage: a hundred concurrent callers make no attempt at all.
     let callers: Vec<_> =
         (0..100).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();
     for caller in callers {
         assert_eq!(status(&caller.await.unwrap()), OPEN);
     }
     assert_eq!(tool.runs(), 5);
-    // Half-open, the probe is made and not retried; of a hundred callers one makes it.
+    // Half-open, the probe is made and not retried. Of a hundred callers one makes it.
     world.pass(policy.breaker.cooldown.first);
     let callers: Vec<_> =
         (0..100).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();

@@ -8,7 +8,8 @@ use crate::tenants::{client_of, shared};
 use crate::world::World;
 use crate::{Gateway, TOKEN};
 
-/// Tools whose calls have an unknown outcome, which costs them their trust, so that the next call waits for approval.
+/// Number of tools whose calls have an unknown outcome. They lose their trust, so that the next call waits for
+/// approval.
 const TOOLS: usize = 12;
 
 const CONFIG: &str = "
@@ -35,12 +36,12 @@ fn names() -> Vec<String> {
     (0..TOOLS).map(|number| format!("transfer_with_a_rather_long_name_{number:02}")).collect()
 }
 
-/// Those, and one whose breaker opens.
+/// Returns those, and one whose breaker opens.
 fn tools() -> Vec<String> {
     [names(), vec!["read_rates".to_owned()]].concat()
 }
 
-/// Every list gets more than ten rows.
+/// Fills every list with more than ten rows.
 fn fill(client: &mut Client) {
     for tool in names() {
         client.call(&tool, json!({ "id": "a", "fault": "504" }));
@@ -59,7 +60,7 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// So many rows are in sight.
+/// Checks that this many rows are visible.
 #[track_caller]
 fn rows(page: &Page, place: &str, number: usize) {
     page.run(&format!(
@@ -98,7 +99,7 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
         page.clicks(section, "Show fewer");
         rows(&page, &place, 10);
     }
-    // Those that have as many rows as there happened to be things.
+    // Sections with a fixed number of rows.
     for (section, row, what) in [
         ("#notifications", "li", "notifications"),
         ("#breakers", "li", "circuit breakers"),
@@ -120,7 +121,7 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
     page.presses("Enter");
     let held = page.run("return await page.evaluate(() => document.activeElement.innerText)");
     assert_eq!(held, "Show fewer");
-    // The page of a tool has the same.
+    // The page of a tool has the same lists.
     page.run("await page.fill('#trust input', 'bank/look')");
     page.clicks("#trust tbody", "Tool bank/look");
     rows(&page, "#dialog .failures tbody tr", 10);
@@ -131,7 +132,7 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
     page.close();
 }
 
-/// What stands out to the side, is cut off, or cannot be pressed.
+/// Returns elements that extend beyond the screen, are cut off, or cannot be pressed.
 fn spills(page: &Page) -> Value {
     page.run(
         "return await page.evaluate(() => {
@@ -204,7 +205,7 @@ fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
     page.sees("#dialog[open]", "search the calls");
     fits(&page, "the keys");
     page.presses("Escape");
-    // A word in passing.
+    // A short-lived message.
     page.run("await page.locator('#unknown').getByRole('button', { name: 'It ran' }).first().tap()");
     page.says("resolved, it ran");
     fits(&page, "a word in passing");

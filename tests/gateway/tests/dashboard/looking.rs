@@ -1,4 +1,4 @@
-//! What there is to see, as it happens.
+//! The views of the page, as events happen.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::browser::Page;
 use crate::{Gateway, TOKEN};
 
-/// The answer of an endpoint, as everybody gets it.
+/// Returns the answer of an endpoint, without a token of its own.
 fn asked(page: &Page, path: &str) -> Value {
     page.run(&format!(
         "return await page.evaluate(async (path) => (await fetch(path)).json(), {})",
@@ -16,7 +16,7 @@ fn asked(page: &Page, path: &str) -> Value {
 }
 
 #[test]
-fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
+fn an_idle_gateway_shows_that_it_is_healthy_and_explains_its_sections() {
     let gateway = Gateway::new("quiet", "");
     let page = Page::open(gateway.address());
     page.sees("#now h1", "All is well.");
@@ -66,7 +66,7 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     let page = Page::open(gateway.address());
     page.sees("#calls", "No calls yet");
     let client = &mut gateway.client;
-    // It is seen while it runs, which it does until it is let go.
+    // It is visible while it runs, until the gate opens.
     let gate = gateway.world.makes_it("gate");
     let running = client.send_call("look", json!({ "id": "slow", "fault": "gate" }));
     page.sees("#calls tr.running", "bank/look");
@@ -75,7 +75,7 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     client.answer(running);
     page.sees("#calls tbody", "success");
     page.sees_no_more("#calls tbody", "running");
-    // One that is tried again, and one that is a duplicate.
+    // A call that is retried, and a duplicate.
     client.call("look", json!({ "id": "again", "fault": "503", "times": 2 }));
     page.sees("#calls tbody", "saved by a retry");
     client.call_keyed("pay", json!({ "id": "twice" }), "k");
@@ -83,7 +83,7 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     page.sees("#calls tbody", "replayed");
     page.sees("#numbers", "Duplicates prevented");
     page.run("await wait(() => [...document.querySelectorAll('#numbers strong')].map((one) => one.innerText).join() === '1,1,0,4')");
-    // What is searched for is found, and what is not is gone.
+    // The search shows matches, and hides everything else.
     page.run("await page.fill('#search', 'pay')");
     page.sees("#calls .line", "2 of 4");
     page.run("await page.fill('#search', 'look'); await page.selectOption('#calls select', 'retried')");
@@ -100,7 +100,7 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     page.run("await page.selectOption('#calls select', 'replayed'); await page.fill('#search', '')");
     page.sees("#calls .line", "1 of 4");
     page.clicks("#calls tbody", "Open bank/pay");
-    page.sees("#dialog .steps", "the same key: the earlier answer is given again");
+    page.sees("#dialog .steps", "same idempotency key: the stored result is replayed");
     page.sees("#dialog .outcome", "did not run");
     page.presses("Escape");
     page.close();
@@ -185,13 +185,13 @@ fn everything_is_reached_by_keys() {
     gateway.client.call("look", json!({ "id": "b" }));
     let page = Page::open(gateway.address());
     page.sees("#calls", "bank/look");
-    // The first thing that is reached leads past the bar.
+    // The first element in the tab order skips the bar.
     page.presses("Tab");
     assert_eq!(page.run("return await page.evaluate(() => document.activeElement.className)"), "skip");
     page.presses("Enter");
     page.presses("/");
     assert_eq!(page.run("return await page.evaluate(() => document.activeElement.id)"), "search");
-    // Who writes is not interrupted by keys that mean something elsewhere.
+    // Text input is not interrupted by keyboard shortcuts.
     page.run("await page.keyboard.type('look jk?')");
     assert_eq!(page.run("return await page.inputValue('#search')"), "look jk?");
     page.run("await page.fill('#search', '')");
@@ -211,7 +211,7 @@ fn everything_is_reached_by_keys() {
 }
 
 #[test]
-fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
+fn sf_7_where_reading_needs_a_token_the_page_asks_for_it() {
     let config = "[tokens.watcher]\ntoken = \"of-the-watcher-0123456789\"\nrole = \"viewer\"\n";
     let world = crate::World::of("dashboard_closed", config, crate::By::Http, crate::By::Stdio);
     let mut command = world.wrap(&crate::world::LISTEN);
@@ -224,7 +224,7 @@ fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
     page.sees("#dialog[open]", "This is not the right token.");
     page.gives_token(TOKEN);
     page.sees("#now h1", "All is well.");
-    // Another tab knows nothing of it.
+    // Another tab does not have the token.
     let other = Page::open(address);
     other.sees("#dialog[open]", "admin token");
     // A viewer sees everything, and changes nothing.
@@ -234,7 +234,7 @@ fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
     page.close();
 }
 
-/// What was asked before the token was given may be refused only afterwards.
+/// Requests from before the token was entered may be refused only afterwards.
 #[test]
 fn a_token_that_is_given_while_the_page_asks_is_kept() {
     let world = crate::World::of("dashboard_meanwhile", "", crate::By::Http, crate::By::Stdio);
@@ -243,7 +243,7 @@ fn a_token_that_is_given_while_the_page_asks_is_kept() {
     let gateway = crate::Client::over_http(command);
     let page = Page::open(gateway.address());
     page.sees("#dialog[open]", "admin token");
-    // From now on nothing that is asked without a token is answered; the page asks so again and again.
+    // From now on requests without a token are not answered. The page repeats them.
     page.run(
         "const released = new Promise((release) => { page.release = release; });
         let begin;
@@ -268,7 +268,7 @@ fn a_token_that_is_given_while_the_page_asks_is_kept() {
 }
 
 #[test]
-fn a_gateway_that_is_gone_is_said_to_be() {
+fn a_gateway_that_is_gone_is_reported() {
     let gateway = Gateway::new("gone", "");
     let page = Page::open(gateway.address());
     page.sees("#live", "live");
@@ -290,7 +290,7 @@ fn a_server_that_died_is_seen_with_its_restarts_and_what_it_died_of() {
 }
 
 #[test]
-fn the_page_is_told_of_what_happens_and_does_not_have_to_ask() {
+fn the_page_receives_events_and_does_not_have_to_poll() {
     let mut gateway = Gateway::new("told", "");
     let page = Page::open(gateway.address());
     page.sees("#live", "live");

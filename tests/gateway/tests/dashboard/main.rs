@@ -1,4 +1,4 @@
-//! The page for the person who runs it, in a real browser, in front of the real program.
+//! The dashboard for the operator, in a real browser, in front of the real program.
 #![cfg(unix)]
 #![expect(
     clippy::unwrap_used,
@@ -46,7 +46,7 @@ impl Gateway {
         Self::with_tools(test, config, &[])
     }
 
-    /// One whose server has these tools beside its own.
+    /// Creates one whose server has additional tools.
     pub(crate) fn with_tools(test: &str, config: &str, tools: &[String]) -> Self {
         let world = World::of(&format!("dashboard_{test}"), config, By::Http, By::Stdio);
         fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();

@@ -1,4 +1,4 @@
-//! The pictures of the documentation. They are made when `STEADFAST_SCREENSHOTS` names the folder for them:
+//! The screenshots of the documentation. They are made when `STEADFAST_SCREENSHOTS` names the folder for them:
 //!
 //! ```sh
 //! STEADFAST_SCREENSHOTS=$PWD/docs/images cargo test -p steadfast-gateway-tests --test dashboard pictures
@@ -25,7 +25,7 @@ retry.attempts = 1
 const TOOLS: [&str; 6] =
     ["search_orders", "read_ledger", "send_invoice", "convert", "create_customer", "fetch_rates"];
 
-/// A gateway in the middle of its work: one thing waits, one is broken, one model loops.
+/// Returns a gateway with activity: a pending request, a failing tool, a looping model.
 fn busy() -> Gateway {
     let tools: Vec<String> = TOOLS.iter().map(|&tool| tool.to_owned()).collect();
     let mut gateway = Gateway::with_tools("pictures", CONFIG, &tools);
@@ -56,7 +56,8 @@ fn busy() -> Gateway {
     gateway
 }
 
-/// Nobody waits an hour for a picture: the minutes before this one are made up, and so is what the breaker did in them.
+/// Invents an hour of minutes before this one, and the breaker's changes in them, because a screenshot cannot wait for
+/// them.
 fn an_hour_ago(page: &Page) {
     let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
     page.run(&format!(
@@ -105,7 +106,7 @@ fn pictures_of_a_busy_night() {
     {
         let page = Page::open_as(gateway.address(), desk(scheme));
         an_hour_ago(&page);
-        page.sees("#now", "1 tool keeps failing and is left alone");
+        page.sees("#now", "1 tool keeps failing and its circuit breaker is open");
         page.sees("#approvals", "INV-2026-0118");
         page.sees("#unknown", "bank/pay");
         page.sees("#notifications", "bank/send_invoice needs approval");
@@ -138,8 +139,8 @@ fn pictures_of_a_busy_night() {
     page.close();
 }
 
-/// A turn at the end of a month: one call works at its third attempt, another tool steps in for one that failed, one fails and
-/// what needs it is left out, and one does without it.
+/// Returns a turn: one call succeeds at its third attempt, another tool replaces a failed one, one fails and its
+/// dependant is left out, and one uses a default.
 fn month_end() -> Value {
     let slow = |id: &str, ms: u64| json!({ "id": id, "fault": "slow", "size": ms });
     json!({

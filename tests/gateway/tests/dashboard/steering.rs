@@ -1,4 +1,4 @@
-//! What a person does on the page, and what it does to calls.
+//! The actions of an operator on the page, and their effects on calls.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     page.sees("#approvals", "No call waits for approval");
     let refused = gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" }));
     assert!(refused.is_error, "{refused:?}");
-    // It is there by itself, and those who cannot see it are told.
+    // It appears by itself, and screen readers announce it.
     page.sees("#approvals .card", "invoice-1");
     page.run("await wait(() => document.getElementById('heard').textContent.includes('bank/pay'))");
     let text = page.run("return await page.content()");
@@ -33,7 +33,7 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     page.sees("#approvals", "No call waits for approval");
     let done = gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" }));
     assert_eq!((done.text.as_str(), done.is_error), ("pay invoice-1, run 1", false));
-    // The next one by keys, and without another word about the token.
+    // The next one by keyboard, and without entering the token again.
     gateway.client.call("pay", json!({ "id": "invoice-2" }));
     page.sees("#approvals .card", "invoice-2");
     page.run("await page.evaluate(() => document.activeElement.blur())");
@@ -70,7 +70,7 @@ fn a_breaker_is_forced_open_and_reset() {
 }
 
 #[test]
-fn sf_13_a_loss_of_records_is_told_and_accepted_with_one_click() {
+fn sf_13_a_loss_of_records_is_shown_and_accepted_with_one_click() {
     let mut gateway = Gateway::new("loss", "");
     gateway.client.call("pay", json!({ "id": "a" }));
     let state = gateway.world.folder().join(".local/state/steadfast");
@@ -88,7 +88,7 @@ fn sf_13_a_loss_of_records_is_told_and_accepted_with_one_click() {
 }
 
 #[test]
-fn rp_13_a_tool_that_lost_trust_is_forgiven() {
+fn rp_13_trust_in_a_tool_is_restored() {
     let mut gateway = Gateway::new(
         "forgive",
         "[trust]\ncount = 1\nseverities = [\"crash\"]\n[tools.\"bank/pay\"]\nbreaker.mode = \"off\"\n",
@@ -105,7 +105,7 @@ fn rp_13_a_tool_that_lost_trust_is_forgiven() {
 }
 
 #[test]
-fn rp_8_a_tool_that_waits_for_a_person_to_recover_is_let() {
+fn rp_8_a_tool_that_needs_an_operator_to_recover_is_allowed_to() {
     let rule = "[trust]\ncount = 1\nseverities = [\"crash\"]\nrecovery = \"ask\"\nsuccesses_to_recover = 1\n";
     let mut gateway =
         Gateway::new("recover", &format!("{rule}[tools.\"bank/pay\"]\nbreaker.mode = \"off\"\n"));
@@ -155,9 +155,9 @@ fn modes_are_turned_and_said() {
     page.close();
 }
 
-/// The reason is in several fields of a request; on the page it stands once.
+/// The reason is in several fields of a request. The page shows it once.
 #[test]
-fn rp_7_a_request_says_its_reason_once() {
+fn rp_7_a_request_shows_its_reason_once() {
     let config = "
 [trust]
 count = 1
@@ -182,7 +182,7 @@ approval = \"always\"
     );
     let cards = page.run("return await page.locator('#approvals .card').allInnerTexts()");
     for (number, expected) in
-        ["this tool is set to ask before every call", "1 failure in 1 h"].iter().enumerate()
+        ["this tool requires approval before every call", "1 failure in 1 h"].iter().enumerate()
     {
         let (card, prompt) = (cards[number].as_str().unwrap(), &told[number]);
         assert_eq!(prompt["reason"], *expected, "{prompt:#}");

@@ -1,4 +1,4 @@
-//! A great deal of everything, and strings of people who mean no good.
+//! Large amounts of data, and hostile strings.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ fn a_thousand_tools_are_no_burden() {
         gateway.client.call(tool, json!({ "id": "a" }));
     }
     let page = Page::open(gateway.address());
-    // Those that its server has besides are there too, although nobody called them.
+    // The server's other tools are in the list too, although they were never called.
     page.clicks("#trust", "Show all 1006 tools");
     page.sees("#trust .pager", "1–50 of 1006 tools");
     page.clicks("#breakers", "Show 1000 closed circuit breakers");
@@ -21,7 +21,7 @@ fn a_thousand_tools_are_no_burden() {
     page.sees("#breakers .pager", "1–50 of 1000 circuit breakers");
     let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
     assert!(elements.as_u64().unwrap() < 4000, "{elements}");
-    // What a person types is answered with the next frame, without asking anybody.
+    // Input is answered with the next frame, without a request.
     let found = page.run(
         "return await page.evaluate(async () => {
             const filter = document.querySelector('#trust input');
@@ -89,7 +89,7 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
         page.sees("#dialog h2", "<img src=x onerror=alert(1)>");
         page.fits_the_screen();
         page.presses("Escape");
-        // Nothing of it became an element.
+        // None of it became an element.
         let made = page.run("return await page.locator('main img, main script, main svg[onload], [onerror], dialog img').count()");
         assert_eq!(made, 0);
         page.fits_the_screen();

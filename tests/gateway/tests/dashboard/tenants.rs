@@ -1,4 +1,4 @@
-//! Several tenants on one gateway: whose rows are shown, and whose are changed.
+//! Several tenants on one gateway: the rows that are shown, and those that are changed.
 
 use serde_json::json;
 
@@ -17,7 +17,7 @@ token = \"of-bob-0123456789abcdef\"
 tenant = \"umbra\"
 ";
 
-/// A gateway for both of them, with these tools besides those of its server. The first client keeps it running.
+/// Returns a gateway for both of them, with these additional tools. The first client keeps it running.
 pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (World, Client) {
     let world = World::of(&format!("dashboard_{test}"), &format!("{config}{TOKENS}"), By::Http, By::Stdio);
     std::fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
@@ -27,7 +27,7 @@ pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (World, Clie
     (world, gateway)
 }
 
-/// A client of one of them.
+/// Returns a client of one of them.
 pub(crate) fn client_of(gateway: &Client, who: &str) -> Client {
     let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
     let mut client = Client::at(gateway.address()).with_headers(&headers);
@@ -47,7 +47,7 @@ breaker.mode = \"off\"
 ";
 
 #[test]
-fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
+fn sf_7_with_several_tenants_one_is_chosen_and_each_row_names_its_tenant() {
     let (world, gateway) = shared("tenants", CONFIG, &[]);
     let mut ann = client_of(&gateway, "ann");
     let mut bob = client_of(&gateway, "bob");
@@ -57,7 +57,7 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
     ann.call("look", json!({ "id": "a" }));
     let page = Page::open(gateway.address());
     page.gives_token(TOKEN);
-    // All of it at first, each with its tenant.
+    // All rows at first, each with its tenant.
     for (place, words) in [
         ("#approvals", ["of ann", "of bob"]),
         ("#calls tbody", ["tenant acme", "tenant umbra"]),
@@ -78,7 +78,7 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
     page.sees("#unknown .card", "bank/pay");
     page.sees("#approvals", "of bob");
     page.sees_no_more("#approvals", "of ann");
-    // Its own page, and what is done there, are of the same tenant.
+    // Its own page, and the actions there, are of the same tenant.
     page.clicks("#trust .lost", "Tool bank/pay");
     page.sees("#dialog .failures tbody", "crash");
     page.sees("#dialog", "tenant umbra");

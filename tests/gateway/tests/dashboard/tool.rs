@@ -18,7 +18,7 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
     let page = Page::open(gateway.address());
     page.sees("#trust tbody", "bank/pay");
     page.clicks("#trust tbody", "Tool bank/pay");
-    // Its trust: the state, the reason, until when, and the successes that it needs.
+    // Its trust: the state, the reason, the end, and the required successes.
     for words in [
         "needs approval",
         "1 failure in",
@@ -37,7 +37,7 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
     assert_eq!(calls.len(), 2, "its own, and none of another tool: {calls:?}");
     assert!(calls[0].as_str().unwrap().contains("outcome_unknown"), "the newest first: {calls:?}");
     page.fits_the_screen();
-    // What is done there is done, and seen at once.
+    // An action there takes effect, and is visible at once.
     page.clicks("#dialog .trust", "Restore trust in bank/pay");
     page.gives_token(TOKEN);
     page.says("bank/pay: trusted again");
@@ -54,7 +54,7 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
     page.close();
 }
 
-/// A server over HTTP says more of a failure.
+/// A server over HTTP reports more about a failure.
 #[test]
 fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
     let config = "[tools.\"bank/look\"]\nretry.attempts = 2\n";
@@ -76,7 +76,7 @@ fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
     page.close();
 }
 
-/// What a host says of a failure, and of the model that called the tool.
+/// The host's information about a failure, and about the model that called the tool.
 #[test]
 fn a_tool_shows_the_context_of_a_failure_and_its_models_and_the_page_the_hosts() {
     let gateway = Gateway::new("tool_models", "[trust]\ncount = 1\nseverities = [\"server_error\"]\n");
@@ -105,7 +105,7 @@ fn a_tool_shows_the_context_of_a_failure_and_its_models_and_the_page_the_hosts()
     page.close();
 }
 
-/// Keys open it too, and what its name is does not matter.
+/// The keyboard opens it too, whatever its name is.
 #[test]
 fn a_tool_is_opened_by_keys() {
     let name = "päy/the <b>bill</b>?&#%";

@@ -1,4 +1,4 @@
-//! Turns: what an agent had made at once, and how each of its calls went.
+//! Turns: the calls that an agent submits together, and their results.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::browser::Page;
 
 const CONFIG: &str = "gateway.run_turn = true\n[guard]\nmode = \"off\"\n[trust]\nmode = \"off\"\n";
 
-/// A turn in which one call is tried again, one replaced, one left out, and one does with a default.
+/// Returns a turn in which one call is retried, one replaced, one left out, and one uses a default.
 fn trip() -> Value {
     json!({
         "turnId": "trip",
@@ -23,7 +23,7 @@ fn trip() -> Value {
     })
 }
 
-/// The texts of all rows of a waterfall.
+/// Returns the texts of all rows of a waterfall.
 fn rows(page: &Page) -> Vec<String> {
     let texts = page.run("return await page.locator('#dialog .rows li').allInnerTexts()");
     let texts = texts.as_array().unwrap().iter();
@@ -42,7 +42,7 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
     let page = Page::open(gateway.address());
     page.sees("#turns", "No turns yet");
     gateway.client.call("run_turn", trip());
-    // It is in the list with what its user was told, and that somebody should look.
+    // The list shows its user message, and that it needs attention.
     page.sees("#turns tbody", "partly done");
     page.sees("#turns tbody", "Completed look (rates) and draw");
     page.sees("#turns tbody .state", "needs attention");
@@ -56,13 +56,13 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
     has(&rows, &["hotel bank/look", "failed", "after seats"]);
     has(&rows, &["plan bank/draw", "succeeded", "after hotel, rates", "default for hotel"]);
     has(&rows, &["book bank/pay", "skipped", "needs hotel"]);
-    // Two attempts of the first call failed, and it was tried again after each.
+    // Two attempts of the first call failed, and it was retried after each.
     let marks = page.run(
         "return await page.locator('#dialog .rows li').evaluateAll((rows) => rows.map((row) => \
          ['.bar', '.cross', '.again', '.skip-mark'].map((mark) => row.querySelectorAll(mark).length).join()).sort())",
     );
     assert_eq!(marks, json!(["0,0,0,1", "1,0,0,0", "1,0,0,0", "1,1,0,0", "1,1,0,0", "1,2,2,0"]));
-    // What waited stands to the right of what it waited for.
+    // A dependant is to the right of its dependency.
     let starts = page.run(
         "return await page.locator('#dialog .rows li:has(.bar)').evaluateAll((rows) => Object.fromEntries(rows.map((row) => \
          [row.querySelector('.what').innerText.split(/\\s+/).join(' '), [row.querySelector('.bar').getBoundingClientRect().left, row.querySelector('.bar').getBoundingClientRect().right]])))",
@@ -87,11 +87,11 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
 fn one_gets_from_a_turn_to_its_calls_and_back() {
     let mut gateway = Gateway::new("turn_calls", CONFIG);
     gateway.client.call("run_turn", trip());
-    // A host has turns of its own, of which we know no more than their names.
+    // A host has turns of its own, of which only the names are known.
     let host = json!({ "dev.steadfast/turn": "turn of the host" });
     gateway.client.call_with("look", json!({ "id": "of the host" }), host);
     let page = Page::open(gateway.address());
-    // By keys alone, from the row of the turn to the call.
+    // By keyboard alone, from the row of the turn to the call.
     page.sees("#turns tbody", "trip");
     page.run("await page.evaluate(() => document.querySelector('#turns tbody tr').focus())");
     page.presses("Enter");
@@ -103,7 +103,7 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
     page.clicks("#dialog", "Turn trip");
     page.sees("#dialog .rows", "3 attempts");
     page.presses("Escape");
-    // From the list of calls it is the same way.
+    // The same from the list of calls.
     page.run("await page.fill('#search', 'draw')");
     page.sees("#calls .line", "2 of");
     page.clicks("#calls tbody", "Open bank/draw");
@@ -117,7 +117,7 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
         const answer = await answered;
         const status = answer.status();
         await answer.finished();
-        // What the page is told later it hears later: by then it has done with that answer.
+        // Later messages arrive later: by then the page has handled that answer.
         await page.evaluate(async () => (await fetch('/healthz')).text());
         await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
         return [status, await page.locator('#dialog .story').innerText()];",
@@ -144,7 +144,7 @@ fn a_turn_that_runs_is_followed_to_its_end() {
     page.sees("#turns tr.running", "night");
     page.clicks("#turns tbody", "Open turn night");
     page.sees("#dialog .rows", "running");
-    // What a person has in hand stays in hand while it goes on.
+    // The focus stays where it is while the turn continues.
     page.run("await page.locator('#dialog').getByRole('button', { name: 'Open call slow' }).focus()");
     fs::remove_file(gate).unwrap();
     gateway.client.answer(running);

@@ -1,4 +1,4 @@
-//! Who may ask, and whose is whose (SF-7).
+//! Access and ownership (SF-7).
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::client::{Client, keyed};
 use crate::raw::{Request, send};
 use crate::world::{By, LISTEN, World};
 
-/// A gateway in this world with this token, or with none.
+/// Returns a gateway in this world with this token, or with none.
 fn gateway(world: &World, token: Option<&str>) -> Client {
     let mut command: Command = world.wrap(&LISTEN);
     let headers = match token {
@@ -57,7 +57,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
                 "{line} {bearer:?}"
             );
         }
-        // Neither two of them nor one in another place.
+        // Neither two tokens nor one in another place.
         let twice = ping(address)
             .line(line)
             .and("authorization", "Bearer wrong")
@@ -67,7 +67,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
         assert_eq!(send(&elsewhere).unwrap().status, 401, "{line}");
     }
     assert_eq!(world.count("pay x"), 0);
-    // The session is still there for whoever may use it.
+    // The session still exists for the clients that may use it.
     let good = ping(address).header("mcp-session-id", &session).header("authorization", "bearer s3cret");
     assert_eq!(send(&good).unwrap().status, 200);
 }
@@ -91,7 +91,7 @@ fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
 }
 
 #[test]
-fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
+fn sf_7_a_foreign_origin_is_refused_even_with_the_token() {
     let world = World::of("sf_7_pages", "", By::Http, By::Stdio);
     for token in [None, Some("s3cret")] {
         let client = gateway(&world, token);
@@ -126,7 +126,7 @@ fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
     }
 }
 
-/// The token of a client is in the hands of its model, which could otherwise forgive the tool that it broke.
+/// A client's model can use the client's token. With operator rights it could restore trust in the tool that it broke.
 #[test]
 fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
     let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
@@ -140,9 +140,9 @@ fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
     assert_eq!(client.call("reliability_status", json!({})).text, lost.text, "nothing was forgiven");
 }
 
-/// A session belongs to whoever opened it, also where it is kept for another gateway.
+/// A session belongs to the client that opened it, also where it is kept for another gateway.
 #[test]
-fn sf_7_the_session_of_somebody_else_is_not_found() {
+fn sf_7_the_session_of_another_user_is_not_found() {
     let world = World::of("sf_7_sessions", "", By::Http, By::Stdio);
     let (local, other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
     let with_token = ping(other.address()).header("authorization", "Bearer s3cret");
@@ -154,11 +154,12 @@ fn sf_7_the_session_of_somebody_else_is_not_found() {
             assert_eq!(answer.status, 404, "{line}: {answer:?}");
         }
     }
-    // Each still has its own.
+    // Each client still has its own session.
     for (client, request) in [(&local, ping(local.address())), (&other, with_token)] {
         assert_eq!(send(&request.header("mcp-session-id", &client.session())).unwrap().status, 200);
     }
-    // One without a token is of the same user on another gateway of the same machine, and goes on there.
+    // A client without a token belongs to the same user on another gateway of the machine, and continues the session
+    // there.
     let third = gateway(&world, None);
     let request = ping(third.address()).header("mcp-session-id", &local.session());
     assert_eq!(send(&request).unwrap().status, 200);
@@ -168,13 +169,13 @@ fn sf_7_the_session_of_somebody_else_is_not_found() {
 fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
     let world = World::of("sf_7_records", "", By::Http, By::Stdio);
     let (mut local, mut other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
-    // The same key means another call for somebody else, with other arguments too.
+    // For another user the same key is another call, with other arguments too.
     assert_eq!(local.call_keyed("pay", json!({ "id": "a" }), "k").text, "pay a, run 1");
     let said = other.call_keyed("pay", json!({ "id": "a" }), "k");
     assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false), "{said:?}");
     assert_eq!(local.call_keyed("pay", json!({ "id": "b" }), "l").text, "pay b, run 1");
     assert_eq!(other.call_keyed("pay", json!({ "id": "c" }), "l").text, "pay c, run 1");
-    // A call in flight is not joined: not under a key, and not because it is equal.
+    // No other call waits for a call in flight: neither one with the same key nor an equal one.
     for meta in
         [keyed("m"), json!({ "dev.steadfast/session": "same" }), json!({ "claudecode/toolUseId": "toolu_1" })]
     {
@@ -187,7 +188,7 @@ fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
     }
 }
 
-/// Two sessions of one user are two conversations: what one called is no answer for the other.
+/// Two sessions of one user are two conversations: the answers of one are not replayed in the other.
 #[test]
 fn sf_7_sessions_of_one_user_share_keys_and_nothing_else() {
     let world = World::of("sf_7_conversations", "", By::Http, By::Stdio);

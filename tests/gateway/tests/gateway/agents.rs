@@ -1,7 +1,9 @@
-//! Agents that do their work through us while things go wrong: what is in the database of the shop when they are done.
+//! Agents that do their work through Steadfast while faults occur: the contents of the shop's database when they are
+//! done.
 //!
-//! A *naive* agent calls again when it gets an error. An *obedient* one does what the answers say. A *careful* one reads before it
-//! calls again. Whatever happens, nothing is ordered twice; obedient and careful agents end with everything ordered once.
+//! A *naive* agent calls again when it gets an error. An *obedient* one follows the responses. A *careful* one reads
+//! before it calls again. In all cases nothing is ordered twice, and obedient and careful agents end with everything
+//! ordered once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +17,7 @@ use serde_json::json;
 use crate::client::{Client, Said};
 use crate::world::{By, LISTEN, World, begun, wait};
 
-/// Times that a test has; what they are for is the same with those of the defaults.
+/// Shorter times for tests, with the same purpose as the defaults.
 const CONFIG: &str = "settling.grace = \"500ms\"\nsettling.settle = \"500ms\"\nsettling.drain = \"1s\"\n\
     [tools.\"shop/orders_add\"]\ntimeout = \"3s\"\n";
 
@@ -53,14 +55,14 @@ impl Shop {
         Self { world, front, database }
     }
 
-    /// The next order of this item goes wrong like this.
+    /// Plans this fault for the next order of this item.
     fn plan(&self, item: &str, fault: &str) {
         let shop = Connection::open(&self.database).unwrap();
         shop.busy_timeout(Duration::from_secs(120)).unwrap();
         shop.execute("INSERT INTO faults (item, fault) VALUES (?1, ?2)", params![item, fault]).unwrap();
     }
 
-    /// How much is still to go wrong.
+    /// Returns the number of faults that are still planned.
     fn planned(&self) -> u32 {
         let shop = Connection::open(&self.database).unwrap();
         shop.busy_timeout(Duration::from_secs(120)).unwrap();
@@ -79,7 +81,7 @@ impl Shop {
         })
     }
 
-    /// How often each item was ordered.
+    /// Returns the number of orders of each item.
     fn orders(&self) -> BTreeMap<String, u32> {
         let shop = Connection::open(&self.database).unwrap();
         shop.busy_timeout(Duration::from_secs(120)).unwrap();
@@ -108,7 +110,7 @@ fn naive(client: &mut Client, item: &str) {
     }
 }
 
-/// More than anything takes: whoever does as it is told and comes back so often is sent in a circle.
+/// Maximum number of rounds. An agent that follows the responses and needs more is in a loop.
 const ROUNDS: usize = 8;
 
 fn obedient(client: &mut Client, item: &str) {
@@ -132,7 +134,7 @@ fn obedient(client: &mut Client, item: &str) {
     panic!("{item} is not done: {heard:#?}");
 }
 
-/// Whether the words name the time that programs are told.
+/// Returns true if the text names the same wait as the field for programs.
 fn says(text: &str, wait: u64) -> bool {
     text.contains(&format!("{} s", wait.div_ceil(1000)))
 }
@@ -173,7 +175,7 @@ fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
     });
 }
 
-/// The same where almost everything goes wrong, some of it twice.
+/// The same with faults in almost every call, some of them twice.
 #[test]
 fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
     let agents: [(&str, Agent); 2] = [("obedient", obedient), ("careful", careful)];
@@ -182,7 +184,7 @@ fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
     thread::scope(|scope| {
         for ((front, day), (name, agent)) in all_of(&all_of(&fronts, &days), &agents) {
             scope.spawn(move || {
-                // So much goes wrong that a person would be asked.
+                // With this many faults an approval would be requested.
                 let config = format!("trust.mode = \"off\"\n{CONFIG}");
                 let shop = Shop::new(&format!("agents_day_{day}_{name}"), front, &config);
                 let fault = |number: usize| FAULTS[(day + number) % FAULTS.len()];
@@ -206,7 +208,7 @@ fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
 const VERIFY: &str = "verify = { tool = \"shop/orders_find\", params = { item = \"{item}\" }, \
     ran_if = \"/orders/*/item = {item}\" }\n";
 
-/// Calls again until it hears that it is done, and never looks.
+/// Calls again until the call is done, and never verifies.
 fn done_in_the_end(client: &mut Client, item: &str, key: Option<&str>) -> Vec<Said> {
     let mut heard = Vec::new();
     for _ in 0..ROUNDS {
@@ -224,7 +226,7 @@ fn done_in_the_end(client: &mut Client, item: &str, key: Option<&str>) -> Vec<Sa
 }
 
 #[test]
-fn sf_10_where_a_verification_is_set_unknown_outcomes_settle_themselves_and_nobody_has_to_look() {
+fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
     let (fronts, keys) = ([By::Stdio, By::Http], [None, Some("k-1")]);
     thread::scope(|scope| {
         for ((front, fault), key) in all_of(&all_of(&fronts, &FAULTS), &keys) {
@@ -235,7 +237,7 @@ fn sf_10_where_a_verification_is_set_unknown_outcomes_settle_themselves_and_nobo
                 let mut client = shop.client();
                 let heard = done_in_the_end(&mut client, "bread", key);
                 assert_eq!(shop.orders()["bread"], 1, "{front:?} {fault} {key:?}: {heard:#?}");
-                // Nobody is told that it is over and unknown: then it is known.
+                // No response says that the call is over and unknown, because by then its outcome is known.
                 for said in &heard {
                     assert_ne!(
                         said.ours["error"]["ended"],
@@ -261,7 +263,7 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
         (VERIFY.replace("{ item = \"{item}\" }", "{ item = \"{goods}\" }"), "has no argument goods"),
         (VERIFY.replace("orders_find", "orders_search"), "not known to be read-only"),
         (VERIFY.replace("orders_find", "orders_add"), "not known to be read-only"),
-        (VERIFY.replace("shop/", "store/"), "nobody here has the tool"),
+        (VERIFY.replace("shop/", "store/"), "there is no tool"),
     ] {
         let shop = Shop::new("agents_unverified", By::Stdio, &format!("{CONFIG}{verify}"));
         shop.plan("bread", "crash_after");
@@ -277,9 +279,9 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
     }
 }
 
-/// Its caller is told at its deadline that the call goes on, and never comes back.
+/// At its deadline the caller gets the response that the call is still running. It never comes back.
 #[test]
-fn sf_10_a_verification_settles_an_outcome_for_which_nobody_comes_back() {
+fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
     for (fault, ran, after) in
         [("hang_after", "ran", "it ran"), ("hang_before", "did_not_run", "it did not run")]
     {
@@ -287,7 +289,7 @@ fn sf_10_a_verification_settles_an_outcome_for_which_nobody_comes_back() {
         shop.plan("bread", fault);
         let mut client = shop.client();
         client.send_call("orders_add", json!({ "item": "bread" }));
-        // It is under way when its client goes for good.
+        // The call is in flight when its client leaves for good.
         wait(|| shop.planned() == 0, || "the order has begun".to_owned());
         client.disconnect();
         let verified = shop.world.logged_times("tool_call_verified", 1);
@@ -319,12 +321,12 @@ fn sf_10_a_verification_that_does_not_answer_is_given_up() {
     assert_eq!(shop.world.logged("audit"), [json!(null); 0]);
 }
 
-/// Each of the first with each of the second.
+/// Returns all pairs.
 fn all_of<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
     first.iter().flat_map(|one| second.iter().map(move |other| (*one, *other))).collect()
 }
 
-/// Everything that was said so far has been read by the gateway.
+/// Waits until the gateway has read all messages so far.
 fn is_heard(client: &mut Client) {
     client.request("ping", json!({}));
 }
@@ -345,7 +347,7 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
             assert!(!said.is_error, "{said:?}");
         }
         assert_eq!(shop.orders()["apples"], 1, "{front:?}");
-        // Each of these is sent after the answer to the one before it.
+        // Each of these is sent after the answer to the previous one.
         for times in 2..6 {
             let said = order(&mut client, "apples");
             assert!(!said.is_error && !said.from_cache, "{said:?}");

@@ -1,5 +1,5 @@
-//! Questions before a call runs: whether it may, asked of the person at the client or of an operator, and what a server
-//! itself wants to know first.
+//! Questions before a call runs: requests for approval, which the client's user or an operator answers, and questions
+//! of the server itself.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::client::{Client, Said};
 use crate::world::{By, Era, World, kill, wait};
 
-/// Every payment needs a person. Calls that are made again and again until an answer is heard of are no loop, and no call
-/// is dispatched twice by mistake. Nobody gives up before the test does.
+/// Every payment needs approval. Calls that are repeated until an answer arrives are no loop, and no call is dispatched
+/// twice by mistake. No caller times out before the test does.
 const ASK: &str = "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = false\n\
                    approval_timeout = \"10m\"\nanswer_by = \"none\"\n";
 
@@ -21,7 +21,7 @@ fn accepts(decision: &str) -> Value {
     json!({ "action": "accept", "content": { "decision": decision } })
 }
 
-/// A call as clients of the newer era make it.
+/// Returns a call in the form of the newer era.
 fn modern(arguments: &Value, more: Value) -> Value {
     let mut params = json!({
         "name": "pay",
@@ -38,12 +38,12 @@ fn modern(arguments: &Value, more: Value) -> Value {
     params
 }
 
-/// A client of the newer era, which begins without a handshake.
+/// Returns a client of the newer era, which begins without a handshake.
 fn modern_client(world: &World) -> Client {
     Client::on_streams(world.wrap(&[]))
 }
 
-/// Asks again with the answer to the question in this result.
+/// Calls again with the answer to the question in this result.
 fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value) -> Value {
     let asked = question["result"]["inputRequests"].as_object().unwrap();
     let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), answer.clone())).collect();
@@ -52,7 +52,7 @@ fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value
     client.request("tools/call", modern(arguments, more))
 }
 
-/// The requests that wait for an operator, when there are so many. They are written beside the calls.
+/// Waits for this many pending requests for approval. They are written asynchronously.
 fn request_ids(world: &World, times: usize) -> Vec<String> {
     let ids = || -> Vec<String> {
         let (said, good) = world.steadfast(&["approvals", "--json"]);
@@ -71,7 +71,7 @@ fn request_ids(world: &World, times: usize) -> Vec<String> {
     found
 }
 
-// ---- what a server wants to know ----
+// ---- questions of a server ----
 
 #[test]
 fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() {
@@ -92,7 +92,7 @@ fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() 
         next["requestState"] = question["result"]["requestState"].clone();
         let done = client.request("tools/call", next);
         assert_eq!(Said::of(&done).text, format!("pay {id}, run 1"), "{done}");
-        // Even under a key that means the same call, a question is never given twice: it is asked anew.
+        // Even with the same key, a question is never replayed: the server is asked again.
         let third = client.request("tools/call", fresh());
         assert_eq!(third["result"]["resultType"], "input_required", "{third}");
         assert_eq!((world.count(&format!("asked pay {id}")), world.count(&format!("pay {id}"))), (2, 1));
@@ -110,12 +110,12 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
         assert_eq!(question["method"], "elicitation/create", "{question}");
         let text = question["params"]["message"].as_str().unwrap();
         assert!(text.contains("bank/pay") && text.contains("\"a\""), "{text}");
-        // Operators see it meanwhile.
+        // Operators see the request meanwhile.
         assert_eq!((world.count("pay a"), request_ids(&world, 1).len()), (0, 1));
         client.reply(&question, accepts("once"));
         assert_eq!(Said::of(&client.answer(call)).text, "pay a, run 1");
         request_ids(&world, 0);
-        // Once is for these arguments, and once. Over HTTP nobody knows yet that the first answer arrived.
+        // "once" is for these arguments, and for one call. Over HTTP the arrival of the first answer is not known yet.
         let others: &[&str] = if world.front == By::Stdio { &["b", "a"] } else { &["b"] };
         for id in others {
             let call = client.send_call("pay", json!({ "id": id }));
@@ -125,7 +125,7 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
             assert_eq!(said.code.as_deref(), Some("approval_denied"), "{id}: {said:?}");
         }
         assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
-        // For a session it is not asked again.
+        // For the session no further approval is requested.
         for (id, answer) in [("c", Some("session")), ("d", None)] {
             let call = client.send_call("pay", json!({ "id": id }));
             if let Some(answer) = answer {
@@ -138,7 +138,7 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
 }
 
 #[test]
-fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
+fn rp_7_an_unanswered_question_times_out_and_is_withdrawn() {
     let world = World::of("rp_7_silence", &ASK.replace("10m", "1s"), By::Stdio, By::Stdio);
     let mut client = world.client_that_can(form());
     let call = client.send_call("pay", json!({ "id": "a" }));
@@ -155,7 +155,7 @@ fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
         client.heard.push(heard);
     }
     assert_eq!(world.count("pay a"), 0);
-    // It is parked, and a late answer of the client changes nothing.
+    // The request is pending, and a late answer of the client changes nothing.
     client.reply(&question, accepts("once"));
     client.request("ping", json!({}));
     request_ids(&world, 1);
@@ -186,7 +186,7 @@ fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_th
         assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
         let (said, good) = world.steadfast(&["approve", &request_ids(&world, 1)[0]]);
         assert!(good && said.contains("bank/pay"), "{said}");
-        // The gateway hears of it from the store.
+        // The gateway learns of it from the store.
         wait(
             || client.call("pay", json!({ "id": "a" })).text == "pay a, run 1",
             || "the call that was approved".to_owned(),
@@ -235,7 +235,7 @@ fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
         request_ids(&world, 1);
         let done = again(&mut client, &arguments, &question, answer);
         assert_eq!(Said::of(&done).code.as_deref(), expected, "{id}: {done}");
-        // What was decided is decided: the same answer does not let another call run.
+        // A decision is final: the same answer does not let another call run.
         let twice = again(&mut client, &arguments, &question, accepts("once"));
         assert_eq!(twice["result"]["resultType"], "input_required", "{id}: {twice}");
         let (said, good) = world.steadfast(&["deny", &request_ids(&world, 1)[0]]);
@@ -269,19 +269,19 @@ fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
         answer = again(&mut client, &arguments, &answer, accepts("once"));
     }
     assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
-    // Who said yes is not asked again because the server wanted to know something first.
+    // An approval is not requested again because the server had a question first.
     assert_eq!(asked, ["dev.steadfast/approval", "who"]);
     assert_eq!((world.count("pay a"), world.count("saw what is not for it")), (1, 0));
-    // And that yes is used up now.
+    // That approval is used up now.
     let next = client.request("tools/call", modern(&json!({ "id": "a" }), json!({})));
     assert_eq!(next["result"]["resultType"], "input_required", "{next}");
     assert_eq!(world.count("pay a"), 1);
 }
 
-// ---- what nobody knows ----
+// ---- unknown outcomes ----
 
 #[test]
-fn sf_12_an_outcome_that_nobody_knew_is_counted_and_listed_until_an_operator_settles_it() {
+fn sf_12_an_unknown_outcome_is_counted_and_listed_until_an_operator_resolves_it() {
     for (verdict, expected) in [("--ran", Some("result_not_kept")), ("--did-not-run", None)] {
         let world = World::new(&format!("resolve{verdict}"));
         let mut client = world.client();
@@ -292,7 +292,7 @@ fn sf_12_an_outcome_that_nobody_knew_is_counted_and_listed_until_an_operator_set
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
         let name = said.text.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next());
         let name = name.expect(&said.text);
-        // It is listed until somebody says what became of it.
+        // The outcome is listed until it is resolved.
         let (listed, good) = world.steadfast(&["unknown"]);
         let row = listed.lines().find(|line| line.starts_with(name));
         assert!(good && row.is_some_and(|row| row.contains("bank/pay") && row.contains("ended")), "{listed}");
@@ -312,7 +312,7 @@ fn sf_12_an_outcome_that_nobody_knew_is_counted_and_listed_until_an_operator_set
     }
 }
 
-/// A gateway that is killed while it waits for the answer to a payment.
+/// Kills a gateway while it waits for the answer to a payment.
 fn killed_in_a_call(world: &World) {
     let gate = world.makes_it("gate");
     let mut client = world.client();
@@ -324,10 +324,10 @@ fn killed_in_a_call(world: &World) {
 }
 
 #[test]
-fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_of_as_unknown() {
+fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
     World::each("gr_9_killed", concat!("guard.mode = \"off\"\n", soon_settled!()), |world| {
         killed_in_a_call(&world);
-        // Nobody makes the call again: the next gateway finds it when it starts.
+        // The call is not made again: the next gateway finds it when it starts.
         let mut client = world.client();
         let told = world.logged_times("notification", 1).remove(0);
         assert_eq!(
@@ -348,7 +348,7 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_of_as_unknown() {
         );
         let key = record["key"].as_str().unwrap().get(..12).unwrap();
         assert!(told["message"].as_str().unwrap().contains(&format!("steadfast resolve {key}")), "{told}");
-        // The same call, made again, is told so, and people are not told twice.
+        // The same call, made again, gets that response, and the operator is not notified twice.
         if world.front == By::Stdio && !world.is_elsewhere() {
             let said = client.call("pay", json!({ "id": "a", "fault": "gate" }));
             assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
@@ -371,9 +371,9 @@ fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_ru
     assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
 }
 
-// ---- trust, and the person at the client ----
+// ---- trust, and the client's user ----
 
-/// One crash costs a tool its trust. Two tools of ours say so, and forgive it.
+/// One crash costs a tool its trust. Two of our own tools report that, and restore it.
 const FRAGILE: &str = "guard.mode = \"off\"\nbreaker.mode = \"off\"\napproval_timeout = \"10m\"\nanswer_by = \"none\"\n\
                        [gateway]\nreliability_tools = true\n[trust]\ncount = 1\nseverities = [\"crash\", \"transient\"]\n";
 
@@ -389,7 +389,7 @@ fn is_trusted(client: &mut Client) -> bool {
 }
 
 #[test]
-fn rp_13_a_model_that_wants_a_tool_to_be_forgiven_has_its_user_asked() {
+fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
     World::each("rp_13_asked", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
         let mut client = world.client_that_can(form());
         lose_trust(&mut client, "a");
@@ -400,7 +400,7 @@ fn rp_13_a_model_that_wants_a_tool_to_be_forgiven_has_its_user_asked() {
             let question = client.asked();
             assert_eq!(question["method"], "elicitation/create", "{question}");
             let params = &question["params"];
-            assert!(params["message"].as_str().unwrap().starts_with("Forgive bank/look?"), "{question}");
+            assert!(params["message"].as_str().unwrap().starts_with("Restore trust in bank/look?"), "{question}");
             let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
             assert_eq!(offered, &json!(["once", "deny"]), "{question}");
             client.reply(&question, answer);
@@ -408,7 +408,7 @@ fn rp_13_a_model_that_wants_a_tool_to_be_forgiven_has_its_user_asked() {
             assert_eq!(said.is_error, !forgiven, "{said:?}");
             assert_eq!(is_trusted(&mut client), forgiven, "{said:?}");
         }
-        // A yes is for once.
+        // An approval is for one call.
         lose_trust(&mut client, "b");
         client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
         assert_eq!(client.asked()["method"], "elicitation/create");
@@ -437,13 +437,13 @@ fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
     let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), accepts("once"))).collect();
     let more = json!({ "inputResponses": responses, "requestState": question["result"]["requestState"] });
     let forgiven = client.request("tools/call", reset(more));
-    assert_eq!(text(&forgiven), "forgiven: bank/look", "{forgiven}");
+    assert_eq!(text(&forgiven), "trust restored: bank/look", "{forgiven}");
     let status = client.request("tools/call", named("reliability_status", json!({}), json!({})));
     assert_eq!(text(&status), "all tools are trusted");
 }
 
 #[test]
-fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_nothing() {
+fn rp_13_without_a_user_to_ask_an_operator_decides_and_the_model_alone_restores_nothing() {
     World::each("rp_13_operator", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
         let mut client = world.client();
         client.request("logging/setLevel", json!({ "level": "info" }));
@@ -458,7 +458,7 @@ fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_
             assert!(!is_trusted(&mut client));
         }
         let number = request_ids(&world, 1).remove(0);
-        // People are notified of it once, also the one at the client, who cannot be asked.
+        // Every notification is sent once, also to the client whose user cannot be asked.
         let heard = loop {
             let heard = client.told("notifications/message");
             if heard["params"]["data"]["event"] == "approval_requested" {
@@ -478,7 +478,7 @@ fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_
         assert_eq!(asked().len(), 1, "{:?}", asked());
         let (said, good) = world.steadfast(&["approve", &number]);
         assert!(good, "{said}");
-        assert_eq!(client.call("reliability_reset", reset.clone()).text, "forgiven: bank/look");
+        assert_eq!(client.call("reliability_reset", reset.clone()).text, "trust restored: bank/look");
         assert!(is_trusted(&mut client));
         lose_trust(&mut client, "b");
         let said = client.call("reliability_reset", reset);
@@ -508,14 +508,14 @@ fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
         assert_eq!((&request["blocked"], &request["id"].to_string()), (&json!(true), &number), "{listed}");
         let (said, good) = world.steadfast(&["approve", &number]);
         assert!(good, "{said}");
-        assert_eq!(client.call("reliability_reset", reset).text, "forgiven: bank/look");
+        assert_eq!(client.call("reliability_reset", reset).text, "trust restored: bank/look");
         assert_eq!(client.call("look", json!({ "id": "z" })).text, "look z, run 1");
         assert!(!asked(&client), "{:?}", client.heard);
     });
 }
 
 #[test]
-fn rp_8_the_user_lets_a_tool_recover_that_waits_for_a_person() {
+fn rp_8_the_user_lets_a_tool_recover_that_needs_approval_for_it() {
     let config = format!(
         "retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}recovery = \"ask\"\nsuccesses_to_recover = 2\n"
     );
@@ -530,7 +530,7 @@ fn rp_8_the_user_lets_a_tool_recover_that_waits_for_a_person() {
         assert_eq!(Said::of(&client.answer(id)).text, "look b, run 1");
         let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
         assert!(status.text.starts_with("bank/look: recovering"), "{status:?}");
-        // It runs unasked, and earns its trust.
+        // It runs without approval, and regains trust.
         assert_eq!(client.call("look", json!({ "id": "c" })).text, "look c, run 1");
         if !is_trusted(&mut client) {
             assert_eq!(client.call("look", json!({ "id": "d" })).text, "look d, run 1");

@@ -1,11 +1,11 @@
-//! A client of one era of the protocol and a server of the other, by every way that leads from one to the other.
+//! A client of one era of the protocol and a server of the other, over every pair of transports.
 
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
 use crate::world::{By, Era, LISTEN, World, kill, lives, wait};
 
-/// What a client says to the questions of these servers.
+/// Returns the client's answer to the questions of these servers.
 fn name(name: &str) -> Value {
     json!({ "action": "accept", "content": { "name": name } })
 }
@@ -16,7 +16,7 @@ fn can_elicit() -> Value {
 
 // ---- a client of the modern era, a server of the older one ----
 
-/// The parameters of a call that goes on after this answer.
+/// Returns the parameters with which a call continues after this answer.
 fn going_on(arguments: &Value, asked: &Value, answer: &str) -> Value {
     let result = &asked["result"];
     assert_eq!(result["resultType"], "input_required", "{asked}");
@@ -80,7 +80,7 @@ fn sf_4_a_client_of_the_modern_era_uses_a_server_of_the_older_one() {
 #[test]
 fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input() {
     for world in World::every("bridge_asks", "") {
-        // It never asks what the server is.
+        // The client never asks for the server's capabilities.
         let mut client = world.modern_client(can_elicit());
         let arguments = json!({ "id": "a", "times": 2 });
         let first = ask(&mut client, &arguments);
@@ -117,7 +117,7 @@ fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again()
 }
 
 #[test]
-fn sf_4_a_client_that_cannot_be_asked_is_not_and_its_server_is_told_so() {
+fn sf_4_a_client_without_elicitation_is_not_asked_and_its_server_gets_an_error() {
     for world in World::every("bridge_cannot", "") {
         let mut client = world.modern_client(json!({}));
         let said = Said::of(&ask(&mut client, &json!({ "id": "a" })));
@@ -159,14 +159,14 @@ fn gr_8_a_write_whose_server_dies_while_it_is_held_is_not_run_again() {
             assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
         }
         assert_eq!((world.count("ask a"), world.count("heard a Ada")), (1, 0), "{:?}", world.ledger());
-        // The server is there again, and was told again what it has to know.
+        // The server runs again, and has received its session state again.
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         world.until("initialize", 2);
     }
 }
 
 #[test]
-fn sf_4_an_older_server_hears_that_a_modern_client_went_away() {
+fn sf_4_an_older_server_gets_a_cancellation_when_a_modern_client_disconnects() {
     for world in World::every("bridge_leaves", "") {
         let mut client = world.modern_client(json!({}));
         let id = client.send_call("look", json!({ "id": "a", "fault": "hang" }));
@@ -188,7 +188,7 @@ fn a_question_that_could_be_of_two_calls_is_refused() {
         let second = ask(&mut client, &two);
         match world.back() {
             By::Stdio => assert_eq!(Said::of(&second).text, "b is for nobody", "{second}"),
-            // There each call has a stream of its own.
+            // Over HTTP each call has a stream of its own.
             By::Http => {
                 let last = client.request("tools/call", going_on(&two, &second, "Bob"));
                 assert_eq!(Said::of(&last).text, "b is for Bob", "{last}");
@@ -200,7 +200,7 @@ fn a_question_that_could_be_of_two_calls_is_refused() {
 }
 
 #[test]
-fn sf_4_what_an_older_server_says_by_itself_comes_to_those_who_asked_for_it() {
+fn sf_4_notifications_of_an_older_server_reach_the_clients_that_asked_for_them() {
     for world in World::every("bridge_listens", "") {
         let mut client = world.modern_client(json!({}));
         let filter = json!({
@@ -224,7 +224,7 @@ fn sf_4_what_an_older_server_says_by_itself_comes_to_those_who_asked_for_it() {
             client.request("tools/call", told);
         }
         client.request("tools/call", json!({ "name": "tell", "arguments": { "id": "no logs" } }));
-        // On HTTP what belongs to two requests comes in no order.
+        // Over HTTP, messages that belong to two requests come in any order.
         wait_for_news(&mut client, 8);
         let heard =
             |method: &str| client.heard.iter().filter(|told| told["method"] == method).collect::<Vec<_>>();
@@ -246,7 +246,7 @@ fn sf_4_what_an_older_server_says_by_itself_comes_to_those_who_asked_for_it() {
     }
 }
 
-/// Waits until the client has heard so much.
+/// Waits until the client has received this many messages.
 fn wait_for_news(client: &mut Client, number: usize) {
     while client.heard.len() < number {
         let message = client.next();
@@ -256,7 +256,7 @@ fn wait_for_news(client: &mut Client, number: usize) {
 
 // ---- a client of the older era, a server of the modern one ----
 
-/// The next question to the client.
+/// Waits for the next question to the client.
 fn question(client: &mut Client) -> Value {
     loop {
         let message = client.next();
@@ -312,7 +312,7 @@ fn sf_4_the_handshake_of_an_older_client_is_answered_for_a_modern_server() {
         answer["result"],
         json!({
             "protocolVersion": "2025-11-25",
-            // We have something to log ourselves.
+            // The gateway has log messages of its own.
             "capabilities": { "tools": {}, "logging": {} },
             "serverInfo": { "name": "test", "version": "2" },
             "instructions": "Pay.",
@@ -337,7 +337,7 @@ fn sf_4_what_a_modern_server_requires_is_asked_of_an_older_client() {
 }
 
 #[test]
-fn sf_4_an_older_client_that_cannot_be_asked_hears_what_was_wanted() {
+fn sf_4_an_older_client_without_elicitation_gets_the_question_as_an_error() {
     for world in World::every_of(Era::Modern, "bridge_refuses", "") {
         let mut client = world.client();
         let said = client.call("ask", json!({ "id": "a" }));
@@ -346,7 +346,7 @@ fn sf_4_an_older_client_that_cannot_be_asked_hears_what_was_wanted() {
 }
 
 #[test]
-fn gr_8_a_modern_server_that_dies_while_the_client_thinks_goes_on_with_what_the_client_says() {
+fn gr_8_a_modern_server_that_dies_before_the_client_answers_continues_with_that_answer() {
     for world in World::every_of(Era::Modern, "bridge_thinks", "") {
         let mut client = world.client_that_can(can_elicit());
         let id = client.send_call("ask", json!({ "id": "a" }));
@@ -371,7 +371,7 @@ fn gr_8_a_session_with_a_modern_server_outlives_the_gateway() {
         client.ended();
         client.moves_to(world.wrap(&LISTEN));
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
-        // What the client can do is known still.
+        // The client's capabilities are still known.
         let id = client.send_call("ask", json!({ "id": "c" }));
         let asked = question(&mut client);
         say_to(&mut client, &asked, &name("Ada"));

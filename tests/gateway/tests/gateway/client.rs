@@ -1,4 +1,4 @@
-//! A client that speaks MCP and knows nothing of a gateway: over the standard streams of a command, or over HTTP.
+//! A client that speaks MCP and knows nothing of a gateway: over the stdio of a command, or over HTTP.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -18,9 +18,9 @@ pub(crate) struct Client {
     way: Way,
     incoming: Receiver<Value>,
     next: u64,
-    /// What every request says of its client, in the era without a handshake.
+    /// The client fields of every request, in the era without a handshake.
     about: Option<Value>,
-    /// What came while something else was waited for.
+    /// Messages that came while the client waited for another one.
     pub(crate) heard: Vec<Value>,
 }
 
@@ -30,7 +30,7 @@ enum Way {
 }
 
 impl Client {
-    /// Over the streams of this command.
+    /// Connects over the stdio of this command.
     pub(crate) fn on_streams(mut command: Command) -> Self {
         let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (sender, incoming) = channel();
@@ -48,7 +48,7 @@ impl Client {
         Self { child: Some(child), way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
-    /// Over HTTP, of the gateway that this command starts.
+    /// Connects over HTTP to the gateway that this command starts.
     pub(crate) fn over_http(mut command: Command) -> Self {
         let (gateway, address) = start_gateway(&mut command);
         let mut client = Self::at(address);
@@ -56,7 +56,7 @@ impl Client {
         client
     }
 
-    /// Over HTTP, of a gateway that somebody else has started.
+    /// Connects over HTTP to a gateway that is already running.
     pub(crate) fn at(address: SocketAddr) -> Self {
         let (messages, incoming) = channel();
         let (path, headers) = ("/mcp".to_owned(), String::new());
@@ -66,28 +66,28 @@ impl Client {
         Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
-    /// At this path instead of the usual one.
+    /// Uses this path instead of the usual one.
     pub(crate) fn behind(mut self, path: &str) -> Self {
         let Way::Http(http) = &mut self.way else { panic!("only HTTP has paths") };
         http.path = path.to_owned();
         self
     }
 
-    /// With these headers beside those that every client sends. Each ends with a line break.
+    /// Adds these headers to those that every client sends. Each ends with a line break.
     pub(crate) fn with_headers(mut self, more: &str) -> Self {
         let Way::Http(http) = &mut self.way else { panic!("only HTTP has headers") };
         http.headers = more.to_owned();
         self
     }
 
-    /// The same session, of the gateway that this command starts now.
+    /// Continues the session with the gateway that this command starts.
     pub(crate) fn moves_to(&mut self, mut command: Command) {
         let (gateway, address) = start_gateway(&mut command);
         self.child = Some(gateway);
         self.moves_to_address(address);
     }
 
-    /// The same session, of a gateway that somebody else has started.
+    /// Continues the session with a gateway that is already running.
     pub(crate) fn moves_to_address(&mut self, address: SocketAddr) {
         let Way::Http(http) = &mut self.way else { panic!("only a session over HTTP outlives its gateway") };
         http.address = address;
@@ -98,7 +98,7 @@ impl Client {
         http.address
     }
 
-    /// The name of its session.
+    /// Returns the id of its session.
     pub(crate) fn session(&self) -> String {
         let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
         http.session.lock().clone().expect("it is past the handshake")
@@ -108,7 +108,7 @@ impl Client {
         self.initialize_with(json!({}))
     }
 
-    /// The same as a client that can do these things.
+    /// Initializes as a client with these capabilities.
     pub(crate) fn initialize_with(&mut self, capabilities: Value) -> Value {
         let params = json!({
             "protocolVersion": "2025-11-25",
@@ -120,7 +120,7 @@ impl Client {
         answer
     }
 
-    /// Speaks as clients of the modern era do.
+    /// Switches to the modern era.
     pub(crate) fn without_handshake(&mut self, capabilities: Value) {
         self.about = Some(json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -135,7 +135,7 @@ impl Client {
         self.answer(id)
     }
 
-    /// Sends a request; gives its id.
+    /// Sends a request and returns its id.
     pub(crate) fn send(&mut self, method: &str, mut params: Value) -> u64 {
         for (name, value) in self.about.iter().flat_map(|about| about.as_object()).flatten() {
             params["_meta"][name] = value.clone();
@@ -158,7 +158,7 @@ impl Client {
         self.say_bytes(line.as_bytes());
     }
 
-    /// Says something that need not be a text.
+    /// Sends bytes that need not be text.
     pub(crate) fn say_bytes(&mut self, line: &[u8]) {
         match &mut self.way {
             Way::Line(stdin) => {
@@ -170,13 +170,13 @@ impl Client {
         }
     }
 
-    /// The answer to the request of this id.
+    /// Waits for the answer to the request with this id.
     pub(crate) fn answer(&mut self, id: u64) -> Value {
         let is_it = |message: &Value| message["id"] == id && message.get("method").is_none();
         self.first(is_it)
     }
 
-    /// The first message of this kind, of those that came and of those that come.
+    /// Returns the first matching message, among those received and those to come.
     fn first(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.heard.iter().position(&is_it) {
             return self.heard.remove(at);
@@ -190,18 +190,18 @@ impl Client {
         }
     }
 
-    /// The next request of the other side.
+    /// Waits for the next request of the server.
     pub(crate) fn asked(&mut self) -> Value {
         let is_it = |message: &Value| message.get("method").is_some() && message.get("id").is_some();
         self.first(is_it)
     }
 
-    /// The next notification of this kind.
+    /// Waits for the next notification of this kind.
     pub(crate) fn told(&mut self, method: &str) -> Value {
         self.first(|message| message["method"] == method && message.get("id").is_none())
     }
 
-    /// How many notifications of this kind came so far.
+    /// Returns the number of notifications of this kind so far.
     pub(crate) fn unheard(&mut self, method: &str) -> usize {
         while let Ok(message) = self.incoming.try_recv() {
             self.heard.push(message);
@@ -209,18 +209,18 @@ impl Client {
         self.heard.iter().filter(|message| message["method"] == method).count()
     }
 
-    /// Answers a request of the other side.
+    /// Answers a request of the server.
     pub(crate) fn reply(&mut self, request: &Value, result: Value) {
         self.say(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string());
     }
 
-    /// The next message of any kind.
+    /// Waits for the next message of any kind.
     pub(crate) fn next(&mut self) -> Value {
         let message = self.incoming.recv_timeout(PATIENCE);
         message.unwrap_or_else(|_| panic!("no message within the time\n{}", self.how_it_went()))
     }
 
-    /// What its connections have seen, for whoever must find out why there was no answer.
+    /// Returns the history of its connections, for the investigation of a missing answer.
     fn how_it_went(&self) -> String {
         match &self.way {
             Way::Line(_) => String::new(),
@@ -237,7 +237,7 @@ impl Client {
         self.send("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
-    /// Calls, and says this beside it.
+    /// Calls a tool with this `_meta`.
     pub(crate) fn call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> Said {
         let id = self.send_call_with(tool, arguments, meta);
         Said::of(&self.answer(id))
@@ -247,7 +247,7 @@ impl Client {
         self.send("tools/call", json!({ "name": tool, "arguments": arguments, "_meta": meta }))
     }
 
-    /// Calls under a key that means intent.
+    /// Calls a tool with an explicit key.
     pub(crate) fn call_keyed(&mut self, tool: &str, arguments: Value, key: &str) -> Said {
         self.call_with(tool, arguments, keyed(key))
     }
@@ -256,18 +256,18 @@ impl Client {
         self.child.as_ref().expect("it has a gateway of its own").id()
     }
 
-    /// Closes what the program reads, and waits for its end.
+    /// Closes the input of the program, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
         self.says_no_more();
         self.ended()
     }
 
-    /// Closes what the program reads.
+    /// Closes the input of the program.
     pub(crate) fn says_no_more(&mut self) {
         self.way = Way::Line(None);
     }
 
-    /// Breaks every connection, as a client that lost its network does.
+    /// Breaks every connection, like a client that lost its network.
     pub(crate) fn disconnect(&self) {
         if let Way::Http(http) = &self.way {
             for connection in http.open.lock().drain(..) {
@@ -276,20 +276,20 @@ impl Client {
         }
     }
 
-    /// The last event that came with a name.
+    /// Returns the id of the last event that had one.
     pub(crate) fn last_event(&self) -> Option<String> {
         let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
         http.last_event.lock().clone()
     }
 
-    /// Listens to what belongs to no request, over HTTP. What comes is heard like everything else.
+    /// Opens the stream for messages that belong to no request, over HTTP. They are received like all others.
     pub(crate) fn listen(&self) {
         if let Way::Http(http) = &self.way {
             http.ask("GET", "", b"", Wait::No);
         }
     }
 
-    /// Listens behind this event. What comes is heard like everything else.
+    /// Resumes that stream after this event. Its messages are received like all others.
     pub(crate) fn listen_behind(&self, event: &str) {
         let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
         http.listen(event);
@@ -301,7 +301,7 @@ impl Client {
     }
 }
 
-/// Streamable HTTP, as little of it as a client needs.
+/// The part of streamable HTTP that a client needs.
 struct Http {
     address: SocketAddr,
     path: String,
@@ -310,7 +310,7 @@ struct Http {
     messages: Sender<Value>,
     open: Arc<Mutex<Vec<TcpStream>>>,
     last_event: Arc<Mutex<Option<String>>>,
-    /// What was sent on each connection, how it was answered, how the connection ended.
+    /// Per connection: the request, the answer, and the end of the connection.
     went: Arc<Mutex<Vec<String>>>,
 }
 
@@ -321,12 +321,12 @@ enum Wait {
 }
 
 impl Http {
-    /// Posts a message on a connection of its own. What comes back is heard like everything else.
+    /// Posts a message on a connection of its own. Its answers are received like all other messages.
     fn post(&self, body: &[u8], wait: Wait) {
         self.ask("POST", "", body, wait);
     }
 
-    /// Listens on a connection of its own, behind this event.
+    /// Listens on a connection of its own, after this event.
     fn listen(&self, last: &str) {
         self.ask("GET", &format!("last-event-id: {last}\r\n"), b"", Wait::No);
     }
@@ -344,7 +344,7 @@ impl Http {
             self.headers,
             body.len(),
         );
-        // Whoever is refused early does not read to the end.
+        // A request that is refused early is not read to its end.
         let sent = stream.write_all(&[head.as_bytes(), body].concat());
         let beginning: String = String::from_utf8_lossy(body).chars().take(120).collect();
         let number = {
@@ -372,14 +372,14 @@ impl Http {
                 if let Some(id) = line.strip_prefix("id: ") {
                     *last_event.lock() = Some(id.to_owned());
                 }
-                // Bodies in one piece, events, and chunks of either: whatever is a message is one in a line.
+                // Bodies in one piece, events, and chunks of either: each message is one line.
                 let text = line.strip_prefix("data: ").unwrap_or(&line);
                 if let Ok(message @ Value::Object(_)) = serde_json::from_str(text) {
                     let _ = messages.send(message);
                 }
             };
             went.lock()[number].push_str(&format!(", {ended}"));
-            // Whoever is done with a connection ends it.
+            // The client closes a connection when it is done with it.
             let _ = stream.shutdown(Shutdown::Both);
         });
         if wait == Wait::ForTheEnd {
@@ -388,12 +388,12 @@ impl Http {
     }
 }
 
-/// What is said beside a call that has a key.
+/// Returns the `_meta` of a call with a key.
 pub(crate) fn keyed(key: &str) -> Value {
     json!({ "dev.steadfast/idempotency-key": key })
 }
 
-/// What the headers of a request of the modern era say again.
+/// Returns the headers that repeat fields of a modern request.
 fn modern_headers(body: &[u8]) -> Option<String> {
     let message: Value = serde_json::from_slice(body).ok()?;
     let params = &message["params"];
@@ -404,18 +404,18 @@ fn modern_headers(body: &[u8]) -> Option<String> {
     Some(format!("mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n{name}"))
 }
 
-/// What a call was answered with.
+/// The response to a call.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// All its texts.
+    /// All of its texts.
     pub(crate) text: String,
     pub(crate) is_error: bool,
-    /// The code, where the gateway says something.
+    /// The code, if the gateway sets one.
     pub(crate) code: Option<String>,
     pub(crate) from_cache: bool,
-    /// All that the gateway says of it.
+    /// The `_meta` of the gateway.
     pub(crate) ours: Value,
-    /// What the tool says to programs.
+    /// The structured content of the tool.
     pub(crate) structured: Value,
 }
 

@@ -1,7 +1,7 @@
-//! The conformance suite of MCP: what a server passes alone it passes behind us, no less and no more.
+//! The conformance suite of MCP: a server passes exactly the same checks behind the gateway as alone.
 //!
-//! The server is ours (`scripts/conformance.cjs`) and has everything that the suite asks for by name, so that every check
-//! says something. `cargo xtask setup` installs the suite and what the server is made with.
+//! The server is ours (`scripts/conformance.cjs`) and has everything that the suite asks for by name, so that every
+//! check is meaningful. `cargo xtask setup` installs the suite and the server's libraries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_modern_er
     Comparison::begin("2026-07-28").same_checks_through_us();
 }
 
-/// Checks that come out differently by intent: their scenario, their id, and why.
+/// Checks that differ on purpose: scenario, id, and reason.
 const INTENDED: [(&str, &str, &str); 4] = [
     (
         "server-sse-multiple-streams",
@@ -39,11 +39,11 @@ const INTENDED: [(&str, &str, &str); 4] = [
 const RESUMED: &str =
     "the server hangs up in the middle of a call; we come back for its answer, so that our client need not";
 
-/// Scenarios that are not compared: the server has no tasks, so they call tools that are not there, again and again. That is
-/// a loop, and the guard says so.
+/// Scenarios that are not compared: the server has no tasks, so they call missing tools again and again. The guard
+/// reports that as a loop.
 const LEFT_OUT: &str = "tasks-";
 
-/// The suite for one version of the protocol, against a server alone and behind us.
+/// The suite for one version of the protocol, against a server alone and behind the gateway.
 struct Comparison {
     version: &'static str,
     server: Started,
@@ -76,19 +76,19 @@ impl Comparison {
         }
     }
 
-    /// Runs the suite against a gateway of its own, which knows nothing of what was called before.
+    /// Runs the suite against a new gateway without a history.
     fn through(&self, server: &[OsString], name: &str, arguments: &[&str]) -> Found {
         self.run(&Started::gateway(&self.folder, server), name, arguments)
     }
 
-    /// Runs the suite against what was started.
+    /// Runs the suite against a listening program.
     fn run(&self, started: &Started, name: &str, arguments: &[&str]) -> Found {
         let folder = self.folder.join(name);
         let _ = fs::remove_dir_all(&folder);
         let mut suite = program(&self.folder, installed().join(".bin/conformance"));
         suite.args(["server", "--url", &started.url(), "--output-dir"]).arg(&folder).args(arguments);
         suite.env("NODE_OPTIONS", format!("--require \"{}\"", script("patient.cjs").display()));
-        // It fails if any check does; which ones is in the folder.
+        // It fails if any check does. The results are in the folder.
         suite.stdout(Stdio::null()).status().unwrap();
         let scenarios = fs::read_dir(&folder).expect("the suite has left what it found");
         let mut found = Found::default();
@@ -100,20 +100,20 @@ impl Comparison {
     }
 }
 
-/// What the suite found, by scenario.
+/// The results of the suite, by scenario.
 #[derive(Default)]
 struct Found(BTreeMap<String, Checks>);
 
 /// The checks of a scenario.
 #[derive(Default, PartialEq, Eq)]
 struct Checks {
-    /// How often each was passed: some are made more than once. By id and name.
+    /// Number of passes per check, by id and name. Some checks run more than once.
     passed: BTreeMap<(String, String), usize>,
     failed: usize,
 }
 
 impl Found {
-    /// Adds a scenario, by a folder that is called `server-SCENARIO-TIME`.
+    /// Adds a scenario from a folder named `server-SCENARIO-TIME`.
     fn add(&mut self, folder: &Path) {
         const TIME: usize = "-2026-11-16T04-50-44-191Z".len();
         let name = folder.file_name().unwrap().to_str().unwrap();
@@ -137,7 +137,7 @@ impl Found {
         self.0.iter().filter(|(_, checks)| checks.failed > 0).map(|(scenario, _)| scenario.clone()).collect()
     }
 
-    /// What comes out otherwise than it is meant to, by scenario.
+    /// Returns the unintended differences, by scenario.
     fn differences(&self, through: &Self) -> BTreeMap<String, String> {
         let all: BTreeSet<_> = self.checks().chain(through.checks()).collect();
         let differ = all.into_iter().filter(|(scenario, (id, _))| {
@@ -177,7 +177,7 @@ struct Started {
 }
 
 impl Started {
-    /// The server over HTTP.
+    /// Starts the server over HTTP.
     fn server(folder: &Path) -> Self {
         let (port, line) = (Port::reserve(), server_line());
         let mut command = program(folder, &line[0]);
@@ -185,7 +185,7 @@ impl Started {
         Self { _process: process, address: port.address(), _port: Some(port) }
     }
 
-    /// The gateway before a server.
+    /// Starts the gateway in front of a server.
     fn gateway(folder: &Path, server: &[OsString]) -> Self {
         let mut command = program(folder, env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(["wrap", "--store", "memory", "--name", "conformance"]).args(LISTEN).args(server);
@@ -198,7 +198,7 @@ impl Started {
     }
 }
 
-/// The server on stdio: its program and its arguments.
+/// Returns the program and arguments of the server on stdio.
 fn server_line() -> Vec<OsString> {
     vec![installed().join(".bin/node").into(), script("conformance.cjs").into()]
 }
@@ -207,7 +207,7 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name)
 }
 
-/// A program at home in this folder, which finds the Node and the libraries that were installed.
+/// Returns a program with this folder as its home, which finds the installed Node and libraries.
 fn program(folder: &Path, path: impl AsRef<Path>) -> Command {
     let inherited = env::var_os("PATH").unwrap_or_default();
     let ours = std::iter::once(installed().join(".bin"));
@@ -219,11 +219,11 @@ fn program(folder: &Path, path: impl AsRef<Path>) -> Command {
     command
 }
 
-/// Where `cargo xtask setup` put what comes from npm.
+/// Returns the folder where `cargo xtask setup` installed the npm packages.
 fn installed() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target folder");
     let folder = target.join("xtask/real/node");
-    // It is written last.
+    // This file is written last.
     let is_whole = fs::exists(folder.join("installed")).is_ok_and(|there| there);
     assert!(is_whole, "the suite is not installed: run `cargo xtask setup`");
     folder.join("node_modules")

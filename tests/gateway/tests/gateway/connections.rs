@@ -1,5 +1,5 @@
-//! Room for connections (SF-5): who brings nothing takes no place, who looks after the gateway finds one, and everybody else is
-//! answered.
+//! Limits of connections (SF-5): idle connections take no slot, health checks and operators find one, and all other
+//! clients are answered.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,14 +14,14 @@ use crate::raw::{Answered, Kept, Request, send};
 use crate::serve::Served;
 use crate::world::{By, LISTEN, PATIENCE, World, wait};
 
-/// A gateway in front of the server of this world, and its address. Its operator has the token `person`.
+/// Returns a gateway in front of the server of this world. Its operator has the token `person`.
 fn gateway(world: &World, change: impl FnOnce(Command) -> Command) -> Client {
     let mut command = change(world.wrap(&LISTEN));
     command.env("STEADFAST_ADMIN_TOKEN", "person");
     Client::over_http(command)
 }
 
-/// Lets this process have as many connections as a test wants.
+/// Raises the file limit of this process to what a test needs.
 fn many_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
@@ -31,24 +31,24 @@ fn get(address: SocketAddr, path: &str) -> Request {
     Request::to(address).line(&format!("GET {path} HTTP/1.1")).header("accept", "application/json")
 }
 
-/// What an operator is told.
+/// Returns an operator's view of the gateway.
 fn operator(address: SocketAddr, path: &str) -> Answered {
     send(&get(address, path).header("authorization", "Bearer person")).expect("an answer")
 }
 
-/// Connections on which nothing comes, or nothing but the beginning of a request.
+/// Opens connections on which nothing arrives, or only the beginning of a request.
 fn half_open(address: SocketAddr, many: usize) -> Vec<TcpStream> {
     let beginnings = ["", "P", "POST /mcp HTTP/1.1\r\nhost: x\r\n"];
     let begun = |beginning: &str| {
         let mut stream = TcpStream::connect(address).unwrap();
-        // Those that were ended before are not written to.
+        // Some may have been closed before.
         let _ = stream.write_all(beginning.as_bytes());
         stream
     };
     beginnings.iter().cycle().take(many).map(|beginning| begun(beginning)).collect()
 }
 
-/// Everybody who belongs here is answered.
+/// Checks that regular clients are answered.
 fn all_is_well(address: SocketAddr) {
     assert_eq!(send(&get(address, "/readyz")).expect("an answer").status, 200);
     assert_eq!(operator(address, "/v1/status").status, 200);
@@ -57,9 +57,9 @@ fn all_is_well(address: SocketAddr) {
     assert!(client.call("look", json!({ "id": "a" })).text.starts_with("look a, run "));
 }
 
-/// 1,150 half-open connections, and a health check had no answer.
+/// With 1,150 half-open connections, a health check got no answer.
 #[test]
-fn sf_5_half_open_connections_keep_nobody_out() {
+fn sf_5_half_open_connections_block_no_client() {
     many_files();
     let world = World::of("sf_5_half_open", "", By::Http, By::Stdio);
     let mut client = gateway(&world, |command| command);
@@ -67,7 +67,7 @@ fn sf_5_half_open_connections_keep_nobody_out() {
     let waiting = half_open(client.address(), 1_150);
     all_is_well(client.address());
     assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1", "those before go on");
-    // Who made room is told so, unless it had sent nothing that could be answered.
+    // A connection that was closed to make room gets a response, unless it had sent nothing that could be answered.
     let mut first = &waiting[1];
     first.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut told = String::new();
@@ -77,9 +77,9 @@ fn sf_5_half_open_connections_keep_nobody_out() {
     all_is_well(client.address());
 }
 
-/// The same with connections that are kept after an answer, for longer than any health check waits.
+/// The same with connections that stay open after an answer, for longer than any health check waits.
 #[test]
-fn sf_5_idle_connections_keep_nobody_out() {
+fn sf_5_idle_connections_block_no_client() {
     many_files();
     let world = World::of("sf_5_idle", "", By::Http, By::Stdio);
     let client = gateway(&world, |command| command);
@@ -92,7 +92,7 @@ fn sf_5_idle_connections_keep_nobody_out() {
     all_is_well(client.address());
 }
 
-/// A process may have fewer files than there is room for connections.
+/// A process may have a file limit below the limit of connections.
 #[test]
 fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
     many_files();
@@ -116,7 +116,7 @@ fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
     assert!(log.contains("connections instead of 1024"), "{log}");
 }
 
-/// An event stream that is followed until this is dropped; what it was answered with otherwise.
+/// Follows an event stream until this is dropped. Otherwise returns the response.
 fn follow(request: &Request) -> Result<TcpStream, Answered> {
     let mut stream = TcpStream::connect(request.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -160,7 +160,7 @@ fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
     let refused = listen(address, Some(ANN)).expect_err("no more streams");
     assert!(is_full(&refused), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.body).contains("gateway.streams_per_principal"), "{refused:?}");
-    let _other = listen(address, Some(BOB)).expect("a stream of somebody else");
+    let _other = listen(address, Some(BOB)).expect("a stream of another principal");
     let events = get(address, "/v1/events").header("authorization", "Bearer person");
     let _events: Vec<_> = (0..3).map(|_| follow(&events).expect("events")).collect();
     let refused = follow(&events).expect_err("no more events");
@@ -173,7 +173,7 @@ fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
 #[test]
 fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
     many_files();
-    // Where sessions share their servers.
+    // Sessions share their servers here.
     let served = Served::new("sf_5_local", "");
     let sessions: Vec<_> = (0..200).map(|_| listen(served.address(), None).expect("a stream")).collect();
     let mut client = Client::at(served.address());
@@ -184,7 +184,7 @@ fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
 }
 
 #[test]
-fn sf_5_where_every_connection_is_being_answered_health_and_operators_find_room_and_others_are_told() {
+fn sf_5_with_all_connections_busy_health_checks_and_operators_are_served_and_others_are_refused() {
     let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\n\n[gateway]\nconnections = 8\n";
     let world = World::of("sf_5_reserve", config, By::Http, By::Stdio);
     let mut client = gateway(&world, |command| command);
@@ -198,7 +198,7 @@ fn sf_5_where_every_connection_is_being_answered_health_and_operators_find_room_
     let ping = Request::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     for request in [
         ping.clone(),
-        // However long its body is, its client gets to read why.
+        // However long its body is, its client can read the reason.
         ping.clone().body("x".repeat(4 << 20)),
         get(address, "/v1/status"),
         get(address, "/v1/events").header("authorization", "Bearer person"),

@@ -1,4 +1,4 @@
-//! How it ends: the gateway killed, asked to end, or unable to begin.
+//! The ends of gateways: killed, asked to end, or unable to start.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
     let server = world.server();
     kill(client.pid());
     client.ended();
-    wait(|| !lives(server), || "the end of the server, which nobody keeps any more".to_owned());
+    wait(|| !lives(server), || "the end of the server after its gateway".to_owned());
     let said = world.client().call("pay", arguments);
     assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
     assert_eq!(world.count("pay a"), 1);
@@ -31,7 +31,7 @@ fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
     for back in [By::Stdio, By::Http] {
         let world = World::of("gr_9_session", "", By::Http, back);
         let arguments = json!({ "id": "a", "fault": "hang" });
-        // The next one listens where the first one did, as it does for clients that are told an address once.
+        // The next gateway listens on the same port, as for clients that are configured with an address once.
         let (port, mut listen) = (Port::reserve(), LISTEN.map(str::to_owned));
         listen[1] = port.address().to_string();
         let listen = listen.each_ref().map(String::as_str);
@@ -51,8 +51,8 @@ fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
     }
 }
 
-/// A client whose call of this tool waits at the gate while it has lost its connection: the id of the request, and the last
-/// event that it has seen of its answer.
+/// Makes a call of this tool wait at the gate while its client has lost the connection. Returns the id of the request,
+/// and the last event of its answer that the client received.
 fn lost_in_a_call(client: &mut Client, tool: &str, arguments: Value) -> (u64, String) {
     let id = client.send_call_with(tool, arguments, json!({ "progressToken": "t" }));
     wait(|| client.last_event().is_some(), || "something of its stream".to_owned());
@@ -69,7 +69,7 @@ fn killed_and_started(world: &World, client: &mut Client) {
 }
 
 #[test]
-fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_the_answer() {
+fn gr_9_a_client_that_resumes_its_stream_after_the_gateway_was_killed_gets_the_answer() {
     for back in [By::Stdio, By::Http] {
         let world = World::of("gr_9_stream", "guard.mode = \"off\"\n", By::Http, back);
         let mut client = world.client();
@@ -83,7 +83,7 @@ fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_
         let answer = client.answer(id);
         assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
         assert_eq!(world.count("pay a"), 1);
-        // Once it has arrived, which takes its connection some seconds, an equal call is one that is meant.
+        // Once the answer has arrived, which takes its connection some seconds, an equal call is a new one.
         wait(
             || client.call("pay", pay.clone()).text == "pay a, run 2",
             || format!("another run: {:?}", world.ledger()),
@@ -96,14 +96,14 @@ fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_
 }
 
 #[test]
-fn gr_9_a_client_that_goes_on_with_its_stream_is_told_of_a_write_that_nobody_knows_of() {
+fn gr_9_a_client_that_resumes_its_stream_gets_the_unknown_outcome_of_a_write() {
     let config = "guard.mode = \"off\"\ndedupe.after_telling = \"10m\"\n";
     let world = World::of("gr_9_stream_unknown", config, By::Http, By::Stdio);
     let mut client = world.client();
     world.makes_it("gate");
     let pay = json!({ "id": "a", "fault": "gate" });
     let (id, last) = lost_in_a_call(&mut client, "pay", pay.clone());
-    // Of one that may be made again nothing is said: a call finds out.
+    // There is no response for a call that may be made again: the client repeats it.
     let look = client.send_call("look", json!({ "id": "b", "fault": "hang" }));
     world.until("look b", 1);
     killed_and_started(&world, &mut client);
@@ -136,7 +136,7 @@ fn sf_7_what_one_client_missed_is_not_given_to_another() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_told_to_the_client() {
+fn a_missing_command_is_reported_to_the_client() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
     command.args(["wrap", "--store", "memory", "--", "no-such-server"]);
     let answer = Client::on_streams(command).initialize();
@@ -198,7 +198,7 @@ fn nothing_is_left_behind_however_the_gateway_ends() {
     }
 }
 
-/// A process that a server put into a session of its own outlived every one of these, ten times of ten.
+/// A process that a server started in a session of its own survived each of these ends, in ten of ten runs.
 #[test]
 fn no_daemon_of_a_server_is_left_behind_however_it_ends() {
     for signal_of in ["server", "-TERM", "-INT", "-KILL"] {
@@ -239,7 +239,7 @@ fn a_client_that_listens_and_goes_away_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_nobody_can_hear_any_more_is_not_waited_for_where_we_end_nothing_ourselves() {
+fn calls_without_a_client_are_not_awaited_where_the_gateway_ends_nothing_itself() {
     let world = World::of("unheard", "mode = \"off\"\n", By::Stdio, By::Stdio);
     let mut client = world.client();
     client.send("test/silence", json!({}));
@@ -249,12 +249,12 @@ fn what_nobody_can_hear_any_more_is_not_waited_for_where_we_end_nothing_ourselve
 }
 
 #[test]
-fn a_client_that_has_said_all_that_it_had_to_say_still_gets_its_answers() {
+fn a_client_that_has_closed_its_input_still_gets_its_answers() {
     let world = World::new("reads_on");
     let mut client = world.client();
     let slow = world.makes_it("slow");
     let listed = client.send("tools/list", json!({}));
-    // The server looks whether it may answer every few milliseconds; what comes later than some seconds is not waited for.
+    // The server checks every few milliseconds whether it may answer. Answers after some seconds are not awaited.
     fs::remove_file(slow).unwrap();
     client.says_no_more();
     assert!(client.answer(listed)["result"]["tools"].is_array());
@@ -262,7 +262,7 @@ fn a_client_that_has_said_all_that_it_had_to_say_still_gets_its_answers() {
 }
 
 #[test]
-fn a_server_that_takes_nothing_any_more_holds_up_nobody_and_no_end() {
+fn a_server_that_stops_reading_delays_neither_clients_nor_shutdown() {
     for front in [By::Stdio, By::Http] {
         let world = World::of("deaf", "", front, By::Http);
         let mut client = world.client();
@@ -298,7 +298,7 @@ fn what_a_server_writes_to_stderr_is_in_our_log_and_in_every_error_about_it() {
         assert!(line["message"].as_str().unwrap().starts_with("[bank] cannot open"), "{line}");
         assert!(!line.to_string().contains("hunter2"), "{line}");
     }
-    // One that cannot even begin says why, too.
+    // A server that cannot start says why, too.
     let world = World::new("stderr_start");
     let mut command = world.wrap_alone(&[]);
     command.args(["--", "sh", "-c", "echo no such database >&2; exit 1"]);

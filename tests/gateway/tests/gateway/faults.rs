@@ -1,4 +1,4 @@
-//! Servers that die, hang and write nonsense, with a client that has no idea, on every way from the one to the other.
+//! Servers that die, hang and write garbage, with an unaware client, over every pair of transports.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_
         let first = world.server();
         kill(first);
         wait(|| !lives(first), || "the end of the server".to_owned());
-        // Nobody may have noticed its end yet; but nobody can read this call any more either, so it is sent again.
+        // The end of the server may not be known yet. But this call cannot have been read, so it is sent again.
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         assert_eq!((world.count("initialize"), world.count("pay a"), world.count("pay b")), (2, 1, 1));
         assert_ne!(world.server(), first);
@@ -39,7 +39,7 @@ fn gr_1_a_server_that_dies_during_a_read_is_asked_again() {
 }
 
 #[test]
-fn gr_8_a_server_that_dies_during_a_write_is_not_asked_again_and_the_client_is_told() {
+fn gr_8_a_write_whose_server_dies_is_not_retried_and_the_client_gets_an_unknown_outcome() {
     for world in World::every("gr_8_write", "") {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
@@ -50,14 +50,14 @@ fn gr_8_a_server_that_dies_during_a_write_is_not_asked_again_and_the_client_is_t
 }
 
 #[test]
-fn gr_7_a_server_that_hangs_is_told_to_stop_and_the_client_is_answered() {
+fn gr_7_a_server_that_hangs_gets_a_cancellation_and_the_client_is_answered() {
     World::each("gr_7_hang", concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"), |world| {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
         world.until("cancelled", 1);
         assert_eq!(client.call("draw", json!({ "id": "b" })).text, "draw b, run 1", "the session goes on");
-        // A child that does not answer the cancel is ended, so that it is known that nothing more happens.
+        // A child that does not answer the cancellation is ended, so that the call is known to be over.
         let lives = if world.is_elsewhere() { 1 } else { 2 };
         world.until("initialize", lives);
         assert_eq!(world.count("pay a"), 1, "it was asked once");
@@ -71,7 +71,7 @@ fn gr_4_a_heartbeat_during_a_call_that_hangs_is_answered_while_it_hangs() {
         client.send_call("look", json!({ "id": "a", "fault": "hang" }));
         world.until("look a", 1);
         client.request("ping", json!({}));
-        // Neither does what the server itself has to answer wait for it.
+        // The server's own answers do not wait for it either.
         assert!(client.request("tools/list", json!({}))["result"].is_object());
         assert!(client.heard.is_empty(), "the call still hangs: {:?}", client.heard);
     }
@@ -84,7 +84,7 @@ fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
         let said = client.call("nothing", json!({ "id": "a" }));
         assert!(said.is_error && said.text.starts_with("Unknown tool: nothing"), "{said:?}");
         assert!(!client.call("look", json!({ "id": "a" })).is_error);
-        // Also what is safe to repeat is asked for once.
+        // Even calls that are safe to repeat run once.
         for (id, words) in [("b", "Invalid airport code: XYZ"), ("c", "Authentication failed (401)")] {
             let said = client.call("look", json!({ "id": id, "fault": "error", "text": words }));
             assert_eq!((said.is_error, said.text.as_str()), (true, words), "{said:?}");
@@ -94,7 +94,7 @@ fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
 }
 
 #[test]
-fn gr_3_a_server_that_is_overloaded_is_asked_again_and_then_left_alone_and_the_session_goes_on() {
+fn gr_3_an_overloaded_server_is_retried_until_its_breaker_opens_and_the_session_continues() {
     for back in [By::Http] {
         for front in [By::Stdio, By::Http] {
             let world = World::of("gr_3_503", "", front, back);
@@ -135,7 +135,7 @@ fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() 
         let mut client = world.client();
         client.send_call("pay", arguments.clone());
         world.until("pay a", 1);
-        // Nothing is answered before it has gone.
+        // Nothing is answered before the client is gone.
         let mut again = match world.front {
             By::Stdio => {
                 client.says_no_more();
@@ -167,17 +167,18 @@ fn a_client_that_hangs_up_after_every_answer_has_it_and_its_next_equal_call_is_a
             said.text
         };
         assert_eq!(pay(), "pay a, run 1");
-        // It may ask again before we have noticed that it hung up: then that is waited for, for a few seconds.
+        // The client may call again before its disconnect is noticed. Then the call waits for that, for a few seconds.
         wait(|| pay() == "pay a, run 2", || "the second run".to_owned());
     }
 }
 
-/// A cancel and the answer cross: the client has sent one before it saw the other, and does not look at it any more.
+/// A cancellation and the answer cross: the client sent the cancellation before it received the answer, and ignores
+/// that.
 #[test]
 fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it() {
     for world in World::every("crosses", "") {
         let mut client = world.client();
-        // A client keeps its connection. One that closes it after the answer has it.
+        // The client keeps its connection. If it closed it after the answer, the answer would count as delivered.
         let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
         let mut say = |message: Value| match &mut kept {
             None => {
@@ -193,7 +194,7 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
             let params = json!({ "name": "pay", "arguments": { "id": name } });
             json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
         };
-        // An answer counts as delivered after five seconds, whatever is heard later.
+        // An answer counts as delivered after five seconds, whatever arrives later.
         let mut crosses = |id: u64| {
             let began = Instant::now();
             say(call(id, &format!("a{id}")));
@@ -212,9 +213,9 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
     }
 }
 
-/// A call is cut, its server counts as hung, and then the call succeeds after all while another one is waited for.
+/// A call is cut, its server counts as hung, and then the call succeeds after all while another one is in flight.
 #[test]
-fn a_server_that_was_given_up_and_answers_after_all_is_replaced_and_the_session_goes_on() {
+fn a_server_that_answers_after_a_cut_is_replaced_and_the_session_continues() {
     let config =
         "settling.grace = \"100ms\"\nsettling.drain = \"3s\"\n[tools.\"bank/pay\"]\ntimeout = \"1s\"\n";
     for front in [By::Stdio, By::Http] {
@@ -232,7 +233,7 @@ fn a_server_that_was_given_up_and_answers_after_all_is_replaced_and_the_session_
     }
 }
 
-/// How often a tool may run is known from the first call on, whether its client has asked for the tools or not.
+/// The class of a tool is known from the first call on, whether or not its client has listed the tools.
 #[test]
 fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
     for world in World::every("never_lists", "") {
@@ -242,7 +243,7 @@ fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
         assert_eq!(said.text, "look a, run 2", "what only reads is asked again: {said:?}");
         let said = client.call("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }));
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-        // Of a server elsewhere nobody can see the end, so there is nothing to check yet.
+        // The end of a remote server cannot be observed, so there is nothing to check yet.
         if !world.is_elsewhere() {
             assert!(said.text.contains("for example with look"), "it is told what to check with: {said:?}");
         }
@@ -259,12 +260,12 @@ fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
         world.count("tools/list")
     };
     assert_eq!(asks("enforce"), 1, "it is asked once");
-    // Where nothing acts, nothing is asked for either.
+    // With all mechanisms off, the gateway lists no tools by itself.
     assert_eq!(asks("off"), 0);
 }
 
 #[test]
-fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
+fn other_output_of_a_server_beside_its_answer_does_no_harm() {
     for world in World::every("writes_anything", soon_settled!()) {
         let mut client = world.client();
         assert_eq!(
@@ -273,7 +274,7 @@ fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
         );
         let said = client.call("look", json!({ "id": "half", "fault": "half_line", "times": 1 }));
         assert_eq!(said.text, "look half, run 2");
-        // The same around a write: what is beside the answer changes nothing, and half an answer is none.
+        // The same around a write: garbage beside the answer changes nothing, and half an answer is none.
         let said = client.call("pay", json!({ "id": "garbage", "fault": "garbage" }));
         assert_eq!(said.text, "pay garbage, run 1");
         let said = client.call("pay", json!({ "id": "half", "fault": "half_line", "times": 1 }));
@@ -290,7 +291,7 @@ fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
 }
 
 #[test]
-fn requests_that_are_no_calls_and_what_nobody_knows_are_carried_as_they_are() {
+fn other_requests_and_unknown_methods_are_forwarded_unchanged() {
     for world in World::every("carried", "") {
         let mut client = world.client();
         let tools = client.request("tools/list", json!({}));
@@ -303,7 +304,7 @@ fn requests_that_are_no_calls_and_what_nobody_knows_are_carried_as_they_are() {
 }
 
 #[test]
-fn gr_7_a_call_that_reports_progress_is_left_alone_and_its_client_hears_of_it() {
+fn gr_7_a_call_that_reports_progress_is_not_cancelled_and_its_client_receives_the_progress() {
     for world in World::every("gr_7_progress", "") {
         let mut client = world.client();
         let arguments = json!({ "id": "a", "fault": "progress", "size": 5 });
@@ -317,7 +318,7 @@ fn gr_7_a_call_that_reports_progress_is_left_alone_and_its_client_hears_of_it() 
 }
 
 #[test]
-fn what_is_no_message_is_answered_with_an_error_and_the_session_goes_on() {
+fn an_invalid_message_is_answered_with_an_error_and_the_session_continues() {
     for world in World::every("no_message", "") {
         let mut client = world.client();
         for (line, code) in
@@ -347,7 +348,7 @@ fn tg_1_a_loop_of_malformed_calls_is_stopped() {
 }
 
 #[test]
-fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
+fn sf_5_a_client_with_too_many_requests_is_refused_and_continues() {
     let world = World::new("too_much");
     let mut client = world.client();
     let waiting: Vec<u64> = (0..1024).map(|_| client.send("test/silence", json!({}))).collect();
@@ -357,19 +358,19 @@ fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_left_alone_by_requests_that_are_no_calls_too() {
+fn an_open_breaker_of_a_missing_server_refuses_other_requests_too() {
     let world = World::of("left_alone", "breaker.cooldown = \"10m\"\n", By::Stdio, By::Stdio);
-    // No system gives this port to anybody who does not ask for it.
+    // No system assigns this port automatically.
     let mut command = world.wrap_alone(&["--name", "bank", "--url", "http://127.0.0.1:1/mcp"]);
     command.args(["--store", "memory"]);
     let mut client = Client::on_streams(command);
     let said: Vec<String> = (0..4)
         .map(|_| client.request("tools/list", json!({}))["error"]["message"].as_str().unwrap().to_owned())
         .collect();
-    // Asked three times each, and after the fifth time in a row not at all.
-    assert!(!said[0].contains("left alone"), "{said:?}");
+    // Each is tried three times, and after the fifth failure in a row not at all.
+    assert!(!said[0].contains("circuit breaker is open"), "{said:?}");
     for later in &said[2..] {
-        assert!(later.contains("left alone for a while; try again in"), "{said:?}");
+        assert!(later.contains("circuit breaker is open; try again in"), "{said:?}");
     }
 }
 
@@ -386,7 +387,7 @@ fn sf_4_a_call_with_long_arguments_is_carried_like_any_other() {
 
 #[test]
 fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
-    // Both lead to the same server; by the second name it could be anywhere.
+    // Both names lead to the same server. By the second one it could be on any machine.
     for (host, code) in [("127.0.0.1", None), ("0.0.0.0", Some("outcome_unknown"))] {
         let world = World::of(&format!("believed_{host}"), "", By::Stdio, By::Http);
         let mut client = Client::on_streams(world.wrap_alone(&["--url", &world.url(host)]));
@@ -399,7 +400,7 @@ fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
 }
 
 #[test]
-fn an_answer_counts_that_comes_while_its_server_does_not_hear_that_nobody_waits() {
+fn an_answer_counts_that_comes_before_its_server_receives_the_cancellation() {
     let world = World::of("late_and_deaf", "timeout = \"3s\"\n", By::Stdio, By::Http);
     let mut client = world.client();
     let (_deaf, gate) = (world.makes_it("deaf"), world.makes_it("gate"));
@@ -438,7 +439,7 @@ fn sf_12_a_call_that_waits_for_a_new_session_was_not_sent_and_can_be_made_again(
 }
 
 #[test]
-fn gr_8_a_server_that_forgets_sessions_is_asked_again_and_not_left_alone_for_it() {
+fn gr_8_a_server_that_loses_sessions_is_retried_and_its_breaker_stays_closed() {
     let config = "[breaker]\nconsecutive = 2\n";
     for front in [By::Stdio, By::Http] {
         let world = World::of("gr_8_forgets", config, front, By::Http);
@@ -447,7 +448,7 @@ fn gr_8_a_server_that_forgets_sessions_is_asked_again_and_not_left_alone_for_it(
             let server = world.server();
             kill(server);
             wait(|| world.server() != server, || "the next server".to_owned());
-            // Neither a request that is no call nor a call hears of it.
+            // The cancellation reaches neither a request that is not a call nor another call.
             let listed = client.request("test/echo", json!({ "round": round }));
             assert_eq!(listed["result"]["params"]["round"], round, "{listed}");
         }

@@ -1,4 +1,4 @@
-//! A model that repeats what fails is stopped, and one that does honest work is not even spoken to (TG-1 to TG-7, TG-9).
+//! The loop guard stops a model that repeats failing calls, and never interferes with honest work (TG-1 to TG-7, TG-9).
 
 use std::fs;
 
@@ -8,18 +8,18 @@ use crate::client::{Client, Said};
 use crate::raw::{Kept, Request};
 use crate::world::{By, World};
 
-/// A call that says which turn of the assistant it belongs to.
+/// Makes a call that names its turn.
 fn in_turn(client: &mut Client, turn: &str, tool: &str, arguments: Value) -> Said {
     client.call_with(tool, arguments, json!({ "dev.steadfast/turn": turn }))
 }
 
-/// A failure that no other one is like.
+/// Returns arguments of a failure that equals no other one.
 fn fails(id: &str) -> Value {
     json!({ "id": id, "fault": "error", "text": format!("no such thing as {id}") })
 }
 
 #[test]
-fn tg_1_the_second_identical_failure_is_told_as_a_loop_and_the_third_is_not_run() {
+fn tg_1_the_second_identical_failure_is_reported_as_a_loop_and_the_third_is_not_run() {
     World::each("tg_1_identical", "", |world| {
         let mut client = world.client();
         let first = client.call("look", json!({}));
@@ -44,12 +44,12 @@ fn tg_1_the_second_identical_failure_is_told_as_a_loop_and_the_third_is_not_run(
         assert_eq!((third.is_error, third.code.as_deref()), (true, Some("loop_detected")), "{third:?}");
         assert!(third.text.contains("[LOOP DETECTED]"), "{third:?}");
         assert_eq!(world.count("refused look"), 2, "{:?}", world.ledger());
-        // Corrected, it runs.
+        // Once corrected, it runs.
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
     });
 }
 
-/// A client with tracing, each of whose calls is the root of a trace, says nothing of turns by it.
+/// A client with tracing in which each call is the root of a trace. The trace does not identify turns.
 #[test]
 fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
     World::each("tg_1_traced", "", |world| {
@@ -81,7 +81,7 @@ fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() 
             assert!(client.call("extra", json!({})).is_error);
         }
         assert_eq!(client.call("extra", json!({})).code.as_deref(), Some("loop_detected"));
-        // Listed once more, it is what it was.
+        // Listed again, the tool is the same as before.
         assert!(is_listed(&list(&mut client)));
         assert_eq!(client.call("extra", json!({})).code.as_deref(), Some("loop_detected"));
         fs::write(&names, "").unwrap();
@@ -254,14 +254,14 @@ fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
     }
 }
 
-/// A step of honest work: a tool, its arguments, and what is said beside it.
+/// A step of honest work: a tool, its arguments, and its `_meta`.
 type Step = (&'static str, Value, Value);
 
 fn good(tool: &'static str, id: &str) -> Step {
     (tool, json!({ "id": id }), json!({}))
 }
 
-/// A failure of this call until it was made so often.
+/// Returns a call that fails until it was made this often.
 fn failing(tool: &'static str, id: &str, text: &str, times: u32) -> Step {
     (tool, json!({ "id": id, "fault": "error", "text": text, "times": times }), json!({}))
 }
@@ -349,15 +349,15 @@ fn tg_9_legitimate_sequences_pass_untouched() {
             vec![("draw", json!({ "id": "o", "fault": "text", "text": "" }), json!({})), good("draw", "")],
         ),
     ];
-    // A program is quicker than a model: what it does twice within a moment would be taken for one call sent twice.
+    // A program is faster than a model: two equal calls within a moment would be taken for one call sent twice.
     let config = "dedupe.double_dispatch = false\n";
     World::each("tg_9_corpus", config, |world| {
         for (name, steps) in &corpus {
-            // Each begins with nobody having done anything yet.
+            // Each sequence begins without a history.
             fs::write(world.folder().join("ledger"), "").unwrap();
             let _ = fs::remove_dir_all(world.folder().join(".local"));
             let (mut client, mut bare) = (world.client(), world.bare());
-            // That an answer has arrived is known from its connection, which clients keep.
+            // The arrival of an answer is known from its connection, which clients keep.
             let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
             for (number, (tool, arguments, meta)) in steps.iter().enumerate() {
                 let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
@@ -404,13 +404,13 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
     let (wrong, looped) =
         ((Some("model-1"), Some("invalid_arguments")), (Some("model-1"), Some("loop_detected")));
     assert_eq!(said, [wrong, wrong, looped], "{text}");
-    // A file that has reached its limit becomes the one before.
+    // A file that has reached its limit is rotated.
     let full = 10 << 20;
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(full).unwrap();
     calls(&world);
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 3);
     assert_eq!(fs::metadata(file.with_extension("jsonl.1")).unwrap().len(), full);
-    // Honest work makes no file, and neither does anything where it is turned off.
+    // Honest work writes no file. Nor does a loop where that is turned off.
     let world = World::of("tg_5_honest", "", By::Stdio, By::Stdio);
     let mut client = world.client();
     assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");

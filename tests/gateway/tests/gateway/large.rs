@@ -1,4 +1,4 @@
-//! Results with more text than their callers want (`result_limit`): what they get of it, and how they read the rest.
+//! Results with more text than their callers want (`result_limit`): the part that callers get, and access to the rest.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,27 +12,27 @@ use crate::raw::{Answered, Request, send};
 use crate::world::{By, Era, LISTEN, World, begun, kill, wait};
 
 const LIMIT: &str = "result_limit = \"1KiB\"\n";
-/// What is shown of a text at most.
+/// Maximum size of the shown part of a text.
 const SHOWN: usize = 1024;
 
-/// A text that is far longer, in which no two lines are the same and characters have one, two and four bytes.
+/// Returns a far longer text with characters of one, two and four bytes, in which no two lines are the same.
 fn long() -> String {
     (0..400).map(|number| format!("line {number} ä 𝄞\n")).collect()
 }
 
-/// A call whose answer is this text.
+/// Returns a call whose answer is this text.
 fn saying(id: &str, text: &str) -> Value {
     json!({ "id": id, "fault": "text", "text": text })
 }
 
-/// What the gateway says of a text that it shortened.
+/// Returns the gateway's description of a shortened text.
 fn shortened(ours: &Value) -> &Value {
     let about = &ours["shortened"];
     assert!(about.is_object(), "{ours}");
     about
 }
 
-/// The text is the beginning of the whole, the words of the gateway, and its end.
+/// Checks that the text is the beginning of the whole, the notice of the gateway, and its end.
 fn assert_shortened(text: &str, whole: &str, about: &Value, place: &str) {
     assert_eq!(about["bytes"], whole.len(), "{about}");
     let [start, end] =
@@ -45,7 +45,7 @@ fn assert_shortened(text: &str, whole: &str, about: &Value, place: &str) {
     }
 }
 
-/// All pages of a resource, as one text.
+/// Reads all pages of a resource as one text.
 fn read_all(client: &mut Client, uri: &str) -> String {
     let (mut whole, mut next, mut pages) = (String::new(), Some(uri.to_owned()), 0);
     while let Some(uri) = next {
@@ -58,7 +58,7 @@ fn read_all(client: &mut Client, uri: &str) -> String {
         assert!(text.len() <= SHOWN, "{answer}");
         whole.push_str(text);
         next = page["next"].as_str().map(str::to_owned);
-        // A model sees no `_meta`.
+        // A model does not see `_meta`.
         let words = result["contents"][1]["text"].as_str();
         assert_eq!(words.is_some(), next.is_some(), "{answer}");
         assert!(next.as_deref().is_none_or(|next| words.unwrap().contains(next)), "{answer}");
@@ -68,7 +68,7 @@ fn read_all(client: &mut Client, uri: &str) -> String {
     whole
 }
 
-/// A program that asks the HTTP API of a gateway.
+/// A client of the HTTP API of a gateway.
 struct Api<'c>(&'c Client);
 
 impl Api<'_> {
@@ -91,7 +91,7 @@ impl Api<'_> {
         said
     }
 
-    /// All pages of a result, as one text.
+    /// Reads all pages of a result as one text.
     fn read_all(&self, path: &str) -> String {
         let (mut whole, mut next) = (String::new(), Some(0));
         while let Some(offset) = next {
@@ -118,7 +118,7 @@ fn text_of(output: &Value) -> &str {
     output["content"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{output}"))
 }
 
-/// The files with results that lie beside the state.
+/// Returns the files with results beside the state.
 fn files(world: &World) -> Vec<PathBuf> {
     let results = world.folder().join(".local/state/steadfast/results");
     let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
@@ -138,9 +138,9 @@ fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
         let place = format!("read the resource {uri}?offset={}", about["gapStart"]);
         assert_shortened(&said.text, &long, &about, &place);
         assert_eq!(read_all(&mut client, uri), long);
-        // What a page does not have is refused here: the server knows no resource at all, and is not asked.
+        // Invalid parameters of a page are refused here: the server does not know the resource, and is not asked.
         for (params, code, why) in [
-            (json!({ "uri": format!("{uri}?offset=100000") }), -32602, "behind the end"),
+            (json!({ "uri": format!("{uri}?offset=100000") }), -32602, "after the end"),
             (json!({ "uri": format!("{uri}?offset=8") }), -32602, "begins at 7"),
             (json!({ "uri": format!("{uri}?page=2") }), -32602, "?offset="),
             (json!({ "uri": format!("{}x", &uri[..uri.len() - 1]) }), -32002, "call the tool again"),
@@ -254,7 +254,7 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
         assert_eq!(api.read_all(path), long);
     }
     assert_eq!(world.count("pay a"), 1);
-    // What is stored is the original: without the limit it is all there.
+    // The stored result is the original: without the limit all of it is there.
     let shown = world.logged("config.replaced").len();
     world.configure("");
     wait(|| world.logged("config.replaced").len() > shown, || format!("a reload in {:#?}", world.log()));
@@ -264,7 +264,7 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
 }
 
 #[test]
-fn a_call_that_is_told_as_events_ends_with_the_same_shortened_result() {
+fn a_call_with_an_event_stream_ends_with_the_same_shortened_result() {
     let world = World::of("large_events", LIMIT, By::Http, By::Stdio);
     let (client, long) = (world.client(), long());
     let api = Api(&client);
@@ -293,13 +293,13 @@ fn tools_without_a_server_are_shortened_like_any_other() {
 }
 
 #[test]
-fn errors_are_shortened_like_answers_and_say_what_they_said() {
+fn errors_are_shortened_like_answers_and_keep_their_beginning_and_end() {
     World::each("large_errors", LIMIT, |world| {
         let (mut client, long) = (world.client(), long());
         let said = client.call("look", json!({ "id": "a", "fault": "error", "text": long }));
         assert!(said.is_error, "{said:?}");
         let uri = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
-        // Beside it stands what the gateway has to say of its own.
+        // The gateway's own notice is a separate part.
         assert!(said.text.starts_with(&long[..SHOWN / 2]), "{}", said.text);
         assert_eq!(read_all(&mut client, &uri), long);
         let id =
@@ -416,7 +416,7 @@ fn the_limit_is_that_of_the_tool_and_without_one_nothing_is_changed() {
         ("[tools.\"bank/look\"]\nresult_limit = \"1KiB\"\n", true),
         ("[tools.\"bank/pay\"]\nresult_limit = \"1KiB\"\n", false),
         ("result_limit = \"1KiB\"\n[tools.\"bank/look\"]\nresult_limit = \"none\"\n", false),
-        // Where nothing of ours acts, nothing of ours changes results.
+        // Where no mechanism acts, results are not changed.
         ("result_limit = \"1KiB\"\nmode = \"shadow\"\n", false),
         ("result_limit = \"1KiB\"\nmode = \"off\"\n", false),
     ] {
@@ -456,11 +456,11 @@ fn the_results_of_several_servers_are_read_at_the_gateway() {
 }
 
 #[test]
-fn whoever_waited_for_a_large_result_gets_a_shortened_one_too() {
+fn a_call_that_waited_for_a_large_result_gets_a_shortened_one_too() {
     let world = World::of("large_followed", LIMIT, By::Http, By::Stdio);
     let gate = world.makes_it("gate");
     let mut client = world.client();
-    // The run waits at the gate; what it says in the end is its id.
+    // The run waits at the gate. Its final answer contains its id.
     let name = "0123456789".repeat(300);
     let arguments = json!({ "id": name, "fault": "gate" });
     let sent: Vec<u64> =

@@ -1,5 +1,5 @@
-//! Many calls at once over plain HTTP, while somebody turns everything that can be turned: none is lost, none runs twice,
-//! and what is refused is refused with a reason.
+//! Many concurrent calls over plain HTTP, while an operator changes everything that can be changed. No call is lost,
+//! none runs twice, and every refusal has a reason.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -19,35 +19,35 @@ use crate::client::Client;
 use crate::raw::{Kept, Request, send};
 use crate::world::{Folder, LISTEN, replace_file, wait};
 
-/// Callers at a time.
+/// Number of concurrent callers.
 const CALLERS: usize = 200;
 
-/// How much is done at least, however long it takes.
+/// The minimum load, however long it takes.
 struct Load {
     /// Invoices that each caller pays.
     invoices: usize,
-    /// How often everything that can be turned is.
+    /// Number of rounds in which the operator changes everything.
     rounds: usize,
 }
 
 impl Load {
-    /// Ten times as much under `cargo xtask test --long`.
+    /// Returns the load. It is ten times as large under `cargo xtask test --long`.
     fn wanted() -> Self {
         let (invoices, rounds) = Effort::of_this_run().pick((2, 1), (10, 4), (100, 40));
         Self { invoices, rounds }
     }
 }
 
-/// What callers and the operator know of each other.
+/// State that callers and the operator share.
 #[derive(Default)]
 struct Progress {
     /// Calls that were refused so far.
     refused: AtomicUsize,
-    /// The operator has turned everything often enough, or has failed.
+    /// True if the operator has made all changes, or has failed.
     is_turned: AtomicBool,
 }
 
-/// A till that anybody can pay into over HTTP. It counts what was paid, by invoice.
+/// A payment service over HTTP. It counts the payments by invoice.
 #[derive(Clone, Default)]
 struct Till(Arc<Mutex<HashMap<String, u32>>>);
 
@@ -65,7 +65,7 @@ impl Till {
         (till, address)
     }
 
-    /// Takes what comes over one connection, to its end.
+    /// Serves one connection to its end.
     fn serve(&self, payer: TcpStream) -> Option<()> {
         payer.set_nodelay(true).ok()?;
         let mut payer = BufReader::new(payer);
@@ -92,14 +92,14 @@ impl Till {
     }
 }
 
-/// What became of all calls of one invoice.
+/// The results of all calls for one invoice.
 #[derive(Clone, Copy, Debug, Default)]
 struct Became {
     paid: u32,
     refused: u32,
 }
 
-/// Pays one invoice after the other, some of them again, and says what became of each. Ends when enough are paid and the
+/// Pays one invoice after the other, some of them again. Returns the results of each. Ends when enough are paid and the
 /// operator is done.
 fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) -> BTreeMap<String, Became> {
     let mut connection = Kept::to(gateway);
@@ -126,21 +126,21 @@ fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) 
                     of.paid += 1;
                     paid += usize::from(of.paid == 1);
                 }
-                // The operator held the breaker open, or there was no room.
+                // The operator held the breaker open, or a limit was reached.
                 (_, Some("circuit_open" | "overloaded")) => {
                     of.refused += 1;
                     progress.refused.fetch_add(1, Ordering::Relaxed);
                 }
-                _ => panic!("nobody explains {said}"),
+                _ => panic!("unexplained: {said}"),
             }
         }
     }
     became
 }
 
-/// Turns one thing after the other, while calls are under way. Says how often.
+/// Makes one change after the other while calls are in flight. Returns the number of changes.
 fn steers(gateway: SocketAddr, config: &Path, rounds: usize, progress: &Progress) -> usize {
-    // However this ends: else nobody would ever hear of it.
+    // However this ends. Otherwise the callers would wait for ever.
     let _turned = Turned(progress);
     let ask = |line: &str, body: Value| {
         let request = Request::to(gateway).line(&format!("{line} HTTP/1.1")).body(body.to_string());
@@ -167,7 +167,7 @@ fn steers(gateway: SocketAddr, config: &Path, rounds: usize, progress: &Progress
                     "PUT /v1/switches",
                     json!({ "retry": "enforce", "trust": "enforce", "guard": "enforce" }),
                 ),
-                // Read again while calls are under way.
+                // The configuration is read again while calls are in flight.
                 _ => replace_file(config, &format!("{text}# turned {turns}\n")),
             }
             turns += 1;
@@ -186,7 +186,7 @@ impl Drop for Turned<'_> {
 }
 
 #[test]
-fn tr_1_two_hundred_at_a_time_lose_nothing_while_somebody_turns_everything() {
+fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() {
     let (till, address) = Till::open();
     let folder = Folder::new("load");
     let config = folder.join("steadfast.toml");

@@ -1,4 +1,4 @@
-//! What an operator is told, and whether the commands that are named show it: status and its lists, for every tenant.
+//! Messages to an operator, and the commands that they name: status and its lists, for every tenant.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -22,19 +22,19 @@ token = \"of-bob-0123456789abcdef\"
 tenant = \"of umbra\"
 ";
 
-/// A client of one of the two tenants.
+/// Returns a client of one of the two tenants.
 fn client_of(gateway: &Client, who: &str) -> Client {
     let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
     begun(Client::at(gateway.address()).with_headers(&headers))
 }
 
-/// The JSON output of a command.
+/// Returns the JSON output of a command.
 fn told(world: &World, arguments: &[&str]) -> Value {
     let (said, _) = world.steadfast(&[arguments, &["--json"]].concat());
     serde_json::from_str(&said).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {said}"))
 }
 
-/// The command that a finding of this kind names for this tenant, as a shell would split it.
+/// Returns the command that a finding of this kind names for this tenant, split like in a shell.
 fn command_named(status: &Value, whose: &str, what: &str) -> Vec<String> {
     let findings = status["findings"].as_array().unwrap();
     let is_it = |one: &&Value| {
@@ -85,7 +85,7 @@ retry.attempts = 1
     let unknown = command_named(&status, "tenant acme: ", "unknown outcome");
     let (said, _) = world.steadfast(&unknown.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(said.contains("bank/pay") && said.contains("acme"), "{said}");
-    // Without a tenant every list is of all.
+    // Without a tenant every list contains all tenants.
     for (command, rows) in [(&["approvals"][..], 2), (&["breaker"], 2), (&["failures"], 2), (&["unknown"], 1)]
     {
         let (said, _) = world.steadfast(command);
@@ -94,7 +94,7 @@ retry.attempts = 1
         assert_eq!(of("of umbra") >= 1, rows == 2, "{command:?}: {said}");
     }
     let (said, _) = world.steadfast(&["status"]);
-    for title in ["needs an answer", "left alone", "not trusted", "calls to hosts and servers"] {
+    for title in ["pending approvals", "open circuit breakers", "not trusted", "calls to hosts and servers"] {
         let section = said.split(title).nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
         assert!(section.contains("acme"), "{title} in {said}");
     }
@@ -109,7 +109,7 @@ retry.attempts = 1
     let (said, good) = world.steadfast(&["approve", &id, "--tenant", "acme"]);
     assert!(good && said.contains("bank/draw"), "{said}");
     assert_eq!(ann.call("draw", json!({ "id": "a" })).text, "draw a, run 1");
-    // What is forgiven without a name is forgiven to everybody.
+    // A reset without a tenant applies to all of them.
     let (said, _) = world.steadfast(&["reset", "bank/pay"]);
     assert!(said.contains("add `--tenant acme`"), "{said}");
     assert!(world.steadfast(&["reset", "--all"]).1);
@@ -149,7 +149,7 @@ fn the_runbook_opens_and_resets_the_breakers_of_every_tenant() {
     assert_eq!(told(&world, &["status"])["counts"]["openBreakers"], 0);
 }
 
-/// A gateway of which one breaker cannot be turned.
+/// Returns a gateway with a breaker that cannot be changed.
 fn half_a_gateway() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -213,7 +213,7 @@ fn d_48_a_half_open_breaker_that_is_merely_idle_is_no_trouble() {
 }
 
 #[test]
-fn a_failure_tells_its_type_its_http_status_and_what_the_host_said_beside() {
+fn a_failure_shows_its_type_its_http_status_and_the_context_of_the_host() {
     let world = World::of("failure_facts", "trust.mode = \"off\"\n", By::Http, By::Stdio);
     let client = Client::over_http(world.wrap(&LISTEN));
     let report = json!({
@@ -229,7 +229,7 @@ fn a_failure_tells_its_type_its_http_status_and_what_the_host_said_beside() {
     }
 }
 
-/// What a program of Node writes when it cannot start: why stands above its stack.
+/// Output of a Node program that cannot start: the reason is above its stack.
 const STACK: &str = "cat >&2 <<'END'
 node:internal/modules/cjs/loader:1143
   throw err;
@@ -249,9 +249,9 @@ exit 1
 ";
 const CAUSE: &str = "Error: Cannot find module '/srv/missing-ledger.js'";
 
-/// `wrap` over stdio is what `import` writes. It does not listen, so only the store can tell.
+/// `import` writes `wrap` over stdio. It does not listen, so only the store can show its state.
 #[test]
-fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_told_with_the_line_that_says_why() {
+fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_reported_with_the_relevant_line() {
     let world = World::new("d_48_wrap");
     let script = world.folder().join("server.sh");
     let start =
@@ -268,7 +268,7 @@ fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_told_with_the_line_that_s
         "{said}"
     );
     assert_eq!(told(&world, &["status"])["counts"]["serversDown"], 1);
-    // It works again, and that is known as well.
+    // The server works again, and that is known as well.
     let ledger = world.folder().join("ledger");
     let server = env!("CARGO_BIN_EXE_steadfast-test-server");
     fs::write(&script, format!("exec '{server}' '{}'\n", ledger.display())).unwrap();
@@ -277,7 +277,7 @@ fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_told_with_the_line_that_s
     assert!(good && !said.contains("server db"), "{said}");
 }
 
-/// `serve` in front of these servers, and what its status says.
+/// Starts `serve` in front of these servers. Returns it with its address, for its status.
 fn serves(world: &World) -> (Process, SocketAddr) {
     let mut serve = Command::new(world.wrap_alone(&[]).get_program());
     serve.arg("serve").args(LISTEN).current_dir(world.folder()).env("HOME", world.folder());
@@ -286,7 +286,7 @@ fn serves(world: &World) -> (Process, SocketAddr) {
 }
 
 #[test]
-fn d_48_a_server_of_one_session_that_died_is_told_when_that_session_is_gone() {
+fn d_48_a_dead_server_of_one_session_is_reported_after_that_session_has_ended() {
     let world = World::new("d_48_session");
     let script = world.folder().join("server.sh");
     let (server, ledger) = (env!("CARGO_BIN_EXE_steadfast-test-server"), world.folder().join("ledger"));
@@ -295,7 +295,7 @@ fn d_48_a_server_of_one_session_that_died_is_told_when_that_session_is_gone() {
     world.configure(&config);
     let (_gateway, address) = serves(&world);
     let mut client = begun(Client::at(address));
-    // From its next start on it cannot.
+    // From its next start on it fails.
     fs::write(&script, STACK).unwrap();
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let down = |how: &str| {
@@ -318,7 +318,7 @@ fn told_by(address: SocketAddr, path: &str) -> Value {
 }
 
 #[test]
-fn d_48_a_server_at_a_url_that_cannot_be_reached_is_told_until_it_can() {
+fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
     let world = World::new("d_48_url");
     let port = Port::reserve();
     let [live, dead] = ["live", "dead"].map(|name| world.folder().join(name));
@@ -358,7 +358,7 @@ fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses(
     for (config, is_told) in [
         ("listen = \"0.0.0.0:8931\"\n[retry]\nattemps = 3\n", true),
         ("listen = \"0.0.0.0:8931\"\ncolour = \"red\"\n", true),
-        // What could not be read may be the very tokens, or the address.
+        // The unreadable part may contain the tokens, or the address.
         ("listen = \"0.0.0.0:8931\"\n[tokenss.ann]\ntoken = \"of-ann-0123456789abcdef\"\n", false),
         ("listen = \"0.0.0.0:8931\"\n[tokens.ann]\ntokn = \"of-ann-0123456789abcdef\"\n", false),
         ("listen = \"0.0.0.0:\"\n[retry]\nattemps = 3\n", false),
@@ -370,20 +370,20 @@ fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses(
             assert_eq!(said.contains(refusal), is_told, "{config}: {command}: {said}");
         }
     }
-    // The same of a state file that cannot be.
+    // The same with an invalid state file.
     world.configure("colour = \"red\"\n[store]\npath = \"ledger/state.db\"\n");
     let (said, good) = world.steadfast(&["check"]);
     assert!(!good && said.contains("colour") && said.contains("/ledger cannot be used"), "{said}");
-    // Without a server `serve` does not start, and that is told beside everything else.
+    // Without a server `serve` does not start, and that is reported with all other problems.
     world.configure("listen = \"0.0.0.0:8931\"\n");
     let (said, good) = world.steadfast(&["serve"]);
     assert!(
-        !good && said.contains(refusal) && said.contains("there is no server to stand in front of"),
+        !good && said.contains(refusal) && said.contains("the configuration has no server"),
         "{said}"
     );
     world.configure("");
     let (said, good) = world.steadfast(&["check"]);
-    assert!(good && said.contains("`steadfast serve` does not start with this"), "{said}");
+    assert!(good && said.contains("`steadfast serve` cannot start"), "{said}");
 }
 
 /// Servers of one name that run one after the other, as clients start them in the home folder.
@@ -417,12 +417,12 @@ retry.attempts = 1
     one.call("pay", json!({ "id": "a", "fault": "die_after" }));
     assert_eq!(one.call("pay", json!({ "id": "b" })).code.as_deref(), Some("approval_required"));
     one.hang_up();
-    // Another program of the name knows nothing of that.
+    // Another program with that name has no such history.
     let mut other = start(&old, "sqlite");
     assert!(!other.call("pay", json!({ "id": "c" })).is_error);
     assert!(!other.call("look", json!({ "id": "c" })).is_error);
     other.hang_up();
-    // Another version of the first one does.
+    // Another version of the first one has it.
     let mut newer = start(&new, "postgres");
     assert_eq!(newer.call("pay", json!({ "id": "d" })).code.as_deref(), Some("approval_required"));
     assert_eq!(newer.call("look", json!({ "id": "d" })).code.as_deref(), Some("circuit_open"));

@@ -1,4 +1,4 @@
-//! Tools of servers called over plain HTTP, by callers that have never heard of MCP.
+//! Tools of servers called over plain HTTP, by callers that do not use MCP.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +11,7 @@ use crate::raw::{Answered, Request, send};
 use crate::serve::Served;
 use crate::world::{By, Era, LISTEN, PATIENCE, World, kill, lives, wait};
 
-/// A gateway in front of a server that is reached so, and a client that keeps it running.
+/// Returns a gateway in front of a server with this transport, and a client that keeps it running.
 fn opened(test: &str, config: &str, back: By) -> (World, Client) {
     let world = World::of(test, config, By::Http, back);
     let client = world.client();
@@ -114,7 +114,7 @@ fn a_server_that_gets_other_tools_is_asked_for_them_again() {
     let has = |names: &str| fs::write(world.folder().join("ledger.names"), names).unwrap();
     let call = |tool: &str, id: &str| {
         let mut call = envelope(tool, json!({ "id": id }), "ann");
-        // Whoever asks again and again is stopped.
+        // Repeated calls would be stopped by the guard.
         call["target"]["sessionKey"] = format!("{tool} {id}").into();
         post(&client, "/v1/calls", &call)
     };
@@ -122,11 +122,11 @@ fn a_server_that_gets_other_tools_is_asked_for_them_again() {
     assert_eq!(call("look", "a").0.status, 200);
     has("tell\nburn");
     assert_eq!(call("burn", "a").0.status, 404, "it has not said so yet");
-    // It says before it answers that its tools are others.
+    // Before it answers, it announces that its tools have changed.
     assert_eq!(call("tell", "a").0.status, 200);
     let (answered, body) = call("burn", "b");
     assert_eq!((answered.status, world.count("burn b")), (200, 1), "{body}");
-    // One that is started again may have others too.
+    // A restarted server may have other tools, too.
     has("tell\nburn\nbury");
     kill(world.server());
     assert_eq!(call("look", "b").0.status, 200);
@@ -141,19 +141,19 @@ fn a_server_that_gets_other_tools_is_asked_for_them_again() {
 }
 
 #[test]
-fn a_list_that_cannot_be_read_to_its_end_says_of_no_tool_that_it_is_missing() {
+fn an_incomplete_tool_list_reports_no_tool_as_missing() {
     let (world, client) = opened("plain_pages", "", By::Stdio);
     world.makes_it("pages");
     let (_, body) = post(&client, "/v1/calls", &envelope("burn", json!({ "id": "a" }), "ann"));
     let said = body["error"]["message"].as_str().unwrap();
     assert!(
-        said.contains("Unknown tool: burn") && !said.contains("Nobody here"),
+        said.contains("Unknown tool: burn") && !said.contains("There is no tool"),
         "the server said it: {said}"
     );
 }
 
 #[test]
-fn a_server_that_asks_something_hears_that_nobody_can_be_asked() {
+fn a_question_of_a_server_is_refused_where_no_user_can_be_asked() {
     let (world, client) = opened("plain_asks", "", By::Stdio);
     fs::write(world.folder().join("ledger.names"), "ask").unwrap();
     let (answered, body) = post(&client, "/v1/calls", &envelope("ask", json!({ "id": "a" }), "ann"));
@@ -161,7 +161,7 @@ fn a_server_that_asks_something_hears_that_nobody_can_be_asked() {
     assert_eq!(body["output"]["content"]["content"][0]["text"], "a is for nobody", "{body}");
 }
 
-/// One of the modern era asks by answering the call. A caller that cannot be asked must not take that for success.
+/// A server of the modern era asks by answering the call. A caller that cannot be asked must not take that for success.
 #[test]
 fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
     for back in [By::Stdio, By::Http] {
@@ -187,7 +187,7 @@ fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
     }
 }
 
-/// A sign of life is what keeps a call from being ended. The engine tells its caller of each that it hears.
+/// A sign of life keeps a call from being ended. The engine passes each one on to its caller.
 #[test]
 fn progress_of_a_call_over_http_is_a_sign_of_life() {
     for back in [By::Stdio, By::Http] {
@@ -211,9 +211,9 @@ fn progress_of_a_call_over_http_is_a_sign_of_life() {
     }
 }
 
-/// Where there may be one process, whoever does not use it makes room: its own ends before the next one's begins.
+/// With a limit of one process, an unused server makes room: its process ends before the next one begins.
 #[test]
-fn whoever_does_not_use_a_server_makes_room_for_another() {
+fn an_unused_server_makes_room_for_another() {
     let served = Served::new("plain_room", "isolation = \"per_session\"\nmost_sessions = 1\n");
     let client = Client::at(served.address());
     let look = |actor: &str| {
@@ -232,9 +232,9 @@ fn whoever_does_not_use_a_server_makes_room_for_another() {
 }
 
 #[test]
-fn what_a_server_says_of_a_tool_counts_over_http_too() {
+fn annotations_of_a_server_count_over_http_too() {
     let (world, client) = opened("plain_known", "", By::Stdio);
-    // It reads, so it is tried again; what it was asked for is what the server's schema is held against.
+    // It only reads, so it is retried. Its arguments are checked against the server's schema.
     let flaky = json!({ "id": "a", "fault": "503", "times": 1 });
     let (answered, body) = post(&client, "/v1/calls", &envelope("look", flaky, "ann"));
     assert_eq!((answered.status, &body["attempts"]), (200, &json!(2)), "{body}");
@@ -252,7 +252,7 @@ fn sf_6_what_a_server_wrote_to_stderr_is_seen_without_secrets() {
     command.arg(env!("CARGO_BIN_EXE_steadfast-test-server")).arg(world.folder().join("ledger"));
     let mut client = Client::over_http(command);
     client.initialize();
-    // It is read beside the answers of the server.
+    // It is read concurrently with the answers of the server.
     let stderr = || get(&client, "/v1/servers")["servers"][0]["instances"][0]["stderr"].clone();
     wait(|| stderr() != json!([]) && !stderr().is_null(), || "what the server wrote".to_owned());
     assert_eq!(stderr(), json!(["ready with [redacted]"]));
@@ -279,7 +279,7 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     let seen = get(&client, "/v1/servers");
     let instance = &seen["servers"][0]["instances"][0];
     assert_eq!((&instance["state"], &instance["tools"]), (&json!("up"), &json!(6)), "{seen}");
-    // A call that hangs is waited for; whoever spoke before is the more silent one.
+    // A call that hangs keeps its server. The server that was used earlier is the idle one.
     let mut other = Client::at(client.address());
     other.initialize();
     other.send_call("look", json!({ "id": "b", "fault": "hang" }));
@@ -291,7 +291,7 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     };
     assert_eq!(sessions["sessions"].as_array().unwrap().len(), 2, "{sessions}");
     assert!(with(1) < with(0), "{sessions}");
-    // In the era without sessions there is one all the same, and it has no name.
+    // Even the era without sessions has one, without a name.
     let mut modern = Client::at(client.address());
     modern.without_handshake(json!({}));
     modern.send_call("look", json!({ "id": "c", "fault": "hang" }));

@@ -13,13 +13,13 @@ use crate::world::{By, Folder, LISTEN, Process, World, begun, kill, lives, signa
 
 /// A gateway with the servers `bank` and `mail` behind it.
 pub(crate) struct Served {
-    /// The gateway and where it listens, if it does: somewhere else whenever it is started.
+    /// The gateway and its address, if it listens. The address changes with every start.
     gateway: Option<(Process, SocketAddr)>,
     folder: Folder,
 }
 
 impl Served {
-    /// With these lines in the configuration beside those of the two servers.
+    /// Creates one with these lines in the configuration beside those of the two servers.
     pub(crate) fn new(test: &str, more: &str) -> Self {
         let mut served = Self::quiet(test, more);
         served.start();
@@ -60,19 +60,19 @@ impl Served {
         client
     }
 
-    /// A client on our streams.
+    /// Returns a client over stdio.
     fn on_streams(&self) -> Client {
         Client::on_streams(self.command(&["--stdio"]))
     }
 
-    /// A server does this from now on, until the file is gone.
+    /// Makes a server behave like this until the file is removed.
     fn makes_it(&self, server: &str, what: &str) -> PathBuf {
         let file = self.folder.join(format!("{server}.{what}"));
         fs::write(&file, "").unwrap();
         file
     }
 
-    /// Where it listens.
+    /// Returns the address of the gateway.
     pub(crate) fn address(&self) -> SocketAddr {
         self.gateway.as_ref().expect("it listens").1
     }
@@ -92,7 +92,7 @@ impl Served {
         start.expect("a server was started").parse().unwrap()
     }
 
-    /// Kills the gateway and starts another one, which these clients use from now on.
+    /// Kills the gateway and starts another one, which these clients use from then on.
     fn restart(&mut self, clients: &mut [&mut Client]) {
         drop(self.gateway.take());
         self.start();
@@ -102,7 +102,7 @@ impl Served {
     }
 }
 
-/// The tools that are called here, as they are listed.
+/// Returns the names of the tools that are used here, as they are listed.
 fn names(listed: &Value) -> Vec<&str> {
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
@@ -124,7 +124,7 @@ fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
     assert_eq!(client.call("mail__pay", json!({ "id": "b" })).text, "pay b, run 1");
     assert_eq!((served.count("bank", "pay"), served.count("mail", "pay")), (1, 1));
     assert_eq!((served.count("bank", "pay a"), served.count("mail", "pay b")), (1, 1));
-    // What is nobody's in particular is answered by whoever knows it.
+    // A request for no server in particular is answered by the server that knows it.
     assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
     assert_eq!(client.request("test/unheard", json!({}))["error"]["code"], -32601);
 
@@ -147,7 +147,7 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
         assert_eq!(served.count("mail", "initialize"), processes, "{isolation}");
         // The bank is shared in both.
         assert_eq!(served.count("bank", "start"), 1);
-        // A new process, for all of those who share it; what they were told is told again.
+        // A new process for all clients that share it. It receives their session state again.
         let mail = served.process("mail");
         kill(mail);
         wait(|| !lives(mail), || "its end".to_owned());
@@ -175,7 +175,7 @@ fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
 }
 
 #[test]
-fn sf_12_a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
+fn sf_12_a_server_that_cannot_be_started_is_missing_and_the_others_continue() {
     let more = "[servers.ghost]\ncommand = [\"no-such-program-anywhere\"]\n";
     let served = Served::new("ghost", more);
     let mut client = served.client("/mcp");
@@ -183,7 +183,7 @@ fn sf_12_a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
     let said = client.call("ghost__walk", json!({}));
     assert!(said.is_error && said.text.contains("no-such-program-anywhere"), "{said:?}");
     assert_eq!(client.call("bank__pay", json!({ "id": "a" })).text, "pay a, run 1");
-    // Nobody is told that all is well.
+    // Its state is not reported as healthy.
     let seen = send(&Request::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
     let status: Value = serde_json::from_slice(&seen.body).unwrap();
     let findings = status["findings"].as_array().unwrap();
@@ -235,7 +235,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
     for round in 1..3 {
         served.restart(&mut [&mut first, &mut second]);
         assert!(!first.call("look", json!({ "id": format!("first {round}") })).is_error);
-        // Each says again what it wanted itself, and nothing else.
+        // Each client repeats its own subscriptions, and nothing else.
         let times = |line: &str| served.count("bank", line);
         wait(
             || times("resources/subscribe note://b") == 2 * round + 1,
@@ -249,7 +249,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
         );
         assert_eq!((times("level debug"), times("resources/subscribe note://a")), (round + 1, round + 1));
     }
-    // Whoever goes gives up what nobody else watches.
+    // A client that leaves ends subscriptions that no other one has.
     let delete = Request::to(served.address()).line("DELETE /mcp/bank HTTP/1.1");
     send(&delete.header("mcp-session-id", &first.session())).unwrap();
     wait(
@@ -263,7 +263,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
 }
 
 #[test]
-fn tg_1_a_model_that_insists_on_a_tool_that_nobody_has_is_stopped() {
+fn tg_1_a_model_that_insists_on_a_missing_tool_is_stopped() {
     let served = Served::new("insists", "");
     let mut client = served.client("/mcp");
     let mut said: Vec<Said> = (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
@@ -293,7 +293,7 @@ fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to
 }
 
 #[test]
-fn without_a_server_it_says_how_to_name_one() {
+fn without_a_server_the_error_says_how_to_name_one() {
     let served = Served::quiet("nobody", "");
     fs::write(served.folder.join("steadfast.toml"), "").unwrap();
     let mut command = served.command(&[]);
@@ -304,7 +304,7 @@ fn without_a_server_it_says_how_to_name_one() {
 }
 
 #[test]
-fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_one() {
+fn rp_13_a_model_can_see_the_trust_of_its_tools_and_only_an_operator_can_restore_it() {
     let failing = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
     let served = Served::new("rp_13", failing);
     let mut client = served.client("/mcp");
@@ -318,7 +318,7 @@ fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_on
     assert!(after.text.starts_with("bank/pay: escalated"), "{after:?}");
     let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
     assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
-    // Off unless somebody wants it.
+    // Off unless configured.
     let plain = Served::new("rp_13_off", "");
     let mut client = plain.client("/mcp/bank");
     let listed = client.request("tools/list", json!({}));
@@ -345,18 +345,18 @@ fn what_one_server_may_have_done_is_not_asked_of_another() {
     let refused = client.request("test/fail", json!({ "code": -32603 }));
     assert_eq!(refused["error"]["code"], -32603, "{refused}");
     assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (1, 0));
-    // It is done, and nobody knows how it ended.
+    // The request ran, and its outcome is unknown.
     let lost = client.request("test/fail", json!({}));
     assert_eq!(lost["error"]["code"], -31_004, "{lost}");
     assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (2, 0));
-    // Who says that it does not know it has done nothing.
+    // A server that does not know the method has done nothing.
     let unknown = client.request("test/fail", json!({ "code": -32601 }));
     assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
     assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (3, 1));
 }
 
 #[test]
-fn what_is_nobodys_in_particular_is_answered_although_one_server_cannot_be_started() {
+fn requests_for_no_server_in_particular_are_answered_although_one_server_cannot_be_started() {
     // It comes first.
     let served = Served::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
     let mut client = served.client("/mcp");
@@ -413,7 +413,7 @@ fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
 }
 
 #[test]
-fn a_server_that_hangs_does_not_hold_up_what_all_are_told() {
+fn a_server_that_hangs_does_not_delay_broadcasts() {
     let served = Served::quiet("level", "");
     let mut client = served.on_streams();
     client.initialize();
@@ -427,7 +427,7 @@ fn a_server_that_hangs_does_not_hold_up_what_all_are_told() {
 }
 
 #[test]
-fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
+fn a_client_that_listens_to_several_servers_gets_one_acknowledgement() {
     let served = Served::quiet("listens", "");
     let mut client = served.on_streams();
     client.without_handshake(json!({}));
@@ -447,7 +447,7 @@ fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
 }
 
 #[test]
-fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_run() {
+fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessions_run() {
     let served = Served::new("whose_question", "");
     let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address())).collect();
     for client in &mut clients {
@@ -465,7 +465,7 @@ fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_
         assert!(client.heard.iter().all(|heard| heard.get("method").is_none()), "{:?}", client.heard);
     }
     assert_eq!(served.count("bank", "start"), 1, "they share it");
-    // With one call under way it is plain whose question it is.
+    // With one call in flight it is clear to which client the question belongs.
     let first = &mut clients[0];
     let asking = first.send_call("bank__ask", json!({ "id": "c" }));
     let question = first.asked();
@@ -473,7 +473,7 @@ fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_
     assert_eq!(Said::of(&first.answer(asking)).text, "c is for ann");
 }
 
-/// OpenClaw's own configuration is JSON5, and people write comments into the files of others.
+/// OpenClaw's own configuration is JSON5, and users write comments into the files of other programs.
 #[test]
 fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
     let world = World::of("rp_17_json5", "", By::Stdio, By::Stdio);
@@ -503,9 +503,9 @@ fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
     }
 }
 
-/// Two servers that are called the same and run something else.
+/// Two servers with the same name that run different programs.
 #[test]
-fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
+fn servers_of_one_name_have_their_own_breakers_and_are_reported() {
     let config = "[tools.\"db/pay\"]\nbreaker.consecutive = 1\nbreaker.cooldown = \"1h\"\nclass = \"idempotent\"\nretry.attempts = 1\n";
     let world = World::of("d_47", config, By::Stdio, By::Stdio);
     let ledgers = ["one", "two"].map(|name| world.folder().join(name));
@@ -522,7 +522,7 @@ fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
     one.call("pay", fails.clone());
     assert_eq!(one.call("pay", works.clone()).code.as_deref(), Some("circuit_open"));
     assert!(!two.call("pay", works.clone()).is_error, "the breaker of the other one is none of its business");
-    // The rules of the name are for both.
+    // The rules of the name apply to both.
     two.call("pay", fails);
     assert_eq!(two.call("pay", works).code.as_deref(), Some("circuit_open"));
     let breakers = || world.steadfast(&["breaker"]).0;
@@ -532,7 +532,7 @@ fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
         let (said, _) = world.steadfast(&[command]);
         assert!(said.contains("are called db") && said.contains("/one") && said.contains("/two"), "{said}");
     }
-    // Each finds its own again.
+    // Each finds its own state again.
     drop((one, two));
     let status = || world.steadfast(&["status"]).0;
     wait(|| !status().contains("are called db"), || format!("none but one, in:\n{}", status()));

@@ -16,7 +16,7 @@ fn gr_3_three_transient_failures_exhaust_the_retries_and_the_session_goes_on() {
         assert!(said.is_error && said.text.contains("503 Service Unavailable"), "{said:?}");
         assert_eq!(world.count("look a"), 3);
         let retries = world.logged_times("tool_call_retry", 2);
-        // As much of 100 and 500 ms as is left when it is told.
+        // The remaining part of 100 and 500 ms when it is reported.
         let waits: Vec<_> = retries.iter().filter_map(|retry| retry["delayMs"].as_u64()).collect();
         assert!(waits[0] <= 100 && waits[1] <= 500, "{waits:?}");
         let end = &world.logged_times("tool_call_end", 1)[0];
@@ -48,14 +48,14 @@ fn gr_4_a_heartbeat_between_two_attempts_is_answered_before_the_second() {
 }
 
 #[test]
-fn gr_5_an_agent_that_is_told_of_an_error_goes_on_with_another_tool() {
+fn gr_5_an_agent_that_gets_an_error_continues_with_another_tool() {
     World::each(
         "gr_5_other_tool",
         concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
         |world| {
             let mut client = world.client();
             let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
-            // What it is told is enough to decide by.
+            // The response is enough for a decision.
             assert!(said.is_error && !said.text.is_empty(), "{said:?}");
             let error = &said.ours["error"];
             assert_eq!(
@@ -70,12 +70,12 @@ fn gr_5_an_agent_that_is_told_of_an_error_goes_on_with_another_tool() {
 
 #[test]
 fn gr_6_after_any_failure_the_error_is_recorded_and_the_next_message_is_answered() {
-    // Whatever comes of these is a failure, so that their time may be short.
+    // All of these end as failures, so that their timeouts may be short.
     let failing = ["pay", "look"]
         .map(|tool| format!("[tools.\"bank/{tool}\"]\nretry.attempts = 1\ntimeout = \"500ms\"\n"));
     let config =
         format!("guard.mode = \"off\"\ntrust.mode = \"off\"\n{}{}", soon_settled!(), failing.concat());
-    // Two gateways: a server that ends too often within a minute is left alone.
+    // Two gateways, because a server that ends too often within a minute is not restarted.
     for faults in [["hang", "die_after", "error", "503"], ["400", "code", "half_line", "instead"]] {
         World::each(&format!("gr_6_{}", faults[0]), &config, |world| each_fails(&world, &faults));
     }
@@ -98,7 +98,7 @@ fn each_fails(world: &World, faults: &[&str]) {
             );
         }
     }
-    // Each is told of: as failed, or as one of which nobody knows what came of it.
+    // Each is logged: as failed, or with an unknown outcome.
     let told = || -> BTreeSet<String> {
         let lines = world.log().into_iter().filter(|line| {
             line["errorCode"].is_string()
@@ -122,7 +122,7 @@ fn gr_7_a_call_that_reports_progress_outlives_the_watchdog() {
         let alive = send("a", "pulse");
         world.until("pay a", 1);
         let silent = send("b", "hang");
-        // The second began later and is ended for its silence; the first goes on.
+        // The second call began later and is ended for its silence. The first one goes on.
         let said = Said::of(&client.answer(silent));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("stuck_call")), "{said:?}");
         world.until("cancelled", 1);

@@ -1,4 +1,4 @@
-//! Several clients of one gateway, each with a token of its own: whose is whose, over HTTP and over MCP (SF-7).
+//! Several clients of one gateway, each with a token of its own: separation of tenants, over HTTP and over MCP (SF-7).
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::raw::{Answered, Request, send};
 use crate::world::{By, LISTEN, World, wait};
 
-/// Ann and Bob are of two tenants, Grafana looks.
+/// Ann and Bob belong to two tenants. Grafana is a viewer.
 const TOKENS: &str = r#"
 [tokens.ann]
 token = "${TOKEN_OF_ANN}"
@@ -32,7 +32,7 @@ const NEXT: &str = "of-ann-next-0123456789abcdef";
 
 /// A gateway that all of them use.
 struct Shared {
-    /// Keeps it running.
+    /// Keeps the gateway running.
     gateway: Client,
     world: World,
 }
@@ -57,7 +57,7 @@ impl Shared {
         self.gateway.address()
     }
 
-    /// An MCP client with this token, past the handshake.
+    /// Returns an MCP client with this token that has initialized.
     fn client(&self, token: &str) -> Client {
         let mut client =
             Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
@@ -66,7 +66,7 @@ impl Shared {
         client
     }
 
-    /// The same of the modern era.
+    /// Returns the same in the modern era.
     fn modern(&self, token: &str) -> Client {
         let mut client =
             Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
@@ -91,7 +91,7 @@ impl Shared {
         self.ask(token, &format!("GET {path}"), &Value::Null)
     }
 
-    /// What there is to see.
+    /// Returns the answer of this endpoint.
     fn see(&self, path: &str) -> Value {
         let (status, seen) = self.get(GRAFANA, path);
         assert_eq!(status, 200, "{path}: {seen}");
@@ -103,7 +103,7 @@ impl Shared {
         fs::read_to_string(folder.join("admin-token")).unwrap()
     }
 
-    /// Writes the configuration anew, and waits until its tokens count.
+    /// Replaces the configuration, and waits until its tokens are in use.
     fn configure(&self, config: &str) {
         let times = self.world.logged("tokens.replaced").len();
         self.world.configure(config);
@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-/// A call that does not say who makes it.
+/// Returns a call without a caller.
 fn call(tool: &str, params: Value, key: Option<&str>) -> Value {
     let (namespace, name) = tool.split_once('/').unwrap();
     json!({
@@ -177,7 +177,7 @@ fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
             let (status, said) = shared.post(ANN, path, &named);
             let message = said["error"]["message"].as_str().unwrap_or_default();
             assert_eq!(status, 403, "{said}");
-            assert!(message.contains(&format!("`{own}`")) && message.contains("leave it out"), "{said}");
+            assert!(message.contains(&format!("`{own}`")) && message.contains("omit it"), "{said}");
         }
     }
     assert_eq!(shared.world.count("pay a"), 2);
@@ -213,7 +213,7 @@ fn sf_7_what_one_tenant_broke_works_for_the_other() {
     assert_eq!(ann.call("look", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
     assert_eq!(shared.post(ANN, "/v1/calls", &look).0, 503);
     assert_eq!(bob.call("look", json!({ "id": "c" })).text, "look c, run 1");
-    // In the era without sessions each request says whose it is.
+    // In the era without sessions each request names its session.
     let (mut ann, mut bob) = (shared.modern(ANN), shared.modern(BOB));
     assert_eq!(ann.call("look", json!({ "id": "d" })).code.as_deref(), Some("circuit_open"));
     assert_eq!(bob.call("look", json!({ "id": "d" })).text, "look d, run 1");
@@ -230,7 +230,7 @@ fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
     let stopped = |tenant: &str| shared.see(&format!("/v1/guard?tenant={tenant}"))["stopped"].clone();
     assert_eq!(stopped("acme").as_array().unwrap().len(), 1);
     assert_eq!(stopped("umbra"), json!([]));
-    // The same over MCP, in a conversation that both call the same.
+    // The same over MCP, in a conversation with the same name for both.
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     let meta = json!({ "dev.steadfast/session": "ours" });
     let code = |client: &mut Client| client.call_with("burn", json!({}), meta.clone()).code;
@@ -262,7 +262,7 @@ fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
 }
 
 #[test]
-fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
+fn sf_7_a_client_cannot_report_on_a_tool_that_runs_here() {
     let shared = Shared::new(
         "sf_7_reports",
         "[command_tools.date]\ncommand = [\"date\"]\n\
@@ -286,7 +286,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
         {
             let (status, said) = shared.post(ANN, path, body);
             let message = said["error"]["message"].as_str().unwrap_or_default();
-            assert!(status == 403 && message.contains("is run here"), "{tool} {path}: {said}");
+            assert!(status == 403 && message.contains("runs in this gateway"), "{tool} {path}: {said}");
         }
         assert_eq!(shared.post(&shared.admin(), "/v1/failures", &failure).0, 200);
     }
@@ -294,7 +294,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
     let arguments = json!({ "url": "https://api.example.com/rates" });
     let failure = json!({ "toolName": "fetch", "error": "no", "arguments": arguments });
     assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 403);
-    // A call of a tool of its own goes on; it does not count for that host.
+    // A call of the host's own tool continues. It does not count for that domain.
     let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/fetch", arguments, None));
     assert_eq!(status, 200, "{begun}");
     let source = json!({ "kind": "exit", "code": 127 });
@@ -305,7 +305,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
     let seen = shared.get(&shared.admin(), "/v1/domains?tenant=acme").1;
     let of = |domain: &str| seen["domains"].as_array().unwrap().iter().any(|one| one["domain"] == domain);
     assert!(of("host") && !of("api.example.com"), "{seen}");
-    // What a host calls by another name is its own.
+    // Tools that a host names otherwise are its own.
     for own in ["host", "web"] {
         let failure = json!({ "toolName": "pay", "pluginName": own, "error": "no" });
         assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 200, "{own}");
@@ -313,7 +313,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
 }
 
 #[test]
-fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_steers() {
+fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_makes_changes() {
     let shared = Shared::new("sf_7_viewer", "");
     let pay = call("bank/pay", json!({ "id": "a" }), None);
     shared.post(ANN, "/v1/calls", &pay);
@@ -352,11 +352,11 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
         assert_eq!(shared.post(gone, "/v1/calls", &pay).0, 401);
         assert_eq!(send(&shared.ping(gone, &ann.session())).unwrap().status, 401);
     }
-    // Another token is no other Ann.
+    // The same name with another token is another Ann.
     let (status, said) = shared.post(NEXT, "/v1/calls", &pay);
     assert_eq!((status, &said["fromCache"]), (200, &json!(true)), "{said}");
     assert_eq!(send(&shared.ping(NEXT, &ann.session())).unwrap().status, 200, "her session goes on");
-    // One that is wrong keeps those that count.
+    // An invalid configuration keeps the current tokens.
     shared.world.configure("[tokens.ann]\ntoken = \"short\"\n");
     wait(|| !shared.world.logged("config.kept").is_empty(), || format!("{:#?}", shared.world.log()));
     assert_eq!(shared.post(NEXT, "/v1/calls", &pay).0, 200);
@@ -368,10 +368,10 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
 }
 
 #[test]
-fn sf_7_the_audit_tells_commands_from_programs_and_who_it_was() {
+fn sf_7_the_audit_log_distinguishes_commands_from_programs_and_names_the_operator() {
     let shared = Shared::new("sf_7_audit", "");
     let admin = shared.admin();
-    // The command line needs the tokens too where the configuration names them.
+    // The command line needs the tokens too if the configuration names them.
     let config = TOKENS.replace("${TOKEN_OF_ANN}", ANN).replace("${TOKEN_OF_BOB}", BOB);
     shared.world.configure(&config.replace("${TOKEN_OF_GRAFANA}", GRAFANA));
     let (said, went_well) = shared.world.steadfast(&["breaker", "open", "bank/pay"]);
@@ -386,7 +386,7 @@ fn sf_7_the_audit_tells_commands_from_programs_and_who_it_was() {
 }
 
 #[test]
-fn sf_7_a_large_result_is_read_by_whoever_made_the_call_and_by_nobody_else() {
+fn sf_7_a_large_result_is_readable_only_by_the_caller() {
     let shared = Shared::new("sf_7_tenants_results", "");
     shared.configure(&format!(
         "result_limit = \"1KiB\"\n{TOKENS}\n[tokens.eve]\ntoken = \"${{NEXT_TOKEN}}\"\ntenant = \"acme\"\n"
@@ -400,7 +400,7 @@ fn sf_7_a_large_result_is_read_by_whoever_made_the_call_and_by_nobody_else() {
     let (status, over_http) = shared.post(ANN, "/v1/calls", &call("bank/look", arguments, None));
     assert_eq!(status, 200, "{over_http}");
     let path = over_http["shortened"]["readAt"].as_str().unwrap().to_owned();
-    // To others it is as if there were none, in their own tenant too.
+    // For others it does not exist, even in their own tenant.
     for (client, name) in [(&mut bob, "bob"), (&mut eve, "eve")] {
         for uri in [uri.clone(), uri.replace(&id, &path["/v1/results/".len()..])] {
             let answer = client.request("resources/read", json!({ "uri": uri }));

@@ -1,4 +1,4 @@
-//! Several calls that depend on each other, as an MCP client has them made: `run_turn`.
+//! Several calls that depend on each other, made by an MCP client with `run_turn`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::world::{World, wait};
 
 const OFFERED: &str = "gateway.run_turn = true\n";
 
-/// A turn with two calls, the second of which needs what the first one says.
+/// Returns a turn with two calls, the second of which needs the output of the first.
 fn trip() -> Value {
     json!({
         "turnId": "trip",
@@ -77,7 +77,7 @@ fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
 }
 
 #[test]
-fn a_plan_with_mistakes_runs_nothing_and_all_of_them_are_told_at_once() {
+fn an_invalid_plan_runs_nothing_and_all_its_errors_are_reported_at_once() {
     World::each("turn_mistaken", OFFERED, |world| {
         let mut client = world.client();
         let said = client.call(
@@ -97,12 +97,12 @@ fn a_plan_with_mistakes_runs_nothing_and_all_of_them_are_told_at_once() {
 }
 
 #[test]
-fn explain_tells_the_story_of_a_turn_and_of_each_of_its_calls() {
+fn explain_shows_the_history_of_a_turn_and_of_each_of_its_calls() {
     World::each("turn_explained", OFFERED, |world| {
         let mut client = world.client();
         let said = client.call("run_turn", trip());
         assert!(!said.is_error, "{said:?}");
-        // What is told is written a moment later.
+        // The explanation is written asynchronously.
         let told = || world.steadfast(&["explain", "trip"]);
         let is_over =
             || [".1  bank/look", ".2  bank/pay", "ended: "].iter().all(|part| told().0.contains(part));

@@ -1,4 +1,4 @@
-//! Requests and grants: whom a grant lets run, once or more often, and until when.
+//! Requests and grants: the calls that a grant allows, the number of its uses, and its expiry.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::transition::{digest, tool};
 const PROMISE: &str = "approvals as documented";
 const DAY: u64 = 24 * 3600 * 1000;
 
-/// What a call is, as far as approvals are concerned.
+/// The part of a call that approvals consider.
 #[derive(Clone, Debug, PartialEq)]
 struct Call {
     tool: ToolRef,
@@ -98,7 +98,7 @@ impl Given {
     }
 }
 
-/// Everything that was asked and answered.
+/// All requests and answers.
 #[derive(Debug, Default)]
 struct Reference {
     requests: BTreeMap<ParkedId, Request>,
@@ -115,7 +115,7 @@ impl Reference {
                 && now < grant.expires
                 && (!blocked || grant.blocked && grant.by == Grantor::Operator)
         };
-        // The oldest of those that are not used up, else the oldest.
+        // The oldest grant that is not used up, else the oldest one.
         let fitting: Vec<(&GrantId, &Given)> = self.grants.iter().filter(|(_, grant)| fits(grant)).collect();
         let lasting = fitting.iter().find(|(_, grant)| grant.kind != Kind::Once);
         lasting.or(fitting.first()).map(|(id, _)| **id)
@@ -399,7 +399,7 @@ fn compare(
     agree(PROMISE, "what is granted", &got, &due)
 }
 
-/// How a call comes to its approval, as D24 to D26 say it.
+/// Checks the path of a call to its approval, as D24 to D26 describe it.
 fn plans(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     let policy = ApprovalPolicy {
         when: *rng.pick(&[AskWhen::Never, AskWhen::Escalated, AskWhen::Always]),

@@ -1,4 +1,4 @@
-//! Two breakers that share a store: what opens and closes them, who probes, and what they take over from each other.
+//! Two breakers that share a store: their transitions, their probes, and the state that they take over from each other.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn policy(rng: &mut Rng) -> BreakerPolicy {
     }
 }
 
-/// What was counted while closed.
+/// An outcome that was counted while closed.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     at: Timestamp,
@@ -52,17 +52,17 @@ struct Counted {
     slow: bool,
 }
 
-/// Who probes.
+/// The slot of a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Place {
     number: u64,
     alive: Timestamp,
     told: Timestamp,
-    /// Whether all who share the breaker know; else who had the place before.
+    /// `Ok` if all processes that share the breaker know of it; else the previous holder of the slot.
     agreed: Result<(), Option<u64>>,
 }
 
-/// How a half-open breaker stands, as far as others know of it.
+/// The state of a half-open breaker, as far as other processes know of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Trial {
     turn: u32,
@@ -71,7 +71,7 @@ struct Trial {
     probe: Option<(u64, Timestamp)>,
 }
 
-/// What is stored.
+/// The stored state.
 #[derive(Clone, Debug)]
 struct Stored {
     epoch: u64,
@@ -93,7 +93,7 @@ impl Stored {
 struct Reference {
     epoch: u64,
     state: State,
-    /// From when on it is as it is, for a cool-down.
+    /// Start of the current state, for the cool-down.
     since: Timestamp,
     changed: Option<(Timestamp, Reason)>,
     changes: VecDeque<Transition>,
@@ -108,7 +108,7 @@ struct Reference {
     reach: [u32; 3],
 }
 
-/// A ticket beside what the reference knows of it.
+/// A ticket with the reference's knowledge of it.
 struct Given {
     ticket: Ticket,
     epoch: u64,
@@ -186,7 +186,7 @@ impl Reference {
         change
     }
 
-    /// The next word of a person has an epoch that is a multiple of a large number.
+    /// Forces a state as an operator. The epoch becomes a multiple of a large number.
     fn by_hand(&mut self, to: State, reason: Reason, until: Option<Timestamp>, now: Timestamp) -> Transition {
         let word = (self.epoch / Snapshot::BY_HAND + 1).max(now.as_millis() / 1000);
         self.epoch = word * Snapshot::BY_HAND - 1;
@@ -222,7 +222,7 @@ impl Reference {
         };
         self.probe = None;
         self.ended = probe;
-        // What nobody heard of never was.
+        // A probe that was not announced does not count.
         self.turn = if place.agreed.is_ok() { self.turn + 1 } else { self.turn - 1 };
         true
     }
@@ -265,7 +265,7 @@ impl Reference {
         }
     }
 
-    /// Remembers as many outcomes as the rules look back, and no longer than the window.
+    /// Remembers as many outcomes as the rules consider, and no longer than the window.
     fn count(&mut self, policy: &BreakerPolicy, counted: Counted) {
         self.reach = [
             policy.rate.map_or(0, |rule| rule.last.get()),
@@ -359,7 +359,7 @@ impl Reference {
         }
     }
 
-    /// What others know of: a probe that is not agreed on is not there.
+    /// Returns the state that others know. A probe that was not agreed on is left out.
     fn known(&self) -> Stored {
         let mut known = self.stored();
         if let (Some(Place { agreed: Err(before), .. }), Some(trial)) = (self.probe, &mut known.trial) {
@@ -518,7 +518,7 @@ fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         }
         compare(breaker, reference, given, &policy, now)?;
     }
-    // A process that starts and shares its breaker with nobody.
+    // A process that starts and shares its breaker with no other one.
     let [breaker, _] = &breakers;
     let [reference, _] = &mut references;
     let restored = Breaker::restore(&breaker.snapshot(), now);
@@ -543,7 +543,7 @@ fn taken(rng: &mut Rng, given: &mut Vec<Given>) -> Given {
     given.swap_remove(usize::try_from(place).unwrap_or(0))
 }
 
-/// Everything that can be seen of the two.
+/// Compares everything that is visible of the two breakers.
 fn compare(
     breaker: &Breaker,
     reference: &Reference,
@@ -600,7 +600,8 @@ fn compare(
     Ok(())
 }
 
-/// A breaker behind a lock does the same as one without, whatever it counts beside the lock.
+/// Checks that a breaker behind a lock does the same as one without, including the outcomes that it counts beside the
+/// lock.
 fn alone(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     let mut policy = policy(rng);
     let (mut breaker, shared) = (Breaker::default(), SharedBreaker::default());
@@ -653,7 +654,8 @@ fn alone(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 agree(PROMISE, "counting behind a lock", &counts, &breaker.counts())?;
             }
         }
-        // Whoever asks for the state takes the lock, and what was counted beside it is put in: seldom, or nothing would be.
+        // A query of the state takes the lock and adds the outcomes counted beside it. It is rare, so that there are
+        // some.
         if rng.chance(10) {
             let due = breaker.state(&policy, now);
             agree(PROMISE, "the state behind a lock", &shared.state(&policy, now), &due)?;

@@ -1,4 +1,4 @@
-//! What faults mean: how far a call got, whether trying again can help, and how bad it is (D4, D21, D28, D29, D40, D41).
+//! The classification of faults: reach, whether a retry can help, and severity (D4, D21, D28, D29, D40, D41).
 
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{
@@ -12,7 +12,7 @@ use crate::rng::Rng;
 
 const PROMISE: &str = "faults mean what they say";
 
-/// What a fault means: whether it may pass, how far the call got, how bad it is, whose mistake it is, and how it is told.
+/// The meaning of a fault: nature, reach, severity, mistake, and the code that is reported.
 type Meaning = (Nature, Reach, Severity, Option<Mistake>, Code);
 
 const TRANSPORTS: [Transport; 7] = [

@@ -1,4 +1,4 @@
-//! The loop guard of one conversation: what it refuses, for how long, and what it adds to answers.
+//! The loop guard of one conversation: its refusals, their duration, and its remarks on answers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use crate::transition::digest;
 
 const PROMISE: &str = "loops end";
-/// How long a turn that its host named is shown as stopped.
+/// Time for which a turn that its host named is shown as stopped.
 const SHOWN: Duration = Duration::from_secs(1800);
 
 /// A call, with the turn that its host names.
@@ -32,7 +32,7 @@ impl Call {
         GuardedCall { tool: &self.tool, arguments: self.arguments, turn: self.turn.as_ref() }
     }
 
-    /// What its failure is about. A tool that does not exist fails with any arguments.
+    /// Returns the subject of its failure. A tool that does not exist fails with any arguments.
     fn subject(&self, mistake: Option<Mistake>) -> Subject {
         (self.tool.clone(), (mistake != Some(Mistake::UnknownTool)).then_some(self.arguments))
     }
@@ -44,7 +44,7 @@ impl Call {
 
 type Subject = (ToolRef, Option<Digest>);
 
-/// Refuses until then; each try makes the next one wait twice as long.
+/// A refusal until a time. Each try makes the next hold twice as long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Hold {
     since: Timestamp,
@@ -72,7 +72,7 @@ impl Hold {
     }
 }
 
-/// Where in the story of a conversation something was: in which turn, and after how many successes.
+/// A point in a conversation: its turn, and the number of successes before it.
 #[derive(Clone, Debug, PartialEq)]
 struct Moment {
     turn: Turn,
@@ -97,7 +97,8 @@ struct Failing {
 }
 
 impl Failing {
-    /// Something else worked since, or the turn is another one, and no try was made of that.
+    /// Returns true if something else has worked since or the turn is another one, and it has not been tried since
+    /// that.
     fn is_excused(&self, moment: &Moment) -> bool {
         self.mistake.is_none() && *self.tried.as_ref().unwrap_or(&self.last) != *moment
     }
@@ -120,7 +121,7 @@ struct Told {
     ended: Option<Timestamp>,
 }
 
-/// What failed in the turn that is guessed to be going on.
+/// The failures of the current guessed turn.
 #[derive(Clone, Debug, Default)]
 struct Guess {
     failures: u32,
@@ -161,7 +162,7 @@ impl Reference {
         Moment { turn, successes: self.successes }
     }
 
-    /// Something happens in a turn that is guessed.
+    /// Records an event in a guessed turn.
     fn touch(&mut self, policy: &GuardPolicy, call: &Call, now: Timestamp) {
         if call.turn.is_some() {
             return;
@@ -173,7 +174,7 @@ impl Reference {
         self.last = Some(now);
     }
 
-    /// Why a call is refused, and the number that is told.
+    /// Returns the reason for which a call is refused, and the number that is reported.
     fn refuses(&self, policy: &GuardPolicy, call: &Call, now: Timestamp) -> Option<(Code, Layer, u32)> {
         let stopped = match &call.turn {
             Some(turn) => {
@@ -207,7 +208,7 @@ impl Reference {
         repeated.map(|repeated| (Code::LoopDetected, Layer::RepeatedSuccess, repeated.count))
     }
 
-    /// A refusal that was made counts in its turn. The number of failures if that ends the turn.
+    /// Counts a refusal in its turn. Returns the number of failures if that ends the turn.
     fn refused(&mut self, policy: &GuardPolicy, call: &Call, now: Timestamp) -> Option<u32> {
         self.touch(policy, call, now);
         let limit = self.guess.limit;
@@ -219,7 +220,7 @@ impl Reference {
         reached
     }
 
-    /// Counts a failure of a turn: how many there are if that is worth a word, and whether the turn ends.
+    /// Counts a failure of a turn. Returns the number of failures if it is worth a remark, and whether the turn ends.
     fn counts(
         &mut self,
         policy: &GuardPolicy,
@@ -302,7 +303,7 @@ impl Reference {
         }
     }
 
-    /// The layers that speak, each with the number that it tells.
+    /// Returns the layers that add a remark, each with the number that it reports.
     fn failed(
         &mut self,
         policy: &GuardPolicy,
@@ -332,7 +333,8 @@ impl Reference {
             |place| self.failing.remove(place),
         );
         let worked = failing.last.successes != moment.successes;
-        // Another turn forgets what was not held: one that the host told, or a guessed one in which something else worked.
+        // A new turn clears everything that is not held: a turn that the host named, or a guessed one in which
+        // something else worked.
         let two_told = matches!((&failing.last.turn, &moment.turn), (Turn::Told(one), Turn::Told(other)) if one != other);
         if failing.hold.is_none() && failing.last.turn != moment.turn && (two_told || worked) {
             failing.kinds.clear();
@@ -637,7 +639,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A refusal says what it is, and how often it was so.
+/// Checks that a refusal reports its code and count.
 fn told_as(got: Option<(Code, Layer, &str)>, due: Option<(Code, Layer, u32)>) -> Result<(), Broken> {
     agree(
         PROMISE,
@@ -647,7 +649,7 @@ fn told_as(got: Option<(Code, Layer, &str)>, due: Option<(Code, Layer, u32)>) ->
     )?;
     match (got, due) {
         (Some((_, layer, text)), Some((_, _, number))) if !tells(layer, number, text) => {
-            Err((PROMISE, format!("{number} should be told by {layer:?}: {text}")))
+            Err((PROMISE, format!("{layer:?} should report {number}: {text}")))
         }
         _ => Ok(()),
     }
@@ -658,7 +660,7 @@ fn remarks(got: &[Remark], due: &[(Layer, u32)]) -> Result<(), Broken> {
     agree(PROMISE, "what is added", &layers, &due.iter().map(|(layer, _)| *layer).collect())?;
     let wrong = got.iter().zip(due).find(|(remark, (layer, number))| !tells(*layer, *number, &remark.text));
     wrong.map_or(Ok(()), |(remark, (_, number))| {
-        Err((PROMISE, format!("{number} should be told: {}", remark.text)))
+        Err((PROMISE, format!("the remark should contain {number}: {}", remark.text)))
     })
 }
 

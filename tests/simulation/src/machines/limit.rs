@@ -1,4 +1,4 @@
-//! The limiter: so many at once, and so many in a time.
+//! The limiter: the concurrency limit and the rate limit.
 
 use steadfast_core::Timestamp;
 use steadfast_core::limit::{Limiter, Overloaded};
@@ -10,7 +10,8 @@ use crate::rng::Rng;
 
 const PROMISE: &str = "limits hold";
 
-/// When the rate would be unused again, in parts of a nanosecond: as many parts as attempts fit into the time of the rate.
+/// The time at which the rate would be unused again, in fractions of a nanosecond: one nanosecond has as many fractions
+/// as the rate has attempts.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     limit: RateLimit,
@@ -23,7 +24,7 @@ impl Rate {
         nanos(at) * attempts(self.limit)
     }
 
-    /// What is spent at the moment that was seen last.
+    /// Returns the used part at the time of the last query.
     fn spent(&self) -> u128 {
         self.unused_at.saturating_sub(self.parts(self.seen))
     }
@@ -54,7 +55,7 @@ impl Reference {
         let rate = match known {
             None => Rate::with_spent(limit, 0, now),
             Some(rate) if rate.limit == limit => rate,
-            // So many attempts were made, whatever one costs now.
+            // The number of attempts stays, whatever one costs now.
             Some(rate) => {
                 let made = rate.spent().div_ceil(rate.limit.per.as_nanos().max(1));
                 let whole = limit.per.as_nanos() * attempts(limit);
@@ -66,7 +67,7 @@ impl Reference {
         let wanted = rate.spent() + cost;
         if wanted > room {
             self.rate = Some(rate);
-            // The first whole millisecond at which so much has drained.
+            // The first whole millisecond at which enough has drained.
             let fits = (1..).find(|wait| {
                 wanted <= room + nanos(now + millis(*wait)).saturating_sub(nanos(now)) * attempts(limit)
             });

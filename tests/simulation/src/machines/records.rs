@@ -1,4 +1,5 @@
-//! The records of duplicates, asked in any order by anybody: every operation is held against the tables.
+//! The records for deduplication, with requests in any order by any process. Every operation is compared with the
+//! tables.
 
 use std::sync::Arc;
 
@@ -24,15 +25,15 @@ use crate::transition::{digest, key, tool};
 const PROMISE: &str = "as the tables say";
 const PROCESSES: u64 = 3;
 
-/// Who asks, and what they know.
+/// The store under test, and the knowledge of its users.
 struct Store {
     records: Records,
     tables: Tables,
     now: Timestamp,
-    /// What the store knows about the owners of each process.
+    /// The store's knowledge about the owners of each process.
     sights: Vec<LeaseSight>,
     keep: Lifetimes,
-    /// Claims that were given out, each as its holder knows it.
+    /// Granted claims, each as its holder knows it.
     claimed: Vec<Arc<Record>>,
     receipts: Vec<Receipt>,
     calls: u64,
@@ -87,7 +88,7 @@ fn rules(rng: &mut Rng, keep: Lifetimes) -> Rules {
 }
 
 impl Store {
-    /// When something ends.
+    /// Returns the times at which something ends.
     fn moments(&self) -> Vec<Timestamp> {
         self.records.iter().flat_map(ends_of).collect()
     }
@@ -144,7 +145,7 @@ impl Store {
     }
 
     fn a_claim(&mut self, rng: &mut Rng, rules: &Rules) -> Claim {
-        // A claim whose answer was lost is made again, under the same token.
+        // A claim whose reply was lost is repeated, under the same token.
         let repeated = (rng.chance(10) && !self.claimed.is_empty()).then(|| rng.pick(&self.claimed).clone());
         let repeated = repeated.filter(|record| {
             self.records
@@ -248,7 +249,7 @@ impl Store {
         };
         let made = *rng.pick(&[0, 1, 2, 16, 17]);
         let mut claimed = rng.pick(&self.claimed).clone();
-        // One whose answer was lost knows only where it would have been written.
+        // A holder whose reply was lost knows only the key under which it would have been written.
         let is_indexed =
             self.records.indexed(claimed.index).is_some_and(|record| record.owner == claimed.owner);
         if is_indexed && rng.chance(10) {
@@ -277,7 +278,7 @@ impl Store {
             return Ok(());
         }
         let record = rng.pick(&self.claimed);
-        // One whose answer was lost knows only where it would have been written.
+        // A holder whose reply was lost knows only the key under which it would have been written.
         let key = if rng.chance(20) { key("another place") } else { record.key };
         let release = Release { key, index: record.index, owner: record.owner.clone() };
         let before = self.records.clone();
@@ -335,7 +336,7 @@ impl Store {
         let before = self.records.clone();
         let sights = self.sights.clone();
         let sight = Self::sight(&sights);
-        // A person means whatever is there; a call that looked means the run that it looked for.
+        // An operator means whatever record is there; a call that looked it up means the run that it looked for.
         let there = before.get(&key).map(|record| record.owner.clone()).filter(|_| rng.chance(75));
         let of = perhaps(rng, |rng| there.unwrap_or_else(|| an_owner(rng, 0)));
         let resolve = Resolve { key, resolution, of, needs_seen_end: rng.chance(30) };
@@ -365,7 +366,7 @@ impl Store {
         )
     }
 
-    /// A record as an older version left it: cancelled, or of an owner whose lease nobody knows.
+    /// Writes a record as an older version left it: cancelled, or of an owner whose lease is unknown.
     fn cancelled(&mut self, rng: &mut Rng) {
         let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
         let Some(record) =
@@ -384,7 +385,7 @@ impl Store {
         });
     }
 
-    /// Whoever follows a record that was written or is gone hears of it.
+    /// Checks that followers of a record that was written or removed are woken.
     fn woken(&self, before: &Records) -> Result<(), Broken> {
         let is_same = |one: Option<&Record>, other: Option<&Record>| match (one, other) {
             (Some(one), Some(other)) => std::ptr::eq(one, other),
@@ -399,11 +400,11 @@ impl Store {
             keys.sort_unstable();
             keys.dedup();
         }
-        agree(PROMISE, "who hears of it", &told, &changed)
+        agree(PROMISE, "followers that are woken", &told, &changed)
     }
 }
 
-/// When what is in a record ends, or begins to count.
+/// Returns the times at which parts of a record end, or begin to count.
 fn ends_of(record: &Record) -> Vec<Timestamp> {
     let lease =
         if let steadfast_core::dedupe::Lease::Until(until) = record.lease { Some(until) } else { None };
@@ -446,7 +447,8 @@ fn a_failure(rng: &mut Rng) -> Failure {
     }
 }
 
-/// An answer has arrived when its connection brings anything but a cancel, or stays open for five seconds.
+/// Checks that an answer has arrived when its connection brings anything but a cancellation, or stays open for five
+/// seconds.
 fn deliveries(rng: &mut Rng) -> Result<(), Broken> {
     let written = Timestamp::from_millis(rng.between(0, 10_000));
     let delivery = Delivery::written(written);
@@ -458,11 +460,11 @@ fn deliveries(rng: &mut Rng) -> Result<(), Broken> {
         Heard::CancelOfThisCall | Heard::Closed => Some(false),
         Heard::StillOpen => (open_for >= 5_000).then_some(true),
     };
-    agree(PROMISE, "whether it has arrived", &delivery.arrived(heard, now), &due)?;
+    agree(PROMISE, "arrival", &delivery.arrived(heard, now), &due)?;
     agree(PROMISE, "when to look", &delivery.look_at(), &(written + millis(5_000)))
 }
 
-/// Who knew another marker waits for one lease before it runs anything that must not run twice.
+/// Checks that a process that knew another marker waits for one lease before it runs anything that must not run twice.
 fn markers(rng: &mut Rng) -> Result<(), Broken> {
     let (mut watch, mut known, mut lost) = (MarkerWatch::default(), None, None);
     let lease = millis(rng.between(1, 1_000));

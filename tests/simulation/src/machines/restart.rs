@@ -1,4 +1,4 @@
-//! Restarts of servers: how long a server that died is waited for, and when it is left alone.
+//! Restarts of servers: the wait before a restart, and the point at which a server is not restarted any more.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::rng::Rng;
 
 const PROMISE: &str = "servers are restarted as documented";
 
-/// Everything that happened to one server.
+/// The history of one server.
 #[derive(Debug)]
 struct Reference {
     standing: Standing,
-    /// Its deaths since it was last left alone or forgiven.
+    /// Its deaths since restarts were last suspended or reset.
     deaths: Vec<Timestamp>,
-    /// Deaths since it was last well, and how often it was left alone since.
+    /// Deaths since it was last healthy, and the number of suspensions since.
     row: u32,
     rests: u32,
 }
@@ -38,7 +38,7 @@ impl Reference {
         decision
     }
 
-    /// How it stands after a death. Where a wait is spread, the shortest and the longest one.
+    /// Returns its standing after a death. If a wait has jitter, the shortest and the longest one.
     fn died(&mut self, policy: &RestartPolicy, death: Death, now: Timestamp) -> [Standing; 2] {
         let runs = matches!(self.standing, Standing::Starting { .. } | Standing::Up { .. });
         if let Standing::Up { since } = self.standing

@@ -1,4 +1,4 @@
-//! The schedule of one call, and the budget that all calls of a dependency share.
+//! The retry schedule of one call, and the retry budget that all calls of a dependency share.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn policy(rng: &mut Rng) -> RetryPolicy {
     }
 }
 
-/// The wait before the nth retry: the first one after the first attempt.
+/// Returns the wait before the nth retry. The first retry follows the first attempt.
 fn wait(backoff: &Backoff, retry: u32) -> Duration {
     match backoff {
         Backoff::Constant(wait) => *wait,
@@ -76,7 +76,7 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     let most = limits.attempts.map_or(policy.attempts.get(), |asked| asked.max(1).min(policy.attempts.get()));
     let spans = [policy.total, limits.elapsed, last_retry].into_iter().flatten();
     let by_span = spans.map(|span| begun + span).min();
-    // Whatever starts at these moments starts too late.
+    // An attempt that starts at this time starts too late.
     let too_late = [by_span.map(|moment| moment + millis(1)), limits.start_by].into_iter().flatten().min();
     let seed = rng.next();
     let mut schedule = Schedule::new(&policy, &limits, last_retry, seed, begun);
@@ -121,7 +121,7 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 [whole.mul_f64(1.0 - share.get()), whole.mul_f64(1.0 + share.get())]
             }
         };
-        // Moments are whole milliseconds.
+        // Times are whole milliseconds.
         let start = |wait: Duration| (from + wait).max(now + asked.unwrap_or_default());
         let [earliest, latest] = [start(least.saturating_sub(millis(1))), start(longest + millis(1))];
         let is_exact = policy.jitter == Jitter::None;
@@ -138,7 +138,7 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                     && !is_past(limits.deadline, at)
                     && !is_past(too_late, at)
             }
-            // Of two limits the one that comes first is told.
+            // Of two limits the earlier one is reported.
             Err(Stop::TotalTime) => {
                 is_past(too_late, latest)
                     && (!is_exact || is_past(too_late, start(whole)))
@@ -193,7 +193,7 @@ fn budget(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             firsts.push(second);
             continue;
         }
-        // The last ten seconds, this one included.
+        // The last ten seconds, including this one.
         let lately = |of: &[u64]| of.iter().filter(|then| **then + 10 > second).count();
         let in_this_second = retries.iter().filter(|then| **then == second).count();
         let due = in_this_second < policy.floor_per_second as usize

@@ -1,4 +1,4 @@
-//! Trust of tools, signatures and domains: who loses it, for how long, and who wins it back.
+//! Trust in tools, signatures and domains: its loss, the duration of that, and its recovery.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const SEVERITIES: [Severity; 7] = [
     Severity::Informational,
 ];
 
-/// Who is judged.
+/// The subject of trust.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Tool(ToolRef),
@@ -36,7 +36,7 @@ enum Who {
     Domain(Domain),
 }
 
-/// A call that has ended, as one of those who are judged saw it.
+/// The end of a call, as one subject counts it.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     at: Timestamp,
@@ -68,11 +68,11 @@ enum State {
 #[derive(Clone, Debug)]
 struct Account {
     state: State,
-    /// Everything since it was last trusted again.
+    /// Everything since trust was last restored.
     ended: Vec<Ended>,
 }
 
-/// A change as it has to be told: from, to, failures, until, successes needed.
+/// An expected change: from, to, failures, until, successes needed.
 type Step = (TrustState, TrustState, u32, Option<Timestamp>, u32);
 
 impl Account {
@@ -85,7 +85,7 @@ impl Account {
         }
     }
 
-    /// When recovery begins by itself.
+    /// Returns the time at which recovery begins by itself.
     fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match self.state {
             State::Escalated { expires, last, by_hand: false, .. } if rule.recovery == Recovery::Auto => {
@@ -99,7 +99,7 @@ impl Account {
         if self.recovers_at(rule).is_some_and(|at| at <= now) { TrustState::Recovering } else { self.name() }
     }
 
-    /// The time of an escalation may be over by now.
+    /// Ends an escalation whose time is over.
     fn comes_to(&mut self, rule: &TrustRule, now: Timestamp) -> Option<Step> {
         let State::Escalated { failures, needed, .. } = self.state else { return None };
         self.recovers_at(rule).filter(|at| *at <= now)?;
@@ -147,7 +147,7 @@ impl Account {
             State::Recovering { failures, .. } => (*failures + 1, !recoverable),
             State::Escalated { at, failures, further, last, by_hand, .. } => {
                 (*failures, *last, *by_hand) = (*failures + 1, now, *by_hand || !recoverable);
-                // Whoever was under way when trust was lost does not bring a block nearer.
+                // A call that was in flight when trust was lost does not bring a block nearer.
                 *further += u32::from(began >= *at);
                 if began >= *at && *further >= rule.block_after.get() {
                     let failures = *failures;
@@ -168,7 +168,7 @@ impl Account {
         steps
     }
 
-    /// Failures within the window, and whether time heals them.
+    /// Returns failures within the window, and whether time heals them.
     fn lately(&self, rule: &TrustRule, now: Timestamp) -> impl Iterator<Item = (Severity, bool)> {
         let from = now.before(rule.window);
         self.ended.iter().filter(move |ended| ended.at >= from).filter_map(|ended| ended.failed)
@@ -189,7 +189,7 @@ impl Account {
             })
     }
 
-    /// Counted failures and all calls, summed in slots of a 64th of the window.
+    /// Returns counted failures and all calls, summed in slots of a 64th of the window.
     fn share(&self, rule: &TrustRule, now: Timestamp) -> (usize, usize) {
         let width = rule.window / 64;
         let mut slots: Vec<(Timestamp, Timestamp, usize, usize)> = Vec::new();
@@ -218,7 +218,7 @@ struct Reference {
     domain_rule: Option<TrustRule>,
     accounts: BTreeMap<Who, Account>,
     stats: BTreeMap<Domain, DomainStats>,
-    /// Failures so far: of which tool, how bad, and whether they still count for the call and for its domain.
+    /// Failures so far: tool, severity, and whether they still count for the call and for its domain.
     history: Vec<Remembered>,
 }
 
@@ -231,7 +231,7 @@ struct Remembered {
     for_domain: bool,
 }
 
-/// Whom a call or a report is about.
+/// The subjects of a call or a report.
 #[derive(Clone, Debug, PartialEq)]
 struct Called {
     tool: ToolRef,
@@ -239,7 +239,7 @@ struct Called {
     domain: Option<Domain>,
 }
 
-/// A change as it has to be told.
+/// An expected change with its scope.
 type Told = (Scope, Step, bool);
 
 impl Reference {
@@ -250,7 +250,7 @@ impl Reference {
         }
     }
 
-    /// The accounts of the tool as a whole, also where a host named it without its namespace.
+    /// Returns the accounts of the whole tool, including those for which a host left out its namespace.
     fn whole(tool: &ToolRef) -> Vec<Who> {
         let any = ToolRef::in_any_namespace(tool.tool.clone());
         let mut all = vec![Who::Tool(tool.clone())];
@@ -336,7 +336,7 @@ impl Reference {
         let mut told = Vec::new();
         let known = |reference: &Self, who: &Who| reference.accounts.contains_key(who);
         let mut whom: Vec<Who> = Self::whole(&call.tool).into_iter().filter(|who| known(self, who)).collect();
-        // A success is nothing new about whom nothing is known, unless a share of failures has to know of it.
+        // A success adds nothing about an unknown subject, unless a failure rate has to count it.
         let signature = call.signature.clone().map(|signature| Who::Signature(call.tool.clone(), signature));
         let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(Who::Domain);
         let judged = signature.into_iter().chain(domain);
@@ -396,7 +396,7 @@ impl Reference {
         told
     }
 
-    /// What led to the loss of trust does not count again, not even after a restart.
+    /// Clears the failures that led to the loss of trust. They do not count again, not even after a restart.
     fn forgives(&mut self, who: &Who) {
         for old in &mut self.history {
             match who {
@@ -566,7 +566,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 let got = match finished {
                     Finished::Success => ledger.report_success(rules, report, now),
                     Finished::Failure { severity, recoverable } => {
-                        // What the reporter says goes before what we would have made of it.
+                        // The reporter's own classification takes precedence over ours.
                         let (classified, said) = if rng.chance(50) {
                             (severity, None)
                         } else {

@@ -1,4 +1,4 @@
-//! The machine of a turn, the handler of its errors, who holds a turn, and how far its calls got.
+//! The machine of a turn, the handler of its errors, the hold on a turn, and the reach of its calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -49,8 +49,8 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     turns(rng, story)
 }
 
-/// Whether another tool may do the job: not where the call ran or runs or nobody could look, not where a person said no, and
-/// not where the turn may make no more calls.
+/// Returns true if another tool may do the job: not if the call ran or runs or could not be looked up, not if an
+/// approval was denied, and not if the turn may make no more calls.
 fn another_may(code: Code) -> bool {
     !matches!(
         code,
@@ -71,7 +71,7 @@ fn lets_through(circuit: Circuit) -> bool {
     matches!(circuit, Circuit::Closed | Circuit::HalfOpen)
 }
 
-/// What is to be done about a failure: the cheapest thing that can still bring the result, a person last.
+/// Returns the strategy for a failure: the cheapest one that can still bring the result, an operator last.
 fn strategy(facts: &Facts) -> Strategy {
     let in_doubt = facts.reach == Reach::Unknown;
     if facts.code == Code::OutcomeUnknown || in_doubt && facts.repeat == Repeat::Unsafe {
@@ -123,7 +123,7 @@ fn circuit(rng: &mut Rng) -> Circuit {
     *rng.pick(&[Circuit::Closed, Circuit::Closed, Circuit::HalfOpen, Circuit::Open, Circuit::ForcedOpen])
 }
 
-// ---- who holds a turn ----
+// ---- the hold on a turn ----
 
 fn holds(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     let process = |pid| Process { boot: "boot".into(), pid, started: 0 };
@@ -154,7 +154,7 @@ fn holds(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     agree(PROMISE, "who holds it", &hold.kept().holder, &Some(me.clone()))?;
     agree(PROMISE, "what was chosen", &hold.kept().choices, &choices)?;
     agree(PROMISE, "what it replaces", &hold.replaces(), &found.map(|(version, _)| version))?;
-    // A choice is written unless the document says the same, or says nothing and it is as planned.
+    // A choice is written unless the document has the same one, or has none and the choice is the planned one.
     let is_known = choices.get(&call).map_or(choice == Choice::default(), |known| *known == choice);
     let written = hold.choosing(&call, &choice);
     agree(PROMISE, "whether a choice is written", &written.is_none(), &is_known)?;
@@ -164,7 +164,7 @@ fn holds(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         hold.wrote(kept.clone(), 9);
         agree(PROMISE, "what is written", &(hold.kept(), hold.replaces()), &(&kept, Some(9)))?;
     }
-    agree(PROMISE, "nobody holds what was given back", &hold.giving_back().holder, &None)?;
+    agree(PROMISE, "holder after the release", &hold.giving_back().holder, &None)?;
     let there = match rng.between(0, 3) {
         0 => None,
         1 => Some(None),
@@ -184,7 +184,7 @@ fn holds(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     agree(PROMISE, "what it replaces then", &hold.replaces(), &due)
 }
 
-// ---- how far a call got ----
+// ---- the reach of a call ----
 
 fn heard(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     let now = Timestamp::from_millis(1_000);
@@ -241,25 +241,25 @@ fn heard(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             }
         }
         story.tell(|| format!("{heard:?}"));
-        // What may have run once may have run, whatever came later.
+        // Once an attempt may have run, the call may have run, whatever came later.
         let due =
             if reaches.contains(&Reach::Unknown) { Some(Reach::Unknown) } else { reaches.last().copied() };
-        agree(PROMISE, "how far it got", &heard.reach(), &due.unwrap_or(Reach::NotSent))?;
-        agree(PROMISE, "how it failed", &heard.failed(), &failed.as_ref())?;
-        agree(PROMISE, "whether it has asked", &heard.has_asked(), &asked)?;
-        agree(PROMISE, "whether it has begun", &heard.has_begun(), &(followed || !reaches.is_empty()))?;
-        agree(PROMISE, "what it was allowed", &heard.cut(), &cut)?;
+        agree(PROMISE, "reach", &heard.reach(), &due.unwrap_or(Reach::NotSent))?;
+        agree(PROMISE, "failure", &heard.failed(), &failed.as_ref())?;
+        agree(PROMISE, "question", &heard.has_asked(), &asked)?;
+        agree(PROMISE, "start", &heard.has_begun(), &(followed || !reaches.is_empty()))?;
+        agree(PROMISE, "cut", &heard.cut(), &cut)?;
     }
     Ok(())
 }
 
 // ---- the machine ----
 
-/// A call of the plan, and where it is.
+/// A call of the plan and its state.
 #[derive(Clone, Debug)]
 struct Call {
     candidates: Vec<ToolRef>,
-    /// The calls that it depends on, each with whether there is a default for it.
+    /// The calls that it depends on, each with true if there is a default for it.
     depends: Vec<(usize, bool)>,
     need: Need,
     place: Place,
@@ -299,7 +299,7 @@ struct Reference {
     steps: Vec<Did>,
 }
 
-/// A step, but for the words.
+/// A step without its texts.
 #[derive(Clone, Debug, PartialEq)]
 enum Did {
     Run { call: usize, tool: ToolRef, candidate: usize, defaults: Vec<ToolCallId>, named: Option<ToolRef> },
@@ -326,7 +326,7 @@ impl Reference {
             .collect()
     }
 
-    /// Calls start when all that they depend on has ended, with success or with a default for it.
+    /// Starts calls whose dependencies have all ended, with success or with a default for them.
     fn propagate(&mut self) {
         loop {
             let waiting = (0..self.calls.len()).filter(|call| self.calls[*call].place == Place::Waiting);
@@ -367,7 +367,7 @@ impl Reference {
             let candidate = match (&self.chosen, self.choice(call)) {
                 (None, _) => Some(self.untried(call).first().copied().unwrap_or(0)),
                 (Some(_), None) => Some(0),
-                // Whatever may have run is asked first, if the plan still has it.
+                // A call that may have run is looked up first, if the plan still has it.
                 (Some(_), Some(chosen)) => {
                     let there = self.calls[call].candidates.get(chosen.candidate);
                     there
@@ -457,7 +457,8 @@ impl Reference {
             }
             CallEnd::Failed(failure) => {
                 self.calls[call].has_failed = true;
-                // Where it is made again on a guess, an earlier one may have done it, whatever came of the last.
+                // If it is made again on a guess, an earlier attempt may have done the job, whatever came of the last
+                // one.
                 let came_before = replayed || self.chosen.is_some();
                 let is_doubtful =
                     failure.doubt == Doubt::MadeAgain && came_before && another_may(failure.code);
@@ -618,7 +619,7 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         calls,
         chosen,
     };
-    // What stood before the choice was tried, or could not be.
+    // The candidates before the choice were tried, or could not be.
     for call in 0..reference.calls.len() {
         let tried = reference.choice(call).map_or(0, |chosen| chosen.candidate);
         let most = reference.calls[call].candidates.len() - 1;
@@ -713,7 +714,7 @@ fn drafted(number: usize, call: &Call) -> DraftCall {
     }
 }
 
-/// What an earlier submission chose. The plan may have changed since.
+/// Draws the choices of an earlier submission. The plan may have changed since.
 fn chosen(rng: &mut Rng, calls: &[Call]) -> BTreeMap<ToolCallId, Choice> {
     let mut chosen = BTreeMap::new();
     for (number, call) in calls.iter().enumerate() {

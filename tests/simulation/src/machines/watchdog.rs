@@ -1,4 +1,4 @@
-//! The watchdog: silence, and the time that there is in all.
+//! The watchdog: silence, and the total time.
 
 use steadfast_core::Timestamp;
 use steadfast_core::policy::{Silence, TimePolicy};
@@ -47,7 +47,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             &(last > since && now < silent),
         )?;
         if rng.chance(40) {
-            // A sign of life that was held up on its way.
+            // A delayed sign of life.
             let at = if rng.chance(30) { now.before(millis(50)).max(begun) } else { now };
             watchdog.progress(at);
             signs.push(at);

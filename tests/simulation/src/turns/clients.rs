@@ -1,4 +1,4 @@
-//! What clients of turns do: they submit, lose patience, withdraw, and submit again, to whichever process.
+//! The clients of turns: they submit, lose patience, withdraw and resubmit, to any process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::system::{Connection, World};
 use crate::transition::Happening;
 use crate::turns::{Stage, Submission, Told, Truth, TurnHappening};
 
-/// A client that still has not got what it wants then lets it be.
+/// Maximum number of submissions, after which a client gives up.
 const MOST_TRIES: u32 = 8;
 
 impl World {
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// A submission with a client that waits for it.
+    /// Makes a submission with a client that waits for it.
     pub(super) fn submission(&mut self, turn: usize, node: usize) -> usize {
         let life = self.nodes[node].identity.started;
         let line = self.connections.len();
@@ -67,7 +67,7 @@ impl World {
         self.submissions.len() - 1
     }
 
-    /// With which of its plans a turn comes now.
+    /// Returns the plan with which a turn is submitted now.
     fn plan_of(&self, turn: usize) -> Arc<Plan> {
         let wish = &self.model.turns[turn];
         let mut rng = Rng::beside(self.seed ^ 0x706c_616e ^ self.submissions.len() as u64);
@@ -113,8 +113,8 @@ impl World {
         self.break_connection(line)
     }
 
-    /// A connection has broken. If it was that of a client with a turn, nobody waits for the turn any more: its calls are
-    /// left to themselves, and it is given back.
+    /// Handles a broken connection. If a client waited on it for a turn, no client waits for that turn any more: its
+    /// calls continue alone, and the turn is given back.
     pub(crate) fn turn_is_dropped(&mut self, connection: usize) -> Result<(), Broken> {
         let Some(submission) = self.submissions.iter().position(|submission| submission.line == connection)
         else {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// The process tells the client, if the connection lets it.
+    /// Answers the client, if the connection still works.
     pub(super) fn answer_turn(&mut self, submission: usize, told: Told) -> Result<(), Broken> {
         self.submissions[submission].stage = Stage::Over;
         let line = self.submissions[submission].line;
@@ -156,7 +156,7 @@ impl World {
         }
         self.tell(format!("turn {turn}: submission {submission} is answered: {told:?}"));
         match told {
-            // Some ask again all the same.
+            // Some clients ask again all the same.
             Told::Ended(TurnStatus::Completed) if self.rng.chance(70) => self.model.turns[turn].over = true,
             Told::Ended(_) | Told::Refused => self.submit_again(turn),
         }

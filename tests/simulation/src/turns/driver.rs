@@ -1,4 +1,4 @@
-//! A process carries out what the machine of a turn decides.
+//! The driver of turns: a process carries out the steps of the turn machine.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl World {
         }
         self.summary.turns += 1;
         let arrived = &mut self.submissions[submission];
-        // Its time runs from here, however long the store takes to say that it may begin.
+        // Its time counts from here, however long the store takes to allow the start.
         (arrived.arrived, arrived.stage) = (self.now, Stage::Reading);
         arrived.deadline = self.now + arrived.plan.deadline();
         self.ask_store(submission, Document::Read);
@@ -87,7 +87,7 @@ impl World {
         breaker.map_or(BreakerState::Closed, |breaker| breaker.state(policy, self.clock(node)))
     }
 
-    /// Does what there is to do, one thing after the other, until the store has to be waited for.
+    /// Carries out the queued steps in order, until one has to wait for the store.
     pub(super) fn work(&mut self, submission: usize) -> Result<(), Broken> {
         loop {
             let working = &mut self.submissions[submission];
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// What has to be written before a call is sent.
+    /// Returns the choice that must be written before a call is sent.
     fn choosing(
         &self,
         submission: usize,
@@ -200,7 +200,8 @@ impl World {
         self.ask_store(submission, Document::Write { replaces, kept });
     }
 
-    /// A choice could not be kept: the call is not sent, because the turn could not be told from it later.
+    /// Handles a choice that could not be stored. The call is not sent, because a later submission could not know of
+    /// it.
     pub(super) fn unkept(&mut self, submission: usize, run: Step) -> Result<(), Broken> {
         let Step::Run { id, .. } = run else { return Ok(()) };
         if self.defect == Some(Defect::UnkeptForgotten) {
@@ -253,7 +254,7 @@ impl World {
         }
     }
 
-    /// A call answers; the turn hears of it in its own time.
+    /// Handles the answer of a call. The turn receives it later.
     pub(crate) fn turn_hears(&mut self, node: usize, in_turn: InTurn, result: CallResult) {
         let life = self.nodes[node].identity.started;
         let (in_turn, result) = (Box::new(in_turn), Box::new(result));
@@ -290,7 +291,7 @@ impl World {
         self.work(*submission)
     }
 
-    /// How a call ended, as its turn is told.
+    /// Returns the end of a call in the form that its turn receives.
     fn end_of(&self, in_turn: &InTurn, result: &CallResult) -> CallEnd {
         let heard = &in_turn.heard;
         let attempts = result.attempts;
@@ -344,7 +345,7 @@ impl World {
         }
     }
 
-    /// Nothing runs on its own after a restart; only a defect does that.
+    /// Restarts turns after a restart of their process. Only a defect does that.
     pub(crate) fn turns_come_back(&mut self, node: usize) -> Result<(), Broken> {
         if self.defect != Some(Defect::TurnGoesOnByItself) {
             return Ok(());
@@ -365,17 +366,18 @@ impl World {
     }
 }
 
-/// Whether the call has done what it was made for.
+/// Returns true if the call has done its work.
 pub(super) fn is_done(result: &CallResult) -> bool {
     result.ended.is_ok() && result.stage == call::Stage::Final
 }
 
-/// A call that was never sent.
+/// Returns the end of a call that was never sent.
 fn unsent(code: Code) -> CallEnd {
     CallEnd::Failed(Failure::not_sent(code, Nature::Transient, "not sent".into()))
 }
 
-/// What was chosen, by its number alone: another tool may stand there now, or none, and then the last one is taken.
+/// Returns the earlier choices by index alone. Another tool may have that index now, or none; then the last one is
+/// used.
 fn by_place(plan: &Plan, choices: BTreeMap<ToolCallId, Choice>) -> Submitted {
     let places = places(plan);
     let chosen = choices.into_iter().map(|(id, choice)| {
@@ -385,7 +387,7 @@ fn by_place(plan: &Plan, choices: BTreeMap<ToolCallId, Choice>) -> Submitted {
     Submitted::Again(chosen.collect())
 }
 
-/// Arguments as the model counts them.
+/// Returns arguments as the model counts them.
 fn number_of(arguments: &RawJson) -> u64 {
     Digest::of(arguments.as_str().as_bytes())
         .as_bytes()

@@ -1,4 +1,4 @@
-//! Who runs a turn: the document of the turn, on its way to the store and back.
+//! The hold on a turn: its document, on the way to the store and back.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::transition::Happening;
 use crate::turns::{Stage, Submission, Told, TurnHappening};
 use crate::weather::Leases;
 
-/// What the store is asked.
+/// A request to the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Document {
     Read,
     Write { replaces: Option<u64>, kept: Kept },
 }
 
-/// What it says.
+/// The store's reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     Found(Option<(u64, Kept)>),
@@ -28,7 +28,7 @@ pub(crate) enum Reply {
     Failed,
 }
 
-/// A turn is held for a little longer than it may run: clocks do not agree to the millisecond.
+/// Extra time for which a turn is held, because clocks do not agree to the millisecond.
 const SLACK: Duration = Duration::from_secs(1);
 
 impl World {
@@ -88,7 +88,7 @@ impl World {
                 self.begin_turn(submission, submitted)
             }
             (stage @ (Stage::Reading | Stage::Taking(_)), _) => {
-                // It may be ours without our knowing, and nobody runs it.
+                // The process may hold the turn without knowing, and no process runs it.
                 if let Stage::Taking(_) = stage {
                     self.give_back_soon(submission, 0);
                 }
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// A choice was written, or the turn given back, or not.
+    /// Handles a completed or failed write of a choice or of a release.
     fn wrote(&mut self, submission: usize, reply: Reply) -> Result<(), Broken> {
         let running = &mut self.submissions[submission];
         let (Some(mut writing), Some(hold)) = (running.writing.take(), running.hold.as_mut()) else {
@@ -176,7 +176,7 @@ impl World {
         self.later(millis, Happening::Turn(TurnHappening::GivesBack { node, life, submission }));
     }
 
-    /// Repeated until it is through, or needless.
+    /// Gives a turn back. Repeated until it succeeds or is no longer needed.
     pub(crate) fn give_back(&mut self, submission: usize) {
         let turn = self.submissions[submission].turn;
         let Some(hold) = &self.submissions[submission].hold else { return };

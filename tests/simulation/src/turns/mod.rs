@@ -1,15 +1,16 @@
-//! Turns: clients submit plans of several calls to any process, and again when they hear nothing or not all they wanted.
+//! Turns: clients submit plans of several calls to any process, and resubmit them when they get no answer or an
+//! incomplete one.
 //!
-//! The machine of a turn and the rules of its document are those of the core. Around them stands what a process does: it
-//! reads and writes the document, begins calls through the same machinery as all others, and tells the turn how they ended.
+//! The machine of a turn and the rules of its document are those of the core. The simulated process reads and writes
+//! the document, begins calls through the same machinery as all others, and reports their ends to the turn.
 //!
-//! | file | what it does |
+//! | file | content |
 //! | --- | --- |
-//! | `plans` | what clients want |
-//! | `clients` | they submit, lose patience, withdraw, submit again |
-//! | `driver` | a process carries out what the machine decides |
-//! | `holding` | who runs a turn: the document, and the way to the store |
-//! | `promises` | what must hold |
+//! | `plans` | the plans of clients |
+//! | `clients` | clients that submit, lose patience, withdraw and resubmit |
+//! | `driver` | the process that carries out the steps of the machine |
+//! | `hold` | the document that says which process runs a turn, and its way to the store |
+//! | `promises` | the invariants of turns |
 
 mod clients;
 mod driver;
@@ -39,7 +40,7 @@ pub(crate) use promises::done_once;
 #[derive(Clone, Debug)]
 pub(crate) struct TurnWish {
     pub(crate) client: usize,
-    /// What it says it wants; after the first one, others with which it comes again.
+    /// The first plan, and the ones with which the client resubmits the turn.
     pub(crate) plans: Vec<Arc<Plan>>,
     pub(crate) parallelism: usize,
     pub(crate) tries: u32,
@@ -55,43 +56,43 @@ pub(crate) struct Submission {
     pub(crate) life: u64,
     /// The client's connection.
     pub(crate) line: usize,
-    /// What its calls hang on: broken when nobody waits for them any more.
+    /// The connection of its calls. It breaks when no client waits for them any more.
     inner: usize,
     pub(crate) arrived: Timestamp,
     pub(crate) deadline: Timestamp,
     stage: Stage,
     machine: Option<Turn>,
     hold: Option<Hold>,
-    /// What the machine wants done.
+    /// Pending steps of the machine.
     queue: VecDeque<Step>,
-    /// What happened while the store was asked.
+    /// Events that arrived while the submission waited for the store.
     inbox: VecDeque<Event>,
-    /// Whether its deadline has come. The machine hears of it after all else that has happened by then.
+    /// True once its deadline has come. The machine learns of it after all other events until then.
     is_due: bool,
-    /// When the machine last heard of anything.
+    /// Time of the last event that the machine received.
     heard: Timestamp,
-    /// Store commands are numbered, so that nobody takes the answer to one for that to another.
+    /// Number of the current store command, so that a reply is not taken for that to another command.
     command: u64,
     writing: Option<Writing>,
-    /// What became of its calls, whatever the machine believes.
+    /// True states of its calls, whatever the machine believes.
     truth: Truth,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// On its way.
+    /// The submission is in transit.
     Sent,
-    /// The document is read.
+    /// The document is being read.
     Reading,
-    /// The document is written.
+    /// The document is being written.
     Taking(Submitted),
     Running,
-    /// The turn is over, and is being given back.
+    /// The turn is over and is being given back.
     Releasing(Box<TurnResult>),
     Over,
 }
 
-/// A choice on its way to the store, and the call that waits for it.
+/// A choice that is being written, and the call that waits for it.
 #[derive(Debug)]
 struct Writing {
     kept: steadfast_core::turn::Kept,
@@ -99,7 +100,7 @@ struct Writing {
     run: Option<Step>,
 }
 
-/// What became of the calls of a submission.
+/// True states of the calls of a submission.
 #[derive(Debug, Default)]
 struct Truth {
     sent: BTreeSet<ToolCallId>,
@@ -107,7 +108,7 @@ struct Truth {
     succeeded: BTreeSet<ToolCallId>,
 }
 
-/// What a call knows of its turn, and the turn of it.
+/// Knowledge that a call and its turn have of each other.
 #[derive(Clone, Debug)]
 pub(crate) struct InTurn {
     pub(crate) submission: usize,
@@ -125,15 +126,15 @@ impl InTurn {
     }
 }
 
-/// What a client is told.
+/// The answer to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Ended(TurnStatus),
-    /// Somebody else runs it, or the store cannot be asked.
+    /// Another process runs the turn, or the store cannot be asked.
     Refused,
 }
 
-/// Something that happens to turns.
+/// An event of a turn.
 #[derive(Debug)]
 pub(crate) enum TurnHappening {
     Submit {
@@ -142,14 +143,14 @@ pub(crate) enum TurnHappening {
     Arrives {
         submission: usize,
     },
-    /// A command reaches the store; whether its answer gets lost.
+    /// A command reaches the store. Its reply may get lost.
     Asked {
         submission: usize,
         command: u64,
         what: Box<Document>,
         unanswered: bool,
     },
-    /// Its answer reaches the process.
+    /// The store's reply reaches the process.
     Stored {
         node: usize,
         life: u64,
@@ -170,7 +171,7 @@ pub(crate) enum TurnHappening {
         life: u64,
         submission: usize,
     },
-    /// A turn that nobody waits for is given back.
+    /// A turn for which no client waits is given back.
     GivesBack {
         node: usize,
         life: u64,
@@ -234,7 +235,7 @@ impl World {
     }
 }
 
-/// Whether there are turns in this world, and what else is different then.
+/// Decides whether this world has turns, and adapts the scenario.
 pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
     let mut rng = Rng::beside(seed ^ 0x7475_726e);
     let wanted = match defect {
@@ -246,7 +247,7 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
     }
     weather.turns = rng.between(1, 3);
     weather.wishes = rng.between(1, 2);
-    // Turns come close together, or nothing of one meets another.
+    // Turns arrive close together, so that they interact.
     weather.storm = weather.storm.min(rng.between(60_000, 400_000));
     if rng.chance(70) {
         let policy = Arc::make_mut(&mut weather.policy);
@@ -255,7 +256,7 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
             steadfast_core::policy::Cooldown::constant(Duration::from_secs(rng.between(1, 30)));
     }
     if defect.is_some() {
-        // What an emptied store forgets is no defect.
+        // Losses caused by an emptied store are no defect.
         weather.emptyings = 0;
     }
     let mut replans = Rng::beside(seed ^ 0x7265_706c);
@@ -269,7 +270,7 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
         weather.tool_asks = 40;
     }
     if defect == Some(Defect::BackToPlanNotKept) {
-        // A turn has to come three times, and the breaker to change each time.
+        // A turn has to be submitted three times, and the breaker to change each time.
         weather.tool_fails = weather.tool_fails.max(50);
         weather.connection_breaks = weather.connection_breaks.max(40);
         let breaker = &mut Arc::make_mut(&mut weather.policy).breaker;
@@ -278,7 +279,7 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
     }
 }
 
-/// Tools by number. The first one is that of all other calls.
+/// Returns a tool by number. The first one is that of all other calls.
 fn tool(number: u64) -> steadfast_core::id::ToolRef {
     let mut tool = crate::transition::tool();
     if number > 0 {
@@ -287,7 +288,7 @@ fn tool(number: u64) -> steadfast_core::id::ToolRef {
     tool
 }
 
-/// The places of the calls of a plan.
+/// Returns the index of each call of a plan.
 fn places(plan: &Plan) -> BTreeMap<ToolCallId, usize> {
     plan.calls().iter().enumerate().map(|(place, call)| (call.id.clone(), place)).collect()
 }

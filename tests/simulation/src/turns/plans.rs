@@ -1,4 +1,4 @@
-//! What clients want: plans that the seed draws.
+//! The plans of clients, drawn from the seed.
 
 use std::iter;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::system::World;
 use crate::transition::Happening;
 use crate::turns::{TurnHappening, TurnWish};
 
-/// Tools that plans name.
+/// Number of tools that plans name.
 const TOOLS: u64 = 4;
-/// Other plans with which a turn may come again.
+/// Number of other plans with which a turn may be resubmitted.
 const OTHERS: usize = 2;
 
-/// A call of a plan, with the alternatives that may become others.
+/// A call of a plan, with alternatives that later plans may change.
 struct Planned {
     text: String,
     alternatives: Vec<String>,
 }
 
 impl World {
-    /// The turns of the day.
+    /// Draws the turns of the world.
     pub(crate) fn plan_turns(&mut self) {
         for client in 0..self.weather.clients {
             for _ in 0..self.weather.turns {
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// The plan of a turn, and others that differ from it in their alternatives.
+    /// Draws the plan of a turn, and others that differ from it in their alternatives.
     fn plans(&mut self, turn: usize, parallelism: u64) -> Vec<String> {
         let calls: Vec<Planned> =
             (0..self.rng.between(1, 6)).map(|place| self.planned(turn, place)).collect();
@@ -76,7 +76,7 @@ impl World {
         plans
     }
 
-    /// A call that may depend on those before it.
+    /// Draws a call that may depend on those before it.
     fn planned(&mut self, turn: usize, place: u64) -> Planned {
         let mut needs = Vec::new();
         let mut uses = Vec::new();
@@ -95,7 +95,7 @@ impl World {
         let mut alternatives = Vec::new();
         for other in 1..=self.rng.between(0, 3) {
             alternatives.push(if self.rng.chance(30) {
-                // The same job, asked for in other words; sometimes of the same tool.
+                // The same job with other parameters, sometimes of the same tool.
                 let tool = named(number + other - 1);
                 format!(r#"{{"tool":"{tool}","params":{{"turn":{turn},"place":{place},"as":{other}}}}}"#)
             } else {
@@ -123,7 +123,7 @@ impl Planned {
         format!(r#"{{{},"alternatives":[{}]}}"#, self.text, alternatives.join(","))
     }
 
-    /// Some of its alternatives, perhaps in another order.
+    /// Returns some of its alternatives, perhaps in another order.
     fn others(&self, rng: &mut Rng) -> Vec<String> {
         let mut others = self.alternatives.clone();
         match rng.between(0, 3) {

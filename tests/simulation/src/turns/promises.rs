@@ -1,4 +1,4 @@
-//! What must hold of turns. The names are those of the table in `invariants`.
+//! The invariants of turns. Their names are those of the table in `invariants`.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::model::{Effect, Intent, Kind, Model, TurnCall};
 use crate::system::World;
 use crate::turns::{Stage, Submission};
 
-/// How long a turn may take to end after its deadline: a choice that is being written and the way back, each with all the
-/// patience that there is for the store.
+/// Time that a turn may take to end after its deadline: the writing of a choice and the release, each with the full
+/// timeout of the store.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Over all submissions of a turn, no two candidates of one call have an effect.
+/// Checks that over all submissions of a turn no two candidates of one call have an effect.
 pub(crate) fn done_once(model: &Model, made: TurnCall, new: &Effect) -> Result<(), Broken> {
     if model.unprotected_turns.contains(&(made.turn, made.call)) {
         return Ok(());
@@ -36,13 +36,13 @@ pub(crate) fn done_once(model: &Model, made: TurnCall, new: &Effect) -> Result<(
     Ok(())
 }
 
-/// A store that lost everything has lost who runs a turn and what was chosen in it.
+/// Returns true if the store lost everything since then, and with it the holder of a turn and its choices.
 fn emptied_since(model: &Model, since: Timestamp) -> bool {
     model.emptyings.iter().any(|emptying| emptying.at >= since)
 }
 
 impl World {
-    /// Checked when a turn was taken: nobody else runs it who lives and has time left.
+    /// Checked when a turn was taken: no other live process runs it with time left.
     pub(super) fn one_submission(&self, submission: usize) -> Result<(), Broken> {
         let new = &self.submissions[submission];
         if self.now >= new.deadline {
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// The submissions of a turn that run in processes that live and that have time left.
+    /// Returns the submissions of a turn that run in live processes and have time left.
     fn running(&self, turn: usize) -> impl Iterator<Item = (usize, &Submission)> {
         self.submissions.iter().enumerate().filter(move |(_, submission)| {
             let home = &self.nodes[submission.node];
@@ -76,7 +76,7 @@ impl World {
         if !self.connections[beginning.line].open {
             return Err((
                 "not unattended",
-                format!("submission {submission} begins {id}, and nobody waits for it"),
+                format!("submission {submission} begins {id}, and no client waits for it"),
             ));
         }
         let planned = beginning.plan.calls().iter().find(|call| call.id == *id);
@@ -125,7 +125,7 @@ impl World {
         if first && self.running(turn).next().is_none() {
             return Err((
                 "not unattended",
-                format!("call {call} of turn {turn} starts, and nobody runs the turn"),
+                format!("call {call} of turn {turn} starts, and no process runs the turn"),
             ));
         }
         let unprotected = self.model.unprotected_turns.contains(&(turn, call));
@@ -146,7 +146,7 @@ impl World {
     /// Checked when a turn ends.
     pub(super) fn one_true_state(&self, submission: usize, result: &TurnResult) -> Result<(), Broken> {
         let Submission { plan, truth, inbox, .. } = &self.submissions[submission];
-        // The turn may end before it hears of the end of a call.
+        // The turn may end before it receives the end of a call.
         let unheard = |id: &ToolCallId| {
             inbox.iter().any(|event| matches!(event, Event::Ended { id: ended, .. } if ended == id))
         };
@@ -215,7 +215,7 @@ impl World {
         let conflicts = matches!(&result.ended, Err(failure) if failure.code == Code::IdempotencyConflict);
         let once = self.model.made.get(&made).is_none_or(|calls| calls.len() < 2);
         if conflicts && once {
-            return Err(("own key", format!("{made:?} was told that its key stands for another call")));
+            return Err(("own key", format!("{made:?} got a key conflict")));
         }
         Ok(())
     }

@@ -8,10 +8,10 @@
 //!  "env": {"MCP_HEADER_AUTHORIZATION": S}}
 //! ```
 //!
-//! The value of a header stays where it is, in the file of the client and in its own spelling, as a variable of the
-//! process: never on a command line, which others on the machine can read. A URL that holds a secret becomes a variable too.
-//! The arguments name variables without `${…}`, because clients would replace that themselves. What a client writes as
-//! `${input:key}` in a header it fills in in `env` as well.
+//! The value of a header stays in the file of the client and in its own spelling, as a variable of the process. It is
+//! never on a command line, which other users of the machine can read. A URL with a secret becomes a variable too. The
+//! arguments name variables without `${…}`, because clients would replace that themselves. If a client replaces
+//! `${input:key}` in a header, it does so in `env` as well.
 
 use std::net::IpAddr;
 
@@ -28,26 +28,26 @@ use crate::import::names::ServerNames;
 pub(super) struct Remote<'n> {
     url: &'n Member,
     pub(super) address: &'n str,
-    /// Its `type`, where it has one.
+    /// Its `type`, if it has one.
     kind: Option<(&'n Member, &'n str)>,
     headers: Option<(&'n Member, &'n [Member])>,
-    /// The variable with a bearer token, as Codex has it.
+    /// The variable with a bearer token, as in Codex.
     bearer: Option<(&'n Member, &'n str)>,
 }
 
-/// The variable of a URL that holds a secret.
+/// Variable for a URL with a secret.
 const URL_VARIABLE: &str = "MCP_URL";
-/// What the variables of headers begin with.
+/// Prefix of the variables for headers.
 const HEADER_VARIABLE: &str = "MCP_HEADER_";
-/// Keys by which a client signs in itself, or makes headers.
+/// Keys by which a client signs in itself, or creates headers.
 const SIGN_IN: [&str; 7] =
     ["oauth", "auth", "authorization", "authProvider", "headersHelper", "scopes", "oauth_resource"];
-/// Keys that say how a client makes the connection.
+/// Keys that configure the connection of a client.
 const CONNECTION: [&str; 3] = ["sslVerify", "clientCert", "clientKey"];
-/// The names of the transport that we speak.
+/// Names of the supported transport.
 const STREAMABLE: [&str; 4] = ["http", "streamable-http", "streamableHttp", "streamable_http"];
 
-/// The transport that a client uses for a URL where none is named.
+/// Transport that a client uses for a URL if none is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DefaultTransport {
     Streamable,
@@ -55,7 +55,7 @@ pub(super) enum DefaultTransport {
     Older,
 }
 
-/// Where headers stand.
+/// Returns the key of the headers.
 fn headers_key(form: Form) -> &'static str {
     match form {
         Form::Json => "headers",
@@ -64,11 +64,11 @@ fn headers_key(form: Form) -> &'static str {
 }
 
 const BEARER_KEY: &str = "bearer_token_env_var";
-/// The variables that Codex passes on to a program.
+/// Key with the variables that Codex passes on to a program.
 const PASSED_KEY: &str = "env_vars";
 
 impl<'n> Remote<'n> {
-    /// Reads one, or says why it cannot go through us.
+    /// Reads a server with a URL, or returns the reason why it cannot be put behind Steadfast.
     pub(super) fn read(
         members: &'n [Member],
         form: Form,
@@ -83,7 +83,7 @@ impl<'n> Remote<'n> {
         let authority =
             address.split_once("://").map_or(address, |(_, rest)| rest).split(['/', '?', '#']).next();
         if authority.is_some_and(|authority| authority.contains('@')) {
-            return Ok(Err("its URL has a user name or password in it; write them into a header".to_owned()));
+            return Ok(Err("its URL contains a user name or password; put them into a header".to_owned()));
         }
         for key in ["command", "args", "env", PASSED_KEY] {
             if member(members, key)?.is_some() {
@@ -145,14 +145,15 @@ impl<'n> Remote<'n> {
         Ok(Ok(Self { url, address, kind, headers, bearer }))
     }
 
-    /// Where it is and what it is sent, without the values.
+    /// Returns its URL and the names of its headers, without their values.
     pub(super) fn line(&self) -> Vec<String> {
         let headers = self.headers.iter().flat_map(|(_, each)| *each).map(|one| format!("{}:", one.name));
         let bearer = self.bearer.map(|(_, variable)| bearer_header(variable));
         [self.address.to_owned()].into_iter().chain(headers).chain(bearer).collect()
     }
 
-    /// Says why it must not go through us, if so: without credentials in the file its client may sign in itself.
+    /// Returns an error if it must not be put behind Steadfast: without credentials in the file, its client may sign
+    /// in itself.
     pub(super) fn may_be_wrapped(&self, is_open: bool) -> Result<(), String> {
         let has_credentials = self.headers.is_some_and(|(_, each)| !each.is_empty())
             || self.bearer.is_some()
@@ -173,7 +174,7 @@ impl<'n> Remote<'n> {
 const OLDER_TRANSPORT: &str =
     "it speaks the older transport, HTTP with SSE, and only streamable HTTP can go through steadfast";
 
-/// Whether a server at this address may want a sign-in: that takes HTTPS, and is not done on one machine.
+/// Returns true if a server at this address may require a sign-in. That takes HTTPS and another machine.
 fn may_ask_for_sign_in(address: &str) -> bool {
     // A variable may stand for anything.
     let Ok(uri) = address.parse::<Uri>() else { return true };
@@ -186,7 +187,7 @@ fn bearer_header(variable: &str) -> String {
     format!("Authorization: Bearer ${{{variable}}}")
 }
 
-/// The variable for the value of each header, in their order.
+/// Returns the variable for the value of each header, in order.
 fn variables(headers: &[Member]) -> Vec<String> {
     let mut taken: Vec<String> = Vec::new();
     for header in headers {
@@ -204,7 +205,7 @@ fn variables(headers: &[Member]) -> Vec<String> {
 }
 
 impl Found<'_> {
-    /// Puts a server with a URL behind us.
+    /// Puts a server with a URL behind Steadfast.
     pub(super) fn wrap_url(
         &self,
         remote: &Remote<'_>,
@@ -274,7 +275,7 @@ impl Found<'_> {
         Ok(ServerRewrite { becomes, splices, notes })
     }
 
-    /// Takes a server with a URL out again.
+    /// Restores a server with a URL.
     pub(super) fn unwrap_url(
         &self,
         parts: &Parts<'_>,
@@ -328,7 +329,7 @@ impl Found<'_> {
             match known.iter().find(|(name, _)| *name == one.name) {
                 Some((_, header)) => becomes.push(format!("{header}:")),
                 None if is_url(&one) => {}
-                None => return Err(changed_since(&format!("`env` has `{}`, which is no header", one.name))),
+                None => return Err(changed_since(&format!("`env` has `{}`, which is not a valid header", one.name))),
             }
         }
         if let Some(env) = env {
@@ -338,7 +339,7 @@ impl Found<'_> {
                     splices.push((range, String::new()));
                 }
                 (Some(at), false) => {
-                    // It was put before another one.
+                    // It was inserted before another one.
                     let (url, next) = (variables.get(at), variables.get(at + 1));
                     let (Some(url), Some(next)) = (url, next) else {
                         return Err(changed_since("its `env` was put in another order"));
@@ -364,7 +365,7 @@ impl Found<'_> {
         Ok(ServerRewrite { becomes, splices, notes: Vec::new() })
     }
 
-    /// That what is put in can be taken out again, byte for byte. Some spellings cannot.
+    /// Checks that the added text can be removed again, byte for byte. Some spellings cannot.
     fn comes_back(&self, splices: &[Splice], text: &str, form: Form) -> Result<(), String> {
         let new = spliced(text, splices.to_vec());
         let taken_out = || {
@@ -382,7 +383,7 @@ impl Found<'_> {
     }
 }
 
-/// The name of a member, changed, in its own quotes.
+/// Returns the name of a member, changed, in its own quotes.
 fn renamed(one: &Member, name: &str, text: &str) -> String {
     respelled(text.get(one.name_span.clone()).unwrap_or_default(), name)
 }
@@ -391,12 +392,12 @@ fn spelling<'t>(text: &'t str, one: &Member) -> &'t str {
     text.get(one.node.span.clone()).unwrap_or_default()
 }
 
-/// A text in the quotes of another one.
+/// Returns a text in the quotes of another one.
 fn requoted(like: &str, text: &str) -> String {
     if like.starts_with('\'') && !text.contains(['\'', '\\']) { format!("'{text}'") } else { quoted(text) }
 }
 
-/// The variable with the URL, before the first of others.
+/// Returns the splice that inserts the variable of the URL before the first of others.
 fn before(first: &Member, table: &Member, own: &str, text: &str, form: Form) -> Splice {
     let at = first.name_span.start;
     let name = renamed(first, URL_VARIABLE, text);
@@ -409,7 +410,7 @@ fn before(first: &Member, table: &Member, own: &str, text: &str, form: Form) -> 
     (at..at, written)
 }
 
-/// A table with nothing but the variable with the URL.
+/// Returns a table that contains only the variable of the URL.
 fn in_braces(own: &str, form: Form) -> String {
     match form {
         Form::Json => format!("{{{}: {own}}}", quoted(URL_VARIABLE)),

@@ -10,7 +10,7 @@ fn wrapping() -> Wish {
     Wish::Wrap { program, without_sign_in: Vec::new() }
 }
 
-/// One file, and no other server anywhere.
+/// Rewrites one file, with no other servers.
 fn rewrite(text: &str, form: Form, ways: &[Way], wish: &Wish) -> Result<(Vec<Server>, String), Mistake> {
     super::rewrite(text, form, ways, wish, &mut ServerNames::default())
 }
@@ -27,7 +27,7 @@ fn there_and_back(text: &str, form: Form, ways: &[Way]) -> String {
 }
 
 #[test]
-fn every_spelling_of_a_server_in_json_goes_there_and_back() {
+fn every_spelling_of_a_server_in_json_is_wrapped_and_restored() {
     for server in [
         r#"{"command": "npx", "args": ["-y", "x"]}"#,
         r#"{"command":"npx","args":["-y"],"env":{"A":"b"}}"#,
@@ -54,7 +54,7 @@ fn every_spelling_of_a_server_in_json_goes_there_and_back() {
 }
 
 #[test]
-fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
+fn every_spelling_of_a_server_in_toml_is_wrapped_and_restored() {
     for text in [
         "[mcp_servers.bank]\ncommand = \"npx\"\nargs = [\"-y\", \"x\"]\n",
         "[mcp_servers.bank]\r\ncommand = 'npx' # why\r\nenv = { A = \"b\" }\r\n",
@@ -83,7 +83,7 @@ fn the_lines_that_are_written_read_well() {
 }
 
 #[test]
-fn what_a_client_printed_anew_or_a_person_added_is_unwrapped_too() {
+fn reformatted_and_edited_servers_are_unwrapped_too() {
     for (text, back) in [
         (
             "{\"mcpServers\":{\"a\":{\"args\":[\n\"wrap\",\n\"--imported\",\n\"--name\",\n\"a\",\n\"--\",\n\"npx\",\n\"-y\"\n],\"command\":\"/x/steadfast\"}}}",
@@ -103,7 +103,7 @@ fn what_a_client_printed_anew_or_a_person_added_is_unwrapped_too() {
 }
 
 #[test]
-fn what_cannot_go_through_us_is_left_with_the_reason() {
+fn servers_that_cannot_be_wrapped_are_unchanged_with_a_reason() {
     let text = r#"{"mcpServers": {
         "url": {"url": "https://x"}, "http": {"type": "http", "url": "https://x"}, "number": 1,
         "sse": {"type": "sse", "url": "https://x", "headers": {"A": "b"}}, "path": {"url": "http://x/sse"},
@@ -197,7 +197,7 @@ fn a_server_with_a_url_keeps_the_values_of_its_headers_off_the_command_line() {
 }
 
 #[test]
-fn what_was_wrapped_by_hand_is_never_unwrapped() {
+fn a_manually_wrapped_server_is_never_unwrapped() {
     for args in [
         r#"["wrap", "--name", "a", "--", "npx"]"#,
         r#"["wrap", "--", "npx", "--imported"]"#,
@@ -213,7 +213,7 @@ fn what_was_wrapped_by_hand_is_never_unwrapped() {
 }
 
 #[test]
-fn what_was_added_since_to_a_server_with_a_url_is_not_lost() {
+fn later_additions_to_a_server_with_a_url_are_not_lost() {
     let text = r#"{"mcpServers": {"far": {"url": "https://x/mcp", "headers": {"A": "b"}}}}"#;
     let (_, wrapped) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
     let edited = wrapped.replace(r#""env": {"#, r#""env": {"DEBUG": "1", "#);
@@ -233,7 +233,7 @@ fn openclaw_uses_the_older_transport_where_none_is_named() {
     there_and_back(&text(", transport: 'streamable-http'"), Form::Json, way);
 }
 
-/// Pieces that a configuration is made of, put together so that some are one and most nearly are.
+/// Generates fragments of configurations, most of them almost valid.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(&[
         "{",
@@ -286,7 +286,7 @@ fn pieces() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
 }
 
-/// A JSON file whose server has these members between these blanks.
+/// Generates a JSON file whose server has these members and blanks.
 fn file() -> impl Strategy<Value = String> {
     let members = prop::sample::subsequence(
         vec!["\"command\": \"b\"", "\"args\": [\"c\", 'd']", "args: [ ]", "\"env\": {\"K\": 'v'}", "x: 1"],
@@ -306,7 +306,7 @@ fn file() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_brings_it_down_and_whatever_is_changed_can_be_changed_back(text in pieces()) {
+    fn no_text_panics_and_every_change_can_be_undone(text in pieces()) {
         for (form, ways) in [(Form::Json, JSON), (Form::Toml, TOML)] {
             if let Ok((_, wrapped)) = rewrite(&text, form, ways, &wrapping()) && wrapped != text {
                 prop_assert_eq!(&rewrite(&wrapped, form, ways, &Wish::Unwrap).unwrap().1, &text);
@@ -316,8 +316,8 @@ proptest! {
     }
 
     #[test]
-    fn blanks_comments_and_order_survive_the_way_there_and_back(text in file()) {
-        // Twice the same name is a mistake of the file.
+    fn blanks_comments_and_order_survive_wrapping_and_unwrapping(text in file()) {
+        // A duplicate name is an error of the file.
         if let Ok((_, wrapped)) = rewrite(&text, Form::Json, JSON, &wrapping()) {
             prop_assert_eq!(wrapped != text, text.contains("command"));
             prop_assert_eq!(&rewrite(&wrapped, Form::Json, JSON, &Wish::Unwrap).unwrap().1, &text);

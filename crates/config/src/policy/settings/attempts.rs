@@ -1,4 +1,4 @@
-//! How often and how much: retries, breaker, limits.
+//! Settings of attempts: retries, circuit breaker, limits.
 
 use serde_json::{Value as Json, json};
 use steadfast_core::policy::{CountedFrom, Jitter, RateRule, Ratio};
@@ -11,18 +11,18 @@ use crate::setting::{Context, Setting, setting};
 
 pub(super) fn retry() -> Vec<Setting<Draft>> {
     vec![
-        setting!(Draft, "retry.mode", modes.retry, MODES, "How far retries may go."),
+        setting!(Draft, "retry.mode", modes.retry, MODES, "The mode of retries."),
         setting!(
             Draft,
             "retry.attempts",
             retry.attempts,
             Count(1..=100),
-            "Attempts in all, the first one included. Raising it loads a tool that is in trouble."
+            "Maximum number of attempts, including the first. Raising it adds load to a failing tool."
         ),
         setting!(Draft, "retry.base", retry.base, span_or_zero(), "The wait before the first retry.")
             .also(|draft| draft.retry.waits = None)
             .shown_if(|draft| draft.retry.waits.is_none()),
-        setting!(Draft, "retry.factor", retry.factor, Growth, "By how much the wait grows with each retry.")
+        setting!(Draft, "retry.factor", retry.factor, Growth, "The factor by which the wait grows with each retry.")
             .also(|draft| draft.retry.waits = None)
             .shown_if(|draft| draft.retry.waits.is_none()),
         setting!(Draft, "retry.cap", retry.cap, span_or_zero(), "The longest wait.")
@@ -33,7 +33,7 @@ pub(super) fn retry() -> Vec<Setting<Draft>> {
             "retry.waits",
             retry.waits,
             OrNone(ListOf { item: span_or_zero(), least: 1, most: 32 }),
-            "The waits one by one, instead of base, factor and cap; the last one repeats."
+            "Explicit waits, instead of base, factor and cap; the last one repeats."
         )
         .shown_if(|draft| draft.retry.waits.is_some())
         .excludes(&["retry.base", "retry.factor", "retry.cap"]),
@@ -42,8 +42,8 @@ pub(super) fn retry() -> Vec<Setting<Draft>> {
             "retry.jitter",
             retry.jitter,
             JitterKind,
-            "How waits are spread, so that a fleet does not retry in step: \"full\" is anything \
-             up to the whole wait, 0.1 is the wait give or take a tenth."
+            "How waits are randomised, so that many clients do not retry at the same moment: \"full\" is anything up \
+             to the whole wait, 0.1 is the wait plus or minus a tenth."
         ),
         setting!(
             Draft,
@@ -57,117 +57,116 @@ pub(super) fn retry() -> Vec<Setting<Draft>> {
             "retry.counted_from",
             retry.counted_from,
             Words(&[("attempt_end", CountedFrom::AttemptEnd), ("attempt_start", CountedFrom::AttemptStart)]),
-            "From where a wait is counted. From the start, a slow failure is followed at once."
+            "The start of a wait. If it is the start of the attempt, a slow failure is retried at once."
         ),
         setting!(
             Draft,
             "retry.longest_retry_after",
             retry.longest_retry_after,
             span_or_zero(),
-            "The longest `Retry-After` that is waited for; a longer one ends the call."
+            "The longest `Retry-After` that is honoured; a longer one ends the call."
         ),
         setting!(
             Draft,
             "retry.budget_share",
             retry.budget_share,
             Share,
-            "What retries of all calls of one dependency may add to its first attempts. Raising \
-             it turns an outage into more load."
+            "The retry budget of one dependency: retries per first attempt, over all its calls. Raising it turns an \
+             outage into more load."
         ),
         setting!(
             Draft,
             "retry.budget_floor",
             retry.budget_floor,
             Count(0..=10_000),
-            "Retries per second that are always free, so that a quiet tool can retry."
+            "Retries per second that are always allowed, so that a rarely used tool can be retried."
         ),
     ]
 }
 
 pub(super) fn breaker() -> Vec<Setting<Draft>> {
     vec![
-        setting!(Draft, "breaker.mode", modes.breaker, MODES, "How far the breaker may go."),
+        setting!(Draft, "breaker.mode", modes.breaker, MODES, "The mode of the circuit breaker."),
         setting!(
             Draft,
             "breaker.consecutive",
             breaker.consecutive,
             OrNone(count()),
-            "Failures in a row that open it."
+            "Failures in a row that open the breaker."
         ),
-        setting!(Draft, "breaker.rate", breaker.rate, OrNone(Share), "The share of failures that opens it."),
+        setting!(Draft, "breaker.rate", breaker.rate, OrNone(Share), "The failure rate that opens the breaker."),
         setting!(
             Draft,
             "breaker.rate_last",
             breaker.rate_last,
             Count(1..=RateRule::MOST),
-            "Among how many of the last attempts the shares are taken."
+            "Number of last attempts over which the rates are taken."
         ),
         setting!(
             Draft,
             "breaker.rate_at_least",
             breaker.rate_at_least,
             Count(1..=RateRule::MOST),
-            "Fewer attempts than this say nothing about a share."
+            "Minimum number of attempts for a rate."
         ),
         setting!(
             Draft,
             "breaker.slow_rate",
             breaker.slow_rate,
             OrNone(Share),
-            "The share of slow answers that opens it."
+            "The rate of slow responses that opens the breaker."
         ),
-        setting!(Draft, "breaker.slower_than", breaker.slower_than, span(), "What counts as slow."),
-        setting!(Draft, "breaker.window", breaker.window, span(), "What is older does not count."),
+        setting!(Draft, "breaker.slower_than", breaker.slower_than, span(), "The threshold for a slow response."),
+        setting!(Draft, "breaker.window", breaker.window, span(), "Older attempts do not count."),
         setting!(
             Draft,
             "breaker.cooldown",
             breaker.cooldown,
             span(),
-            "How long it stays open before it tries. Raising it keeps a tool that is well again \
-             unused."
+            "How long the breaker stays open before a probe. Raising it keeps a recovered tool unused for longer."
         ),
         setting!(
             Draft,
             "breaker.cooldown_growth",
             breaker.cooldown_growth,
             Growth,
-            "By how much that grows each time a probe fails."
+            "The factor by which the cooldown grows each time a probe fails."
         ),
         setting!(
             Draft,
             "breaker.cooldown_cap",
             breaker.cooldown_cap,
             OrNone(span()),
-            "The longest time it stays open; without one it does not grow."
+            "The maximum cooldown; without one it does not grow."
         ),
         setting!(
             Draft,
             "breaker.close_after",
             breaker.close_after,
             Count(1..=1000),
-            "Good probes in a row that close it."
+            "Successful probes in a row that close the breaker."
         ),
         setting!(
             Draft,
             "breaker.neutral_close_after",
             breaker.neutral_close_after,
             Count(1..=1000),
-            "Neutral answers to probes in a row that close it too: the tool is there."
+            "Neutral probe results in a row that also close the breaker: the tool responds."
         ),
         setting!(
             Draft,
             "breaker.probe_lease",
             breaker.probe_lease,
             OrNone(span()),
-            "A probe that is silent for longer gives its place to another; without one, as long \
-             as an attempt may be silent and at least two minutes."
+            "A probe that is silent for longer than this is replaced by another; without one, it is the attempt \
+             timeout, but at least two minutes."
         ),
         setting!(
             Draft,
             "breaker.force",
             breaker.force,
             Words(&[("no", Force::No), ("open", Force::Open)]),
-            "Open by configuration, whatever happens."
+            "Keeps the breaker open, whatever happens."
         ),
     ]
 }
@@ -179,7 +178,7 @@ pub(super) fn limits() -> Vec<Setting<Draft>> {
             "limits.concurrency",
             limits.concurrency,
             OrNone(count()),
-            "Attempts at the same time; one more is answered with `overloaded` at once."
+            "Maximum number of concurrent attempts; one more is answered with `overloaded` at once."
         ),
         setting!(
             Draft,
@@ -193,7 +192,7 @@ pub(super) fn limits() -> Vec<Setting<Draft>> {
             "limits.dependency_concurrency",
             dependency_limits.concurrency,
             OrNone(count()),
-            "Attempts at the same time over all tools of the same host or server."
+            "Maximum number of concurrent attempts over all tools of the same host or server."
         ),
         setting!(
             Draft,

@@ -1,4 +1,4 @@
-//! What is thought of models, tools and faults: guard, trust, classification.
+//! Settings that judge models, tools and faults: loop guard, trust, classification.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::setting::{Setting, setting};
 
 pub(super) fn guard() -> Vec<Setting<Draft>> {
     vec![
-        setting!(Draft, "guard.mode", modes.guard, MODES, "How far the guard against loops may go."),
+        setting!(Draft, "guard.mode", modes.guard, MODES, "The mode of the loop guard."),
         setting!(
             Draft,
             "guard.identical",
@@ -27,15 +27,14 @@ pub(super) fn guard() -> Vec<Setting<Draft>> {
             "guard.per_turn",
             guard.policy.per_turn,
             Count(1..=10_000),
-            "Failures in one turn after which nothing runs any more in it."
+            "Failures in one turn after which no more calls run in it."
         ),
         setting!(
             Draft,
             "guard.hold",
             guard.policy.hold,
             span(),
-            "After a refusal one try is let through when this much time has passed; doubles each \
-             time."
+            "After a refusal, one call runs when this much time has passed; the time doubles each time."
         ),
         setting!(Draft, "guard.longest_hold", guard.policy.longest_hold, span(), "The longest such time."),
         setting!(
@@ -43,115 +42,114 @@ pub(super) fn guard() -> Vec<Setting<Draft>> {
             "guard.turn_gap",
             guard.policy.turn_gap,
             span(),
-            "Calls further apart than this, with none in flight, are of two turns where nobody \
-             tells the turn."
+            "Calls further apart than this, with none in flight, belong to different turns if the caller does not \
+             name the turn."
         ),
         setting!(
             Draft,
             "guard.repeated_success",
             guard.repeated,
             Words(&[("ignore", Repeated::Ignore), ("warn", Repeated::Warn), ("refuse", Repeated::Refuse)]),
-            "The same success with the same result, again and again. Polling is legitimate, so \
-             that nothing is done unless asked for."
+            "The same success with the same result, repeated. Polling is legitimate, so nothing is done by default."
         ),
         setting!(
             Draft,
             "guard.repeated_success_after",
             guard.repeated_after,
             Count(2..=10_000),
-            "From how many on."
+            "Number of equal successes from which on this applies."
         ),
     ]
 }
 
 pub(super) fn trust() -> Vec<Setting<Draft>> {
     vec![
-        setting!(Draft, "trust.mode", modes.trust, MODES, "How far trust may go."),
+        setting!(Draft, "trust.mode", modes.trust, MODES, "The mode of trust."),
         setting!(
             Draft,
             "trust.count",
             trust.count,
             OrNone(count()),
-            "So many counted failures in the window cost a tool its trust. Several thresholds \
-             mean any of them."
+            "Number of counted failures in the window after which a tool loses trust. If several thresholds are set, \
+             any of them is enough."
         ),
         setting!(
             Draft,
             "trust.consecutive",
             trust.consecutive,
             OrNone(count()),
-            "So many counted failures in a row."
+            "Number of counted failures in a row after which a tool loses trust."
         ),
         setting!(
             Draft,
             "trust.rate",
             trust.rate,
             OrNone(Share),
-            "So large a share of counted failures in the window."
+            "Rate of counted failures in the window at which a tool loses trust."
         ),
         setting!(
             Draft,
             "trust.rate_at_least",
             trust.rate_at_least,
             count(),
-            "The rate says nothing below this many finished calls."
+            "Minimum number of finished calls for the rate."
         ),
         setting!(
             Draft,
             "trust.expected_failure_rate",
             trust.expected_failure_rate,
             Share,
-            "This share of failures is expected of the tool and does not count towards the rate."
+            "The expected failure rate of the tool. It does not count towards the rate."
         ),
-        setting!(Draft, "trust.window", trust.window, lifetime(), "What is older does not count."),
+        setting!(Draft, "trust.window", trust.window, lifetime(), "Older failures do not count."),
         setting!(
             Draft,
             "trust.severities",
             trust.severities,
             ListOf { item: SEVERITIES, least: 1, most: 12 },
-            "Which failures count. Security counts at once, whatever is written here."
+            "Which failures count. A security failure counts at once, whatever is written here."
         ),
         setting!(
             Draft,
             "trust.duration",
             trust.duration,
             lifetime(),
-            "How long an escalation lasts at least."
+            "The minimum duration of an escalation."
         ),
         setting!(
             Draft,
             "trust.cooldown",
             trust.cooldown,
             Span(Duration::ZERO..=YEAR),
-            "How long without a counted failure before recovery may start."
+            "How long no counted failure may occur before recovery can start."
         ),
         setting!(
             Draft,
             "trust.successes_to_recover",
             trust.successes_to_recover,
             count(),
-            "Successes that earn trust back."
+            "Number of successes after which a tool is trusted again."
         ),
         setting!(
             Draft,
             "trust.block_after",
             trust.block_after,
             count(),
-            "Counted failures while escalated that block the tool."
+            "Number of counted failures while escalated after which the tool is blocked."
         ),
         setting!(
             Draft,
             "trust.recovery",
             trust.recovery,
             Words(&[("auto", Recovery::Auto), ("ask", Recovery::Ask)]),
-            "Who lets recovery start: time, or a person."
+            "Recovery starts automatically after the cooldown, or only after approval."
         ),
         setting!(
             Draft,
             "trust.notify",
             trust.notify,
             Flag,
-            "Whether people are told when trust is lost or won."
+            "True: notifications are sent when trust is lost or restored."
         ),
     ]
 }
@@ -165,24 +163,24 @@ pub(super) fn faults() -> Vec<Setting<Draft>> {
             "classify.unknown",
             classify.unknown,
             NATURES,
-            "What an error of the transport means that no rule knows."
+            "The meaning of a transport error that no rule matches."
         ),
         setting!(
             Draft,
             "classify.rules",
             classify.rules,
             FaultRuleList,
-            "Faults that mean something else for this tool, with examples that must and must not \
-             match. The rules of a more specific place replace all of a less specific one."
+            "Faults with a different meaning for this tool, with examples that must and must not match. The rules of \
+             a more specific place replace all of a less specific one."
         ),
         setting!(
             Draft,
             "shapes.allow",
             danger.allow,
             ListOf { item: ShapeName, least: 0, most: 64 },
-            "Shapes of dangerous commands that are not dangerous here."
+            "Built-in shapes of dangerous commands that are allowed here."
         ),
-        setting!(Draft, "shapes.add", danger.add, NewShapes, "Further shapes of dangerous commands."),
+        setting!(Draft, "shapes.add", danger.add, NewShapes, "Additional shapes of dangerous commands."),
     ]
 }
 

@@ -19,7 +19,7 @@ use crate::setting::{Context, Setting, setting};
 
 pub(crate) use judgement::SEVERITIES;
 
-/// The table. General settings stand before the particular ones that they decide too.
+/// Returns the table. General settings come before the particular ones that they decide too.
 pub(crate) fn settings() -> &'static [Setting<Draft>] {
     static SETTINGS: LazyLock<Vec<Setting<Draft>>> = LazyLock::new(|| {
         let sections = [
@@ -42,17 +42,17 @@ const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// A span that must be something.
+/// A duration above zero.
 const fn span() -> Span {
     Span(MS..=DAY)
 }
 
-/// A span that may be nothing.
+/// A duration that may be zero.
 const fn span_or_zero() -> Span {
     Span(Duration::ZERO..=DAY)
 }
 
-/// How long something is remembered.
+/// A retention period.
 const fn lifetime() -> Span {
     Span(MS..=YEAR)
 }
@@ -70,17 +70,17 @@ const CLASSES: Words<ToolClass> = Words(&[
     ("unknown", ToolClass::Unknown),
 ]);
 
-/// The name of a class in files.
+/// Returns the name of a class in files.
 pub(crate) fn class_name(class: ToolClass) -> &'static str {
     CLASSES.0.iter().find(|(_, known)| *known == class).map_or("", |(name, _)| name)
 }
 
-/// The classes with their names.
+/// Returns the classes with their names.
 pub(crate) fn classes() -> impl Iterator<Item = (&'static str, ToolClass)> {
     CLASSES.0.iter().copied()
 }
 
-/// The position of `class` in the table; which rules apply depends on it.
+/// Index of `class` in the table. The class decides which rules apply.
 pub(crate) const CLASS: usize = 0;
 
 fn general() -> Vec<Setting<Draft>> {
@@ -90,9 +90,8 @@ fn general() -> Vec<Setting<Draft>> {
             "class",
             class,
             CLASSES,
-            "What running the tool twice would do: nothing (read_only), nothing further \
-             (idempotent), another effect (mutating). It goes before what the server says of its \
-             tool."
+            "The effect of running the tool twice: none (read_only), none beyond the first (idempotent), another \
+             effect (mutating). It overrides the annotations from the server."
         )
         .only_for_tools(),
         setting!(
@@ -100,9 +99,8 @@ fn general() -> Vec<Setting<Draft>> {
             "mode",
             mode,
             MODES,
-            "How far every mechanism may go: off does nothing, shadow decides and only tells, \
-             enforce acts. The mode of one mechanism (`retry.mode` and so on) goes before it \
-             within the same rule."
+            "The mode of every mechanism: off does nothing, shadow decides and only reports, enforce acts. The mode \
+             of one mechanism (`retry.mode` and so on) overrides it within the same rule."
         )
         .also(|draft| draft.modes = Modes::all(draft.mode))
         .decides(&["dedupe.mode", "retry.mode", "breaker.mode", "guard.mode", "trust.mode"])
@@ -112,8 +110,8 @@ fn general() -> Vec<Setting<Draft>> {
             "timeout",
             time.attempt,
             span(),
-            "One attempt without sign of life, then it counts as a time-out of the tool. Raising \
-             it keeps agents waiting longer for a dead tool."
+            "How long one attempt may run without a sign of progress before it times out. Raising it keeps agents \
+             waiting longer for a dead tool."
         )
         .also(|draft| draft.time.silence = Silence::Timeout)
         .shown_if(|draft| draft.time.silence == Silence::Timeout)
@@ -123,8 +121,8 @@ fn general() -> Vec<Setting<Draft>> {
             "stuck_after",
             time.attempt,
             span(),
-            "One attempt without sign of life, then the watchdog ends it as stuck. The form that \
-             the gateway starts from; it stands in the place of `timeout`."
+            "How long one attempt may run without a sign of progress before the watchdog ends it as stuck. The \
+             gateway uses it instead of `timeout` by default."
         )
         .also(|draft| draft.time.silence = Silence::Stuck)
         .shown_if(|draft| draft.time.silence == Silence::Stuck),
@@ -133,30 +131,30 @@ fn general() -> Vec<Setting<Draft>> {
             "total_timeout",
             time.total,
             span(),
-            "One call in all, however much progress it reports."
+            "How long one call may take in total, however much progress it reports."
         ),
         setting!(
             Draft,
             "last_retry",
             time.last_retry,
             OrNone(span_or_zero()),
-            "No retry starts later than this after the first attempt. Raising it beyond the \
-             patience of a client makes retries whose answer nobody reads."
+            "No retry starts later than this after the first attempt. Raising it beyond the client's timeout makes \
+             retries whose result is not read."
         ),
         setting!(
             Draft,
             "answer_by",
             time.answer_by,
             OrNone(span()),
-            "After this long the caller is told that the call is still running, and the attempt \
-             goes on. Keep it below the time-out of the client."
+            "After this time the caller is answered that the call is still running, and the attempt continues. Keep \
+             it below the client's timeout."
         ),
         setting!(
             Draft,
             "retry_safe",
             repeat.retry_safe,
             Flag,
-            "You vouch that the tool may run again although nobody knows whether it ran."
+            "You confirm that the tool may run again after an unknown outcome."
         )
         .only_for_tools(),
         setting!(
@@ -164,7 +162,7 @@ fn general() -> Vec<Setting<Draft>> {
             "honours_key",
             repeat.honours_key,
             Flag,
-            "The tool itself recognises the key that we send along, so that a call with a key may \
+            "The tool itself deduplicates by the idempotency key that Steadfast sends, so that a call with a key may \
              be sent again."
         )
         .only_for_tools(),
@@ -180,8 +178,9 @@ fn general() -> Vec<Setting<Draft>> {
             "key",
             dedupe.key,
             OrNone(KeyOfArguments),
-            "Makes the idempotency key of a call from its arguments, where the caller gives none: `{invoice}`, or \
-             `{order.id}/{step}`. Two calls with the same key are one call. A call without all of these arguments is refused."
+            "Makes the idempotency key of a call from its arguments if the caller gives none: `{invoice}`, or \
+             `{order.id}/{step}`. Two calls with the same key are one call. A call without all of these arguments is \
+             refused."
         )
         .only_for_tools(),
         setting!(
@@ -189,8 +188,8 @@ fn general() -> Vec<Setting<Draft>> {
             "key_argument",
             dedupe.key_argument,
             OrNone(Text { most: 256 }),
-            "The argument by which the tool takes an idempotency key, for tools that have one. The key is put there, unless the \
-             caller filled it in."
+            "The argument in which the tool takes an idempotency key, for tools that have one. Steadfast sets it to \
+             the key, unless the caller did."
         )
         .only_for_tools(),
         setting!(
@@ -198,9 +197,9 @@ fn general() -> Vec<Setting<Draft>> {
             "verify",
             verify,
             OrNone(VerifyKind),
-            "How to find out whether a call took effect. A text is shown with every unknown outcome. A table names a read-only \
-             call whose answer settles it: `{ tool = \"bank/payments\", params = { invoice = \"{invoice}\" }, ran_if = \
-             \"/payments/*/invoice = {invoice}\" }`."
+            "How to find out whether a call took effect. A text is shown with every unknown outcome. A table names a \
+             read-only call whose result resolves it: `{ tool = \"bank/payments\", params = { invoice = \
+             \"{invoice}\" }, ran_if = \"/payments/*/invoice = {invoice}\" }`."
         ),
         setting!(
             Draft,
@@ -211,17 +210,18 @@ fn general() -> Vec<Setting<Draft>> {
                 ("enforce", ArgumentCheck::Enforce),
                 ("off", ArgumentCheck::Off)
             ]),
-            "Arguments that break the tool's own schema: assist lets the tool answer and explains \
-             its refusal, enforce refuses before the tool is bothered."
+            "Arguments that violate the tool's own schema: assist lets the tool respond and explains its error, \
+             enforce refuses before the tool is called."
         ),
         setting!(
             Draft,
             "result_limit",
             result_limit,
             OrNone(Size(1 << 10..=1 << 30)),
-            "The most bytes of text that a caller gets of one result. Longer text is kept, and its beginning, its end, its size \
-             and the place of the whole are given instead; see `[results]`. Without a limit every result passes as it came. \
-             Lowering it costs callers that need the whole a request for each page."
+            "The maximum text of one result that a caller gets, in bytes. Longer text is kept; the caller gets its \
+             beginning, its end, its size and a reference to the whole instead; see `[results]`. Without a limit \
+             every result is passed on unchanged. Lowering it costs callers that need the whole text a request for \
+             each page."
         ),
         setting!(
             Draft,
@@ -232,28 +232,28 @@ fn general() -> Vec<Setting<Draft>> {
                 ("escalated", AskWhen::Escalated),
                 ("always", AskWhen::Always)
             ]),
-            "When a person is asked before a call runs."
+            "When a call needs approval."
         ),
-        setting!(Draft, "approval_timeout", approval.timeout, span(), "How long a call waits for an answer."),
+        setting!(Draft, "approval_timeout", approval.timeout, span(), "How long a call waits for approval."),
         setting!(
             Draft,
             "approval_parked",
             approval.parked,
             lifetime(),
-            "How long a request that nobody answered is kept for an operator."
+            "How long a request without an answer is kept for an operator."
         ),
         setting!(
             Draft,
             "dangerous",
             approval.dangerous,
             Words(&[("record", Dangerous::Record), ("ask", Dangerous::Ask)]),
-            "A command of a dangerous shape: record lets it run and then blocks the tool, ask \
-             asks first."
+            "A command with a dangerous shape: record lets it run and then blocks the tool, ask requires approval \
+             first."
         ),
     ]
 }
 
-/// A hint, or a call that shows whether another one took effect.
+/// A hint, or a call that shows whether another call took effect.
 struct VerifyKind;
 
 const HINT: Text = Text { most: 1024 };
@@ -311,7 +311,7 @@ impl Kind<Verify> for VerifyKind {
     }
 }
 
-/// A value as JSON; nothing for what JSON does not have.
+/// Returns a value as JSON, or `None` for a value that JSON does not have.
 fn json_of(node: &Node) -> Option<Json> {
     Some(match &node.raw {
         Raw::Boolean(truth) => json!(truth),

@@ -1,4 +1,4 @@
-//! What counts as the same call, how long its answer stands, and when a call whose outcome is unknown is over.
+//! Settings of records: which calls are the same, how long results are kept, and when an unknown outcome is settled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +18,20 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
     const ON_FAILURE: Words<OnStoreFailure> =
         Words(&[("go_on", OnStoreFailure::GoOn), ("refuse", OnStoreFailure::Refuse)]);
     vec![
-        setting!(Draft, "dedupe.mode", modes.dedupe, MODES, "How far the recognition of duplicates may go."),
+        setting!(Draft, "dedupe.mode", modes.dedupe, MODES, "The mode of deduplication."),
         setting!(
             Draft,
             "dedupe.computed_keys",
             dedupe.computed_keys,
             Words(&[("derive", ComputedKeys::Derive), ("never", ComputedKeys::Never)]),
-            "Whether a key is computed for calls that bring none."
+            "An idempotency key for calls that bring none: computed from the call, or none."
         ),
         setting!(
             Draft,
             "dedupe.conflict",
             dedupe.conflict,
             Words(&[("reject", Conflict::Reject), ("separate", Conflict::Separate)]),
-            "A key that comes again with other parameters: an error, or another call."
+            "A key that is used again with other parameters: an error, or another call."
         ),
         setting!(
             Draft,
@@ -42,23 +42,22 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
                 ("all", CacheFailures::All),
                 ("none", CacheFailures::None)
             ]),
-            "Which failures are given again to the same key."
+            "Which failures are replayed for the same key."
         ),
         setting!(
             Draft,
             "dedupe.after_unknown",
             dedupe.after_unknown,
             Words(&[("tell_once", AfterUnknown::TellOnce), ("hold", AfterUnknown::Hold)]),
-            "A call without key after an equal one with an unknown outcome: tell_once runs it after \
-             the caller was told so and has checked or waited, hold only after an operator has \
-             resolved the outcome."
+            "A call without a key after an equal one with an unknown outcome: tell_once runs it after the caller was \
+             informed and has checked or waited, hold only after an operator has resolved the outcome."
         ),
         setting!(
             Draft,
             "dedupe.scope",
             dedupe.scope,
             Words(&[("session", KeyScope::Session), ("global", KeyScope::Global)]),
-            "Whose calls share a computed key. Global is heeded for read-only tools only."
+            "The scope of computed keys. Global applies to read-only tools only."
         ),
         setting!(
             Draft,
@@ -70,72 +69,71 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
                 ("trim", Some(StringRule::Trim)),
                 ("collapse", Some(StringRule::Collapse))
             ]),
-            "How strings are compared when a key is computed; by class means collapse for \
-             read-only tools and exact for others."
+            "How strings are compared when a key is computed; by_class means collapse for read-only tools and exact \
+             for others."
         ),
         setting!(
             Draft,
             "dedupe.volatile",
             dedupe.volatile,
             ListOf { item: BoxedText, least: 0, most: 64 },
-            "Top-level parameters that do not make a call different."
+            "Top-level parameters that are ignored when calls are compared."
         ),
         setting!(
             Draft,
             "dedupe.keep_done",
             dedupe.keep.done,
             lifetime(),
-            "How long an answer is kept. Raising it costs room in the store."
+            "How long a result is stored. Raising it costs space in the store."
         ),
-        setting!(Draft, "dedupe.keep_failed", dedupe.keep.failed, lifetime(), "How long a failure is kept."),
+        setting!(Draft, "dedupe.keep_failed", dedupe.keep.failed, lifetime(), "How long a failure is stored."),
         setting!(
             Draft,
             "dedupe.keep_open",
             dedupe.keep.open,
             lifetime(),
-            "How long a record in flight, or with an unknown outcome, is kept."
+            "How long a record in flight, or with an unknown outcome, is stored."
         ),
         setting!(
             Draft,
             "dedupe.lease",
             dedupe.keep.lease,
             Span(Duration::from_secs(1)..=DAY),
-            "How long a holder on another machine may be silent before it counts as gone."
+            "How long a lease holder on another machine may be silent before it counts as gone."
         ),
         setting!(
             Draft,
             "dedupe.double_dispatch",
             dedupe.double_dispatch,
             Flag,
-            "Whether a call without key that arrives before an equal one is answered is the same \
-             call dispatched twice, and gets that answer. With false it runs if the answer was \
-             delivered before it looks for one."
+            "True: a call without a key that arrives before an equal one is answered is the same call, dispatched \
+             twice, and gets the same response. With false it runs if that response was delivered before it looks \
+             for one."
         ),
         setting!(
             Draft,
             "dedupe.undelivered",
             dedupe.undelivered,
             span_or_zero(),
-            "How long an answer that did not arrive waits for a resend without key."
+            "How long an undelivered result is kept for a resend without a key."
         ),
         setting!(
             Draft,
             "dedupe.after_telling",
             dedupe.after_telling,
             span_or_zero(),
-            "After the final answer that an outcome is unknown was delivered, a repeat without key \
-             runs no sooner than this, unless a read-only call to the same server succeeded in \
-             between. Raising it delays agents that cannot check; lowering it gives them less time \
-             to."
+            "After the final answer that an outcome is unknown was delivered, a repeat without a key runs no sooner \
+             than this, unless a read-only call to the same server succeeded in between. Raising it delays agents \
+             that cannot check; lowering it gives them less time to."
         ),
         setting!(
             Draft,
             "dedupe.late_after",
             dedupe.late_after,
             span(),
-            "An answer that took longer than this may have missed its caller and does not count as \
-             delivered: the next equal call without key gets it again. Keep it below the time-out of \
-             the client; raised above it, a resend runs again."
+            "A result that took longer than this may not have reached its caller and does not count as delivered: \
+             the next equal call without a key gets it again. Keep it below the client's timeout; raised above it, a \
+             resend runs again."
         ),
         setting!(
             Draft,
@@ -156,8 +154,8 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
             "dedupe.largest_output",
             dedupe.largest_output,
             Size(0..=1 << 30),
-            "Answers larger than this are not kept; a duplicate is told so. Raising it costs \
-             memory and room in the store."
+            "Results larger than this are not stored, and a duplicate gets an error that says so. Raising it costs \
+             memory and space in the store."
         ),
     ]
 }
@@ -169,39 +167,37 @@ pub(super) fn settling() -> Vec<Setting<Draft>> {
             "settling.effects",
             settling.effects,
             Words(&[("local", Effects::Local), ("remote", Effects::Remote)]),
-            "Where calls to a server that runs as a process of this machine take effect. With local, \
-             nothing happens any more once the process and all that it started are gone. With remote, \
-             work that it handed on may go on for as long as `settling.settle`. Local is wrong for a \
-             server that calls an API or a database elsewhere: a repeat may then run before the \
-             first call takes effect."
+            "Where calls to a server process on this machine take effect. With local, nothing can take effect once \
+             the process and everything that it started are gone. With remote, work that it passed on may continue \
+             for as long as `settling.settle`. Local is wrong for a server that calls an API or a database \
+             elsewhere: a repeat may then run before the first call takes effect."
         ),
         setting!(
             Draft,
             "settling.linger",
             settling.linger,
             span_or_zero(),
-            "How long a call with an unknown outcome may still take effect where its end cannot be \
-             observed, as with a server elsewhere. Raising it makes callers wait longer before they \
-             can check and call again; lowered below the time that the server works on, a repeat may \
-             run beside the first call."
+            "How long a call with an unknown outcome may still take effect if its end cannot be observed, as with a \
+             remote server. Raising it makes callers wait longer before they can check and call again; lowered below \
+             the time that the server takes, a repeat may run beside the first call."
         ),
         setting!(
             Draft,
             "settling.settle",
             settling.settle,
             span_or_zero(),
-            "How long work may still take effect that a tool has handed on, counted from an error \
-             answer that leaves the outcome open or from the end of its process. Raising it makes \
-             callers wait longer before they can check and call again."
+            "How long work that a tool passed on may still take effect, counted from an error response that leaves \
+             the outcome open or from the end of its process. Raising it makes callers wait longer before they can \
+             check and call again."
         ),
         setting!(
             Draft,
             "settling.grace",
             settling.grace,
             span_or_zero(),
-            "How long a server process may take to answer after a call was cancelled; then it counts \
-             as hung, gets no further calls and is replaced. Raising it makes callers wait longer \
-             for a process that hangs; lowering it ends processes that are only slow."
+            "How long a server process may take to respond after a call was cancelled; then it counts as hung, gets \
+             no further calls and is replaced. Raising it makes callers wait longer for a process that hangs; \
+             lowering it ends processes that are only slow."
         ),
         setting!(
             Draft,
@@ -215,7 +211,7 @@ pub(super) fn settling() -> Vec<Setting<Draft>> {
     ]
 }
 
-/// A short text, boxed as the policy wants it.
+/// A short text, boxed as the policy needs it.
 struct BoxedText;
 
 impl Kind<Box<str>> for BoxedText {

@@ -1,4 +1,4 @@
-//! Limits to the moment and to the unit, and what a breaker tells of itself.
+//! Tests of exact limits of time and number, and of the view of a breaker.
 
 use super::*;
 use crate::policy::RateRule;
@@ -14,7 +14,7 @@ fn a_refusal_names_its_rule() {
 }
 
 #[test]
-fn an_answer_is_slow_from_just_above_the_limit_on_and_only_slow_ones_count() {
+fn a_response_is_slow_above_the_limit_and_only_slow_ones_count() {
     let slower_than = Duration::from_secs(1);
     let slow = Some(SlowRule { slower_than, rate: half() });
     let policy = BreakerPolicy { consecutive: None, rate: None, slow, ..measured() };
@@ -25,14 +25,14 @@ fn an_answer_is_slow_from_just_above_the_limit_on_and_only_slow_ones_count() {
         assert_eq!(breaker.attempt(&policy, verdict, at(0)), None);
     }
     assert_eq!(breaker.counts().slow, 1);
-    // The first one leaves the sight of the rule, and two of four are slow.
+    // The first one leaves the range of the rule, and two of four are slow.
     assert_eq!(breaker.attempt(&policy, took(above), at(0)), None);
     let change = breaker.attempt(&policy, took(above), at(0));
     assert_eq!(change.map(|change| change.reason), Some(Reason::Slow));
 }
 
 #[test]
-fn a_threshold_of_nothing_opens_at_the_first_failure_and_not_before() {
+fn a_threshold_of_zero_opens_at_the_first_failure_and_not_before() {
     let rule = RateRule { threshold: Ratio::percent(0), last: count(4), at_least: count(1) };
     let slow = Some(SlowRule { slower_than: Duration::ZERO, rate: half() });
     let policy = BreakerPolicy { consecutive: None, rate: Some(rule), slow, ..measured() };
@@ -43,7 +43,7 @@ fn a_threshold_of_nothing_opens_at_the_first_failure_and_not_before() {
 }
 
 #[test]
-fn nothing_is_learned_while_the_configuration_forces_it_open() {
+fn nothing_is_counted_while_the_configuration_forces_it_open() {
     let (policy, mut breaker) = (measured(), Breaker::default());
     let forced = BreakerPolicy { forced_open: true, ..measured() };
     for _ in 0..5 {
@@ -71,7 +71,7 @@ fn numbers_of_probes_stay_within_what_every_reader_keeps() {
 }
 
 #[test]
-fn what_a_person_says_is_numbered_by_its_second() {
+fn a_change_by_an_operator_is_numbered_by_its_second() {
     let mut breaker = Breaker::default();
     assert!(!breaker.is_forced_by_hand());
     breaker.force_open(Some(at(90)), at(60));
@@ -86,7 +86,7 @@ fn what_a_person_says_is_numbered_by_its_second() {
 }
 
 #[test]
-fn a_cool_down_that_grows_from_nothing_stays_nothing() {
+fn a_cool_down_that_grows_from_zero_stays_zero() {
     let growth = Factor::new(1000.0).unwrap();
     let none = Cooldown { first: Duration::ZERO, growth, cap: Duration::from_secs(60) };
     for reopened in [0, 1, 1000, u32::MAX] {
@@ -105,7 +105,7 @@ fn read(stored: serde_json::Value) -> Result<Snapshot, serde_json::Error> {
 }
 
 #[test]
-fn the_last_epoch_is_believed_and_none_beyond_it() {
+fn the_last_epoch_is_accepted_and_none_beyond_it() {
     assert_eq!(Snapshot::LAST_EPOCH, 9_007_199_254_740_991, "what every reader of JSON keeps");
     let mut value = stored(&in_state(State::Open));
     value["epoch"] = Snapshot::LAST_EPOCH.into();
@@ -133,7 +133,7 @@ fn only_a_half_open_breaker_has_a_probe_and_only_a_forced_one_an_end() {
 }
 
 #[test]
-fn whoever_lost_a_race_has_afterwards_what_was_stored() {
+fn the_loser_of_a_race_adopts_the_stored_snapshot() {
     let opened = |second| {
         let mut breaker = Breaker::default();
         for _ in 0..5 {
@@ -160,7 +160,7 @@ fn a_probe_that_moved_is_no_change_of_state() {
     there.probes = 1000;
     let (ticket, _) = there.admit(&measured(), at(30)).unwrap();
     there.agreed(&ticket);
-    // Written by a version that keeps no changes.
+    // Written by a version that stores no changes.
     let mut value = stored(&there);
     value.as_object_mut().unwrap().remove("changes");
     let before = here.view(&measured(), at(30)).changes;

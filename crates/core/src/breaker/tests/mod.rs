@@ -27,7 +27,7 @@ fn standard(class: ToolClass) -> BreakerPolicy {
 }
 
 impl Breaker {
-    /// One attempt that is admitted and answered at once.
+    /// Makes one attempt that is admitted and recorded at once.
     fn attempt(&mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
         self.attempt_if_admitted(policy, verdict, now).expect("admitted")
     }
@@ -43,7 +43,7 @@ impl Breaker {
     }
 }
 
-/// A breaker brought to a state at second 0 (half-open: at second 30, its place free), under `measured`.
+/// Returns a breaker in a state at second 0 (half-open: at second 30, its slot free), under `measured`.
 fn in_state(state: State) -> Breaker {
     let (policy, mut breaker) = (measured(), Breaker::default());
     match state {
@@ -85,12 +85,12 @@ enum Event {
     AdoptOlder,
 }
 
-/// The state after the event, and why it changed; `None` where the event cannot happen because no call is
-/// admitted in that state.
+/// Returns the state after the event, and the reason for the change. `None` if the event cannot happen because no call
+/// is admitted in that state.
 fn after(state: State, event: Event) -> Option<(State, Option<Reason>)> {
     let (policy, now) = (measured(), at(31));
     let mut breaker = in_state(state);
-    // Open has to stay open for events that are not about the cool-down.
+    // Open has to stay open for events that do not concern the cool-down.
     let soon = if state == State::Open { at(29) } else { now };
     let change = match event {
         Event::CallEarly => breaker.admit(&policy, soon).ok()?.1,
@@ -144,7 +144,7 @@ fn after(state: State, event: Event) -> Option<(State, Option<Reason>)> {
 }
 
 #[test]
-fn every_state_answers_every_event_as_the_picture_says() {
+fn every_state_handles_every_event_as_in_the_diagram() {
     use State::{Closed, ForcedOpen, HalfOpen, Open};
     let same = |state| Some((state, None));
     let to = |state, reason| Some((state, Some(reason)));
@@ -176,13 +176,13 @@ fn every_state_answers_every_event_as_the_picture_says() {
 }
 
 #[test]
-fn an_answer_of_any_older_epoch_changes_nothing() {
+fn a_result_of_any_older_epoch_changes_nothing() {
     let policy = measured();
     for state in STATES {
         for verdict in [OK, BAD, Verdict::Neutral] {
             let mut breaker = in_state(State::Closed);
             let tickets: Vec<Ticket> = (0..10).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
-            // Reset starts an epoch too, so the state is reached once more behind the backs of the tickets.
+            // Reset starts an epoch too, so the state is reached again without the tickets' knowledge.
             breaker.reset(at(0));
             let fresh = in_state(state).snapshot();
             let fresh = Snapshot::from_parts(breaker.epoch() + 1, &fresh);
@@ -323,7 +323,7 @@ fn tr_10_a_failing_probe_opens_it_again_with_a_fresh_cool_down() {
     let change = breaker.attempt(&policy, BAD, at(40)).unwrap();
     assert_eq!((change.to, change.reason), (State::Open, Reason::ProbeFailed));
     assert_eq!(breaker.check(&policy, at(69)).unwrap_err().retry_at, Some(at(70)));
-    // One good probe from before does not count towards the next cycle.
+    // A successful probe from before does not count for the next cycle.
     assert_eq!(breaker.attempt(&policy, OK, at(70)), None);
     assert!(breaker.attempt(&policy, OK, at(71)).is_some());
 }
@@ -356,10 +356,10 @@ fn a_long_good_past_does_not_delay_opening() {
 #[test]
 fn a_run_of_failures_must_lie_within_the_window() {
     let (policy, mut breaker) = (BreakerPolicy { rate: None, ..measured() }, Breaker::default());
-    // One failure every 31 s: never five within 120 s, although never a success between them.
+    // One failure every 31 s: never five within 120 s, although there is no success between them.
     assert!((0..100).all(|turn| breaker.attempt(&policy, BAD, at(31 * turn)).is_none()));
     assert_eq!(breaker.counts().in_a_row, 4);
-    // Every 30 s: the fifth lies exactly at the edge, which is not older than the window.
+    // Every 30 s: the fifth is exactly at the edge, which is not older than the window.
     let mut breaker = Breaker::default();
     assert_eq!((0..5).filter(|turn| breaker.attempt(&policy, BAD, at(30 * turn)).is_some()).count(), 1);
 }
@@ -381,7 +381,7 @@ fn slow_answers_open_it_and_a_slow_probe_opens_it_again() {
 }
 
 #[test]
-fn a_reload_that_changes_the_rules_is_heeded_at_once() {
+fn a_reload_that_changes_the_rules_takes_effect_at_once() {
     let (policy, mut breaker) = (measured(), Breaker::default());
     for _ in 0..3 {
         breaker.attempt(&policy, BAD, at(0));
@@ -402,7 +402,7 @@ fn rules_beyond_what_is_remembered_still_work() {
     let mut breaker = Breaker::default();
     assert!((1..RateRule::MOST).all(|_| breaker.attempt(&policy, BAD, at(0)).is_none()));
     assert_eq!(breaker.attempt(&policy, BAD, at(0)).unwrap().reason, Reason::Rate);
-    // A share of nothing is not reached by tools that never fail.
+    // Tools that never fail do not reach a share of zero.
     let rate = RateRule { threshold: Ratio::percent(0), last: count(5), at_least: count(1) };
     let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..measured() };
     let mut breaker = Breaker::default();
@@ -418,7 +418,7 @@ fn five_answered_neutral_probes_in_a_row_close_it() {
     for _ in 0..4 {
         assert_eq!(breaker.attempt(&policy, Verdict::Neutral, at(31)), None);
     }
-    // Cancelled ones were not answered, a success starts the row anew.
+    // Cancelled probes were not answered. A success restarts the row.
     for _ in 0..10 {
         let (ticket, _) = breaker.admit(&policy, at(31)).unwrap();
         breaker.release(ticket);
@@ -429,12 +429,12 @@ fn five_answered_neutral_probes_in_a_row_close_it() {
     }
     let mut by_answers = breaker.clone();
     assert_eq!(by_answers.attempt(&policy, Verdict::Neutral, at(31)).unwrap().reason, Reason::ProbesAnswered);
-    // Neutral answers do not break the row of good ones.
+    // Neutral results do not interrupt the row of successes.
     assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, Reason::ProbesSucceeded);
 }
 
 #[test]
-fn a_silent_probe_loses_its_place_and_its_late_answer_is_ignored() {
+fn a_silent_probe_loses_its_slot_and_its_late_result_is_ignored() {
     let policy = measured();
     let mut breaker = in_state(State::HalfOpen);
     let (silent, _) = breaker.admit(&policy, at(31)).unwrap();
@@ -455,7 +455,7 @@ fn a_silent_probe_loses_its_place_and_its_late_answer_is_ignored() {
 }
 
 #[test]
-fn a_ticket_ends_with_its_lease_even_if_nobody_took_the_place() {
+fn a_ticket_ends_with_its_lease_even_if_the_slot_is_free() {
     let policy = measured();
     let mut breaker = in_state(State::HalfOpen);
     let (late, _) = breaker.admit(&policy, at(31)).unwrap();
@@ -465,7 +465,7 @@ fn a_ticket_ends_with_its_lease_even_if_nobody_took_the_place() {
 }
 
 #[test]
-fn a_long_probe_that_shows_signs_of_life_keeps_its_place() {
+fn a_long_probe_that_is_renewed_keeps_its_slot() {
     let policy = measured();
     let mut breaker = in_state(State::HalfOpen);
     let (long, _) = breaker.admit(&policy, at(31)).unwrap();
@@ -483,7 +483,7 @@ fn a_long_probe_that_shows_signs_of_life_keeps_its_place() {
 }
 
 #[test]
-fn a_growing_cool_down_stops_at_its_cap_and_starts_anew_after_closing() {
+fn a_growing_cool_down_stops_at_its_cap_and_restarts_after_closing() {
     let cooldown =
         Cooldown { first: Duration::from_secs(10), growth: Factor::TWO, cap: Duration::from_secs(60) };
     let policy = BreakerPolicy { cooldown, ..measured() };
@@ -525,7 +525,7 @@ fn a_clock_that_steps_back_costs_at_most_one_more_cool_down() {
 }
 
 #[test]
-fn a_clock_that_jumps_ahead_lets_what_is_old_go() {
+fn a_clock_that_jumps_ahead_drops_old_outcomes() {
     let policy = measured();
     let mut breaker = Breaker::default();
     for _ in 0..4 {
@@ -537,10 +537,10 @@ fn a_clock_that_jumps_ahead_lets_what_is_old_go() {
     assert!(breaker.admit(&policy, Timestamp::MAX).unwrap().0.is_probe());
 }
 
-// ---- by hand and by configuration -------------------------------------------------------------------
+// ---- by an operator and by configuration -------------------------------------------------------------
 
 #[test]
-fn what_the_configuration_forces_open_stays_open_and_learns_nothing() {
+fn a_breaker_forced_open_by_configuration_stays_open_and_counts_nothing() {
     let policy = measured();
     let forced = BreakerPolicy { forced_open: true, ..policy };
     let mut breaker = in_state(State::HalfOpen);
@@ -555,7 +555,7 @@ fn what_the_configuration_forces_open_stays_open_and_learns_nothing() {
 }
 
 #[test]
-fn what_a_person_forces_open_stays_so_until_its_time_and_then_one_call_finds_out() {
+fn a_breaker_forced_open_stays_open_until_its_time_and_then_probes_once() {
     let policy = measured();
     for state in STATES {
         let mut breaker = in_state(state);
@@ -572,7 +572,7 @@ fn what_a_person_forces_open_stays_so_until_its_time_and_then_one_call_finds_out
 }
 
 #[test]
-fn a_person_may_change_for_how_long_it_is_forced_open() {
+fn an_operator_may_change_how_long_it_is_forced_open() {
     let policy = measured();
     let mut breaker = Breaker::default();
     breaker.force_open(Some(at(60)), at(0));
@@ -604,7 +604,7 @@ fn its_last_changes_are_remembered_and_bounded_and_go_with_what_is_stored() {
 }
 
 #[test]
-fn a_view_says_why_it_opened_and_when_the_next_probe_may_go() {
+fn a_view_shows_why_it_opened_and_when_the_next_probe_is_due() {
     let policy = measured();
     let mut breaker = Breaker::default();
     let tickets: Vec<_> = (0..3).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
@@ -637,7 +637,7 @@ fn a_view_says_why_it_opened_and_when_the_next_probe_may_go() {
 }
 
 #[test]
-fn reset_of_a_closed_breaker_forgets_also_what_is_under_way() {
+fn reset_of_a_closed_breaker_also_ignores_attempts_in_flight() {
     let policy = measured();
     let mut breaker = Breaker::default();
     let under_way: Vec<_> = (0..5).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
@@ -649,7 +649,7 @@ fn reset_of_a_closed_breaker_forgets_also_what_is_under_way() {
 }
 
 #[test]
-fn a_later_word_goes_before_an_earlier_one_that_was_forgotten_here_and_in_the_store() {
+fn a_later_change_by_an_operator_overrides_an_earlier_forgotten_one() {
     let (mut remembers, mut knows_nothing) = (Breaker::default(), Breaker::default());
     remembers.force_open(None, at(0));
     remembers.reset(at(1));

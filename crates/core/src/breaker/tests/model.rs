@@ -1,4 +1,4 @@
-//! Against a model that keeps everything and works everything out anew.
+//! Comparison with a model that keeps everything and computes everything from scratch.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Everything that ever counted, kept in full and looked through each time.
+/// Every outcome that ever counted, kept in full and searched each time.
 #[derive(Default)]
 struct Model {
     outcomes: Vec<(u64, bool)>,
@@ -65,7 +65,7 @@ proptest! {
             ..standard(ToolClass::Unknown)
         };
         let (mut breaker, mut model, mut now) = (Breaker::default(), Model::default(), 1000_u64);
-        // What is out: the ticket, when it was given, and the epoch as the outside counts it.
+        // The tickets in flight: the ticket, its time, and the epoch as counted outside.
         let mut out: Vec<(Ticket, u64, u64)> = Vec::new();
         for step in steps {
             let before = (breaker.epoch(), breaker.phase.state());
@@ -109,7 +109,8 @@ proptest! {
             let admits = breaker.check(&policy, at(now)).is_ok();
             prop_assert_eq!(admits, breaker.clone().admit(&policy, at(now)).is_ok(), "check and admit agree");
         }
-        // Whatever happened, time alone brings it back to where a call may pass, unless a person said no.
+        // Whatever happened, time alone brings the breaker back to a state that admits calls, unless an operator forced
+        // it open.
         now += 1000;
         let for_good = matches!(breaker.phase, Phase::ForcedOpen { until: None });
         prop_assert_eq!(breaker.check(&policy, at(now)).is_ok(), !for_good);

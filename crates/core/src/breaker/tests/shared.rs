@@ -1,9 +1,9 @@
-//! What is kept of a breaker, and what those know of it who share it.
+//! Tests of stored breakers, and of the knowledge of the processes that share them.
 
 use super::*;
 
 impl Snapshot {
-    /// The same state under another epoch.
+    /// Returns the same state with another epoch.
     pub(super) fn from_parts(epoch: u64, of: &Self) -> Self {
         let mut json = serde_json::to_value(of).unwrap();
         json["epoch"] = epoch.into();
@@ -71,7 +71,7 @@ fn stored_garbage_is_refused_and_the_future_becomes_now() {
 }
 
 #[test]
-fn a_change_made_elsewhere_is_taken_over_if_it_is_newer() {
+fn a_change_made_elsewhere_is_adopted_if_it_is_newer() {
     let policy = measured();
     let (mut here, mut there) = (Breaker::default(), Breaker::default());
     let (ticket, _) = here.admit(&policy, at(0)).unwrap();
@@ -86,7 +86,7 @@ fn a_change_made_elsewhere_is_taken_over_if_it_is_newer() {
     assert_eq!(here.adopt(&opened, at(20)), None, "known already");
     assert_eq!(here.check(&policy, at(20)).unwrap_err().retry_at, Some(at(31)));
 
-    // The other process probes: its place is taken here as well, until its lease is over.
+    // The other process probes. Its slot is taken here as well, until its lease is over.
     let (_probe, _) = there.admit(&policy, at(31)).unwrap();
     assert_eq!(here.adopt(&there.snapshot(), at(32)).unwrap().to, State::HalfOpen);
     assert_eq!(here.admit(&policy, at(150)).unwrap_err().state, State::HalfOpen);
@@ -115,7 +115,7 @@ fn of_two_changes_with_one_epoch_the_stored_one_counts() {
 }
 
 #[test]
-fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
+fn all_processes_that_share_a_breaker_have_one_probe_slot() {
     let policy = standard(ToolClass::Unknown);
     let mut fleet = [1, 2, 3].map(|number| {
         let mut breaker = Breaker::numbered_from(number * 1_000_000);
@@ -127,7 +127,7 @@ fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
     let [a, b, c] = &mut fleet;
     let (first, _) = a.admit(&policy, at(30)).unwrap();
     let stored = a.snapshot();
-    // The second wanted it too, and finds the first one stored.
+    // The second process wanted it too, and finds the first one stored.
     let (late, _) = b.admit(&policy, at(30)).unwrap();
     assert!(!b.snapshot().replaces(&stored));
     b.adopt(&stored, at(30));
@@ -139,13 +139,13 @@ fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
     }
 
     a.agreed(&first);
-    // A sign of life that others have to hear of.
+    // A renewal that other processes have to learn of.
     assert_eq!(a.renew(&policy, &first, at(31)), Held::Still);
     assert_eq!(a.renew(&policy, &first, at(80)), Held::ForLonger);
     b.adopt(&a.snapshot(), at(80));
     assert!(b.check(&policy, at(199)).is_err() && b.check(&policy, at(200)).is_ok());
 
-    // Good probes of different processes count together.
+    // Successful probes of different processes count together.
     assert_eq!(a.record(&policy, first, OK, at(81)), None);
     b.adopt(&a.snapshot(), at(81));
     let (second, _) = b.admit(&policy, at(82)).unwrap();
@@ -155,7 +155,7 @@ fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
 }
 
 #[test]
-fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
+fn an_unknown_probe_takes_no_slot_from_a_known_one() {
     let policy = standard(ToolClass::Unknown);
     let mut fleet = [1, 2].map(|number| {
         let mut breaker = Breaker::numbered_from(number * 1_000_000);
@@ -168,7 +168,7 @@ fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
     let (known, _) = a.admit(&policy, at(30)).unwrap();
     a.agreed(&known);
     let stored = a.snapshot();
-    // The store could not be asked; what came of it changes nothing for the one that is stored.
+    // The store was not available, so the result changes nothing for the stored probe.
     for verdict in [OK, Verdict::Neutral] {
         let (alone, _) = b.admit(&policy, at(31)).unwrap();
         assert_eq!(b.record(&policy, alone, verdict, at(32)), None);
@@ -179,7 +179,7 @@ fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
 }
 
 #[test]
-fn a_place_that_was_stored_after_its_probe_came_back_is_free() {
+fn a_slot_that_was_stored_after_its_probe_returned_is_free() {
     let policy = standard(ToolClass::Unknown);
     let mut breaker = Breaker::numbered_from(1_000_000);
     for _ in 0..5 {
@@ -192,9 +192,9 @@ fn a_place_that_was_stored_after_its_probe_came_back_is_free() {
     assert!(breaker.check(&policy, at(31)).is_ok() && breaker.snapshot().replaces(&late));
 }
 
-/// A process that freed its place without having stored that is one ahead of the others.
+/// A process that freed its slot without having stored it is one step ahead of the others.
 #[test]
-fn a_probe_that_is_not_agreed_on_gives_way_to_one_that_is_stored() {
+fn a_probe_without_agreement_yields_to_a_stored_one() {
     let policy = standard(ToolClass::Unknown);
     let [mut a, mut b] = [1, 2].map(|number| Breaker::numbered_from(number * 1_000_000));
     for _ in 0..5 {
@@ -227,10 +227,10 @@ fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_ti
     assert!(here.admit(&policy, at(130)).is_ok());
 }
 
-/// A process that the store could not be asked from goes its own way: open, half-open, closed, as often as it likes. Then
-/// it hears that a person had said no.
+/// A process that is cut off from the store opens, half-opens and closes on its own, as often as it likes. Then it
+/// learns that an operator had forced the breaker open.
 #[test]
-fn what_a_person_said_goes_before_everything_that_was_concluded_without_knowing_it() {
+fn a_change_by_an_operator_overrides_later_automatic_changes() {
     let policy = measured();
     let mut cut_off = in_state(State::Open);
     let mut here = cut_off.clone();
@@ -261,7 +261,7 @@ fn what_a_person_said_goes_before_everything_that_was_concluded_without_knowing_
         assert_eq!((cut_off.state(&policy, now), cut_off.epoch()), (expected, here.epoch()));
         assert_eq!(cut_off.record(&policy, under_way.unwrap(), BAD, now), None, "of an older epoch");
         assert_eq!(cut_off.counts(), Counts::default());
-        // The next round begins where both know the same.
+        // The next round begins at the point where both know the same.
         cut_off.reset(now);
         for _ in 0..5 {
             let (ticket, _) = cut_off.admit(&policy, now).unwrap();

@@ -1,4 +1,4 @@
-//! What answers carry: words, times, codes, and what a caller may conclude from them.
+//! Content of responses: messages, times, codes, and the conclusions that a caller may draw.
 
 use std::num::NonZeroU32;
 
@@ -7,7 +7,7 @@ use crate::code::Status;
 use crate::dedupe::{Receipt, Replay, ReplayReason, SettlesIn};
 use crate::policy::RateLimit;
 
-/// The same, and nobody keeps a record of its calls.
+/// The same policy, without a record of its calls.
 fn unrecorded(policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.modes.dedupe = Mode::Off;
@@ -45,7 +45,7 @@ fn a_refusal_says_when_to_come_again() {
 }
 
 #[test]
-fn only_what_was_turned_away_before_the_tool_was_bothered_is_a_refusal() {
+fn only_a_call_without_an_attempt_is_a_refusal() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     world.breaker.force_open(None, world.now);
@@ -85,7 +85,7 @@ fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
     assert_eq!((code(&result), message(&result)), (Some(Code::ToolBlocked), "it failed"));
     assert_eq!((world.runs, kept), (1, vec![]));
     assert!(!world.blocked(Code::ToolBlocked), "it ran");
-    // Before the first one it is a refusal, and the question is kept for an operator.
+    // Before the first attempt it is a refusal, and the request is kept for an operator.
     let mut policy = policy;
     policy.approval.when = AskWhen::Always;
     let mut world = World::new();
@@ -111,7 +111,7 @@ fn nothing_is_waited_for_that_an_open_breaker_will_refuse() {
 }
 
 #[test]
-fn a_failure_that_is_kept_is_what_the_tool_did_and_not_what_our_breaker_made_of_it() {
+fn a_stored_failure_is_that_of_the_tool_and_not_of_the_breaker() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.breaker.consecutive = NonZeroU32::new(2);
     policy.dedupe.cache_failures = crate::policy::CacheFailures::All;
@@ -124,7 +124,7 @@ fn a_failure_that_is_kept_is_what_the_tool_did_and_not_what_our_breaker_made_of_
 }
 
 #[test]
-fn a_tool_that_gave_no_sign_of_life_is_told_as_stuck_also_where_nothing_is_retried() {
+fn a_tool_without_a_sign_of_life_is_stuck_even_without_retries() {
     let mut policy = policy(ToolClass::Idempotent).for_gateway();
     policy.time.answer_by = None;
     policy.modes.retry = Mode::Off;
@@ -140,7 +140,7 @@ fn a_tool_that_gave_no_sign_of_life_is_told_as_stuck_also_where_nothing_is_retri
 }
 
 #[test]
-fn a_call_that_ran_for_longer_than_it_may_is_told_so_and_that_its_outcome_is_unknown() {
+fn a_call_over_its_total_time_has_an_unknown_outcome() {
     let mut policy = policy(ToolClass::Mutating).for_gateway();
     policy.time.answer_by = None;
     policy.time.total = policy.time.attempt;
@@ -155,7 +155,7 @@ fn a_call_that_ran_for_longer_than_it_may_is_told_so_and_that_its_outcome_is_unk
 }
 
 #[test]
-fn what_a_call_may_take_is_counted_from_its_first_attempt() {
+fn the_total_time_counts_from_the_first_attempt() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.time.total = 20 * SECOND;
     let mut world = World::new();
@@ -167,7 +167,7 @@ fn what_a_call_may_take_is_counted_from_its_first_attempt() {
 }
 
 #[test]
-fn a_caller_whose_deadline_passed_is_told_what_is_known_of_its_call() {
+fn a_caller_whose_deadline_passed_gets_the_state_of_its_call() {
     let mut policy = policy(ToolClass::Mutating);
     policy.verify = Some("list the payments".into());
     let mut limited = request(&policy);
@@ -200,7 +200,7 @@ fn the_words_of_a_tool_are_passed_on_up_to_a_length() {
     }
 }
 
-// ---- what was found ----
+// ---- stored results ----
 
 #[test]
 fn an_answer_of_another_call_says_so_to_those_who_gave_no_key() {
@@ -217,7 +217,7 @@ fn an_answer_of_another_call_says_so_to_those_who_gave_no_key() {
     finished(world.on(&mut leader, Event::Ran(paid())));
     let followed = finished(world.on(&mut follower, Event::Woke(Wake::Changed)));
     assert!(followed.note.is_some_and(|note| note.contains("the tool ran once for both")));
-    // Who gave a key has asked for just that.
+    // A caller that gave a key asked for exactly that.
     let mut world = World::new();
     world.drive(request(&policy), &policy, &at_once(paid()));
     let again = world.drive(request(&policy), &policy, &[]);
@@ -243,7 +243,7 @@ fn unsettled(end: End) -> ClaimVerdict {
 }
 
 #[test]
-fn who_asks_what_became_of_a_record_hears_what_is_in_it() {
+fn a_query_for_a_record_returns_its_content() {
     let policy = policy(ToolClass::Mutating);
     let replay = Replay {
         answer: Ok(Some(answer("paid"))),
@@ -295,7 +295,7 @@ fn an_envelope_names_the_turn_that_its_call_was_made_in() {
 // ---- unknown outcomes ----
 
 #[test]
-fn an_unknown_outcome_that_nobody_records_says_what_was_seen_and_how_to_check() {
+fn an_unrecorded_unknown_outcome_says_what_was_seen_and_how_to_check() {
     let mut policy = unrecorded(&policy(ToolClass::Mutating));
     policy.verify = Some("list the payments".into());
     let reset = Source::Transport { error: Transport::ConnectionClosed, written: true };
@@ -303,19 +303,19 @@ fn an_unknown_outcome_that_nobody_records_says_what_was_seen_and_how_to_check() 
     assert_eq!(result.unknown, Some(ToldUnknown { observed: Observed::ConnectionLost, ended: false }));
     assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
     assert!(message(&result).contains("(reset)"), "{}", message(&result));
-    // The tool's own words are passed on as they are.
+    // The tool's own message is passed on unchanged.
     let said = Some(answer("Request timed out"));
     let outcome = ended_with(Source::IsError, "Request timed out", said.clone());
     let result = World::new().drive(request(&policy), &policy, &at_once(outcome));
     assert_eq!((code(&result), &failure(&result).output), (Some(Code::OutcomeUnknown), &said));
     assert!(!message(&result).contains("(Request timed out)"), "{}", message(&result));
-    // What answers clearly leaves nothing unknown.
+    // A clear answer leaves nothing unknown.
     let result = World::new().drive(request(&policy), &policy, &at_once(http(400)));
     assert_eq!(result.unknown, None);
 }
 
 #[test]
-fn what_was_said_of_an_unknown_outcome_names_the_status_once() {
+fn the_message_of_an_unknown_outcome_names_the_status_once() {
     let policy = policy(ToolClass::Mutating);
     for (words, told) in
         [("bad gateway", Some("HTTP 502: bad gateway")), ("502 Bad Gateway", Some("502 Bad Gateway"))]
@@ -353,7 +353,7 @@ fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
 }
 
 #[test]
-fn a_caller_is_told_a_moment_after_the_tool_was_told_to_stop() {
+fn a_caller_is_answered_a_moment_after_the_tool_was_cancelled() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -433,12 +433,12 @@ fn dedupe_in_shadow_keeps_an_unknown_outcome_and_waits_for_nothing() {
     assert!(world.has(&Notice::OutcomeUnknown { of_earlier: None }));
     assert!(
         message(&result).ends_with("before you repeat the call"),
-        "what the next one does is not ours to say"
+        "the effect of the next call is not known"
     );
 }
 
 #[test]
-fn retry_in_shadow_tells_the_failure_that_enforcing_would_have_told() {
+fn retry_in_shadow_reports_the_failure_of_enforce() {
     let would_have = |attempts, deadline| {
         let mut policy = policy(ToolClass::Idempotent);
         policy.modes.retry = Mode::Shadow;
@@ -455,11 +455,11 @@ fn retry_in_shadow_tells_the_failure_that_enforcing_would_have_told() {
     };
     let three = NonZeroU32::new(3).unwrap();
     assert_eq!(would_have(three, Some(START + 10 * MS)), (1, 1));
-    assert_eq!(would_have(NonZeroU32::MIN, None), (0, 0), "there would have been nothing else to tell");
+    assert_eq!(would_have(NonZeroU32::MIN, None), (0, 0), "there would have been no other response");
 }
 
 #[test]
-fn a_store_that_fails_is_told_as_a_refusal_only_where_shadow_mode_hides_one() {
+fn a_store_failure_is_reported_as_a_refusal_only_if_shadow_mode_hides_one() {
     for (mode, class, told) in [
         (Mode::Enforce, ToolClass::Mutating, 0),
         (Mode::Shadow, ToolClass::Idempotent, 0),

@@ -1,4 +1,4 @@
-//! Asking a person: when, in which order with claim and start, and what happens if nobody answers.
+//! Approvals: their order with claim and start, and calls that get no decision.
 
 use super::*;
 use crate::classify::Severity;
@@ -6,7 +6,7 @@ use crate::dedupe::{Receipt, Replay, ReplayReason};
 use crate::policy::Dangerous;
 use crate::trust::TrustState;
 
-/// A tool that asks before every call.
+/// A policy that asks before every call.
 fn asking() -> Policy {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = AskWhen::Always;
@@ -36,7 +36,7 @@ pub(super) fn blocked(world: &mut World, policy: &Policy) {
 }
 
 #[test]
-fn a_person_is_asked_after_the_claim_so_that_duplicates_wait_for_one_answer() {
+fn approval_comes_after_the_claim_so_that_duplicates_wait_for_one_decision() {
     let policy = asking();
     let mut world = World::new();
     let (mut leader, step) = world.begin(interactive(&policy, "k"), &policy);
@@ -105,7 +105,7 @@ fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
 }
 
 #[test]
-fn where_nobody_can_answer_the_call_is_refused_at_once_and_parked() {
+fn without_an_approver_the_call_is_refused_at_once_and_parked() {
     let policy = asking();
     let mut world = World::new();
     let (_, step) = world.begin(request(&policy), &policy);
@@ -120,7 +120,7 @@ fn where_nobody_can_answer_the_call_is_refused_at_once_and_parked() {
     assert_eq!(name_of(&step), "Run");
 }
 
-/// Who approved a call did not approve what came to light about its tool since.
+/// An approval does not cover failures of the tool that become known after it.
 #[test]
 fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
     let policy = asking();
@@ -152,7 +152,7 @@ fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
     }
 }
 
-/// Its claim was another's by then, or nobody could say. Whatever it is told, nothing was done with the approval.
+/// The claim was lost by then, or its state is unknown. In every case, nothing was done with the approval.
 #[test]
 fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
     let policy = asking();
@@ -180,7 +180,7 @@ fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
             step = world.on_only(&mut call, event).unwrap();
         }
         let step = world.on_only(&mut call, Event::Started(StartVerdict::Lost)).unwrap();
-        assert!(matches!(step, Step::Claim(_)), "it looks what became of its record: {step:?}");
+        assert!(matches!(step, Step::Claim(_)), "it looks up its record: {step:?}");
         let told = end.clone();
         let (_, kept) = finished_keeping(world.on_only(&mut call, Event::Claimed(end)).unwrap());
         assert!(matches!(&kept[..], [Kept::GiveBack { .. }]), "{told:?}: {kept:?}");
@@ -188,7 +188,7 @@ fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
 }
 
 #[test]
-fn a_person_s_no_is_final_for_this_call_and_stored_nowhere() {
+fn a_denial_is_final_for_this_call_and_not_stored() {
     let policy = asking();
     let mut world = World::new();
     let (mut call, _) = world.begin(interactive(&policy, "k"), &policy);
@@ -200,9 +200,9 @@ fn a_person_s_no_is_final_for_this_call_and_stored_nowhere() {
     assert_eq!(name_of(&step), "Ask", "the next call asks again");
 }
 
-/// Whoever counts the calls that wait for a person counts these two.
+/// A count of the calls that wait for approval includes these two.
 #[test]
-fn every_question_that_is_told_of_is_also_told_to_be_over() {
+fn every_approval_that_is_reported_is_also_reported_to_end() {
     let policy = asking();
     for end in [
         Event::Answered(Approval::Granted(None)),
@@ -269,7 +269,7 @@ fn a_tool_that_lost_trust_asks_and_an_approval_beats_the_escalation() {
     let mut never = policy;
     never.approval.when = AskWhen::Never;
     let (_, step) = world.begin(request(&never), &never);
-    assert_eq!(name_of(&step), "Follow", "nobody is asked under `never`");
+    assert_eq!(name_of(&step), "Follow", "no approval is requested with `never`");
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn a_dangerous_command_asks_first_where_that_is_set() {
     world.on(&mut call, Event::Answered(Approval::Granted(None)));
     finished(world.on(&mut call, Event::Ran(paid())));
     let next = world.post(&keyed("other"), &policy, &at_once(paid()));
-    assert_eq!(next.error, None, "what a person approved blocks nothing");
+    assert_eq!(next.error, None, "an approved call blocks nothing");
     let (_, step) = world.begin(
         from_envelope(
             &envelope_with(&json!({ "payload": { "params": { "command": "rm -rf /" } } })),

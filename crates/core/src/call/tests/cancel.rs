@@ -1,4 +1,4 @@
-//! Cancel, disconnect, time is up, can never answer: the second table of the dedupe protocol, row by row.
+//! Cancel, disconnect, timeout, attempts that can never answer: the second table of the dedupe protocol, row by row.
 //!
 //! Columns: not started; started and safe to repeat; started and not safe to repeat.
 
@@ -59,7 +59,7 @@ fn a_run_without_a_caller_is_still_retried_and_still_limited_in_time() {
 }
 
 #[test]
-fn when_the_last_caller_cancels_the_tool_is_told_and_what_may_run_again_is_released() {
+fn when_the_last_caller_cancels_the_tool_is_cancelled_and_safe_runs_are_released() {
     for at in COLUMNS {
         let (mut world, mut call) = column(at);
         let step = world.on(&mut call, Event::Cancelled(Others::None));
@@ -102,24 +102,24 @@ fn a_cancelled_run_that_never_answers_ends_as_unknown() {
     assert_eq!(call.wake_at(), Some(START + 10 * SECOND), "the limits of the tool hold");
     assert_eq!(world.wake(&mut call), Step::CancelUpstream);
     assert_eq!(world.store.state(), "unknown");
-    // Once it can take no effect any more, it is in nobody's way.
+    // An attempt that can no longer take effect holds no permits.
     assert_eq!(call.wake_at(), Some(START + 40 * SECOND));
     assert_eq!(world.wake(&mut call), Step::Wait);
-    // Its answer still counts, until it has had all its time.
+    // Its result still counts, until its total time has passed.
     assert_eq!(call.wake_at(), Some(START + Duration::from_secs(1800)));
     finished(world.wake(&mut call));
     assert_eq!(world.store.state(), "unknown");
 }
 
 #[test]
-fn what_a_tool_says_after_it_was_told_to_stop_is_no_answer_to_the_call() {
+fn a_response_to_a_cancellation_is_not_a_result() {
     let cancelled: fn(&mut World, &mut Call) -> Step =
         |world, call| world.on(call, Event::Cancelled(Others::None));
     let timed_out: fn(&mut World, &mut Call) -> Step = World::cut;
     for (name, leave) in [("cancelled", cancelled), ("timed out", timed_out)] {
         let (mut world, mut call) = column(Column::Unsafe);
         answered(leave(&mut world, &mut call));
-        // It may be the tool's own no, or its word on being cancelled half-way: nobody can tell.
+        // It may be the tool's own error, or its response to the cancellation: they cannot be distinguished.
         finished(world.on(&mut call, Event::Ran(http(400))));
         assert_eq!(world.store.state(), "unknown", "{name}");
         assert!(world.has(&Notice::OutcomeUnknown { of_earlier: None }), "{name}");
@@ -137,7 +137,7 @@ fn a_cancel_of_what_is_being_cut_ends_nothing_twice() {
         for _ in 0..2 {
             assert_eq!(world.on(&mut call, Event::Cancelled(others)), Step::Stay, "{others:?}");
         }
-        // Whoever waits is tried for again; where nobody does, that was the last attempt.
+        // If a caller still waits, there is another attempt; otherwise this was the last one.
         let step = world.on(&mut call, Event::Ran(timed_out()));
         assert_eq!((name_of(&step), world.runs), (expected, 1), "{others:?}");
         let state = if others == Others::None { "none" } else { "inflight" };
@@ -147,7 +147,7 @@ fn a_cancel_of_what_is_being_cut_ends_nothing_twice() {
 }
 
 #[test]
-fn a_caller_is_answered_once_and_the_tool_is_told_when_the_last_one_leaves() {
+fn a_caller_is_answered_once_and_the_tool_is_cancelled_when_the_last_one_leaves() {
     let withdrawn: fn(&mut World, &mut Call) -> Step =
         |world, call| world.on(call, Event::Cancelled(Others::Waiting));
     let gone: fn(&mut World, &mut Call) -> Step =
@@ -163,7 +163,7 @@ fn a_caller_is_answered_once_and_the_tool_is_told_when_the_last_one_leaves() {
         assert_eq!(world.on(&mut call, Event::Cancelled(Others::Waiting)), Step::Stay, "{name}");
         assert_eq!(world.on(&mut call, Event::Cancelled(Others::None)), Step::CancelUpstream, "{name}");
         assert_eq!(world.on(&mut call, Event::Cancelled(Others::None)), Step::Stay, "{name}: once");
-        // It was told to stop, so nothing more is started for it.
+        // The tool was asked to stop, so no new attempt starts.
         finished(world.on(&mut call, Event::Ran(busy(Duration::ZERO))));
         assert_eq!((world.runs, world.store.state()), (1, "none"), "{name}");
     }
@@ -171,7 +171,7 @@ fn a_caller_is_answered_once_and_the_tool_is_told_when_the_last_one_leaves() {
 
 #[test]
 fn nothing_further_starts_for_a_caller_that_cancelled() {
-    // The tool was told to stop and proves that it did not run: that is the end, not a reason to try again.
+    // The tool was asked to stop and proves that it did not run: that is the end, not a reason for another attempt.
     let (mut world, mut call) = column(Column::Unsafe);
     world.on(&mut call, Event::Cancelled(Others::None));
     finished(world.on(&mut call, Event::Ran(busy(Duration::ZERO))));
@@ -213,14 +213,14 @@ fn a_follower_that_cancels_or_leaves_takes_nothing_with_it() {
 }
 
 #[test]
-fn who_goes_before_anything_was_sent_leaves_nothing_behind() {
+fn a_caller_that_leaves_before_the_attempt_leaves_no_record() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = AskWhen::Always;
     let mut world = World::new();
     let asked = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
     let (mut call, _) = world.begin(asked, &policy);
     world.on_only(&mut call, Event::Answered(Approval::Granted(None))).unwrap();
-    // The start is answered so late that the lease has to be renewed first.
+    // The answer to the start is so late that the lease has to be renewed first.
     world.now = world.now + policy.dedupe.keep.lease;
     let step = world.on_only(&mut call, Event::Started(StartVerdict::Started)).unwrap();
     assert_eq!((name_of(&step), call.state()), ("Renew", "Renewing"));
@@ -257,7 +257,7 @@ fn a_cancel_during_an_unanswered_claim_keeps_its_release() {
 }
 
 #[test]
-fn when_the_caller_s_time_is_up_it_learns_what_is_known_and_the_record_stays() {
+fn when_the_callers_time_is_up_it_is_answered_and_the_record_stays() {
     for at in COLUMNS {
         let (mut world, mut call) = column(at);
         let step = world.wake(&mut call);
@@ -280,7 +280,7 @@ fn when_the_caller_s_time_is_up_it_learns_what_is_known_and_the_record_stays() {
                 assert_eq!(
                     world.steps[world.steps.len() - 3..],
                     ["Save", "CancelUpstream", "Answer"],
-                    "recorded before it is told"
+                    "recorded before the caller is answered"
                 );
                 assert_eq!(world.store.state(), "unknown");
                 assert_eq!(
@@ -288,7 +288,7 @@ fn when_the_caller_s_time_is_up_it_learns_what_is_known_and_the_record_stays() {
                     1,
                     "the breaker does not wait for the late answer"
                 );
-                // The late answer is saved, and counts for nobody twice.
+                // The late result is saved, and is not counted twice.
                 let result = finished(world.on(&mut call, Event::Ran(paid())));
                 assert_eq!((result.recorded, world.store.state()), (Recorded::Yes, "done"));
                 assert_eq!(world.breaker.counts().in_a_row, 1);
@@ -331,7 +331,7 @@ fn the_total_limit_ends_a_run_that_must_not_be_repeated_as_unknown() {
 }
 
 #[test]
-fn an_unknown_outcome_is_told_again_until_it_arrived() {
+fn an_unknown_outcome_is_returned_again_until_it_was_delivered() {
     let (mut world, mut call) = column(Column::Unsafe);
     finished(world.on(&mut call, Event::Ran(timed_out())));
     let policy = call.policy().clone();
@@ -340,7 +340,7 @@ fn an_unknown_outcome_is_told_again_until_it_arrived() {
     world.deliver(&told);
     world.pass(11 * SECOND);
     let again = world.drive(request(&policy), &policy, &[]);
-    assert_eq!(code(&again), Some(Code::OutcomeUnknown), "an explicit key is told until someone settles it");
+    assert_eq!(code(&again), Some(Code::OutcomeUnknown), "an explicit key returns it until it is resolved");
 
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -349,7 +349,8 @@ fn an_unknown_outcome_is_told_again_until_it_arrived() {
         (first.ended.as_ref().unwrap_err().retry_after, first.receipt.is_none()),
         (Some(30 * SECOND), true)
     );
-    // Whoever calls again waits as long as that makes sense, and is told once more or finally.
+    // A caller that calls again waits as long as that is useful, and gets the unknown outcome again or a final
+    // response.
     world.pass(10 * SECOND);
     let second = world.drive(keyless(&policy), &policy, &[]);
     assert_eq!((code(&first), code(&second)), (Some(Code::OutcomeUnknown), Some(Code::OutcomeUnknown)));
@@ -357,7 +358,7 @@ fn an_unknown_outcome_is_told_again_until_it_arrived() {
     assert!(second.receipt.is_some(), "this is final");
     world.deliver(&second);
     world.pass(9 * SECOND);
-    // However often it is told: that an earlier run is unknown is no failure that a model repeats.
+    // Repeated responses about an earlier unknown outcome are not failures that a model repeats.
     for _ in 0..6 {
         assert_eq!(code(&world.drive(keyless(&policy), &policy, &[])), Some(Code::OutcomeUnknown));
     }

@@ -1,4 +1,4 @@
-//! What is counted of a call, by whom, and how often: guard, trust, breaker, attempts and notices.
+//! Counting of a call by guard, trust, breaker, attempts and notices.
 
 use std::num::NonZeroU32;
 
@@ -9,7 +9,7 @@ use crate::policy::{RateLimit, RepeatedSuccess};
 use crate::rehearse::{AttemptOutcome, Manner};
 use crate::trust::TrustState;
 
-/// A guard that has heard just this, all of it now.
+/// Returns the state of a guard after exactly these events, all of them now.
 fn guard_after(world: &World, request: &Request, policy: &Policy, hears: &[Heard]) -> String {
     let mut guard = LoopGuard::default();
     let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
@@ -42,7 +42,7 @@ fn layers(result: &CallResult) -> Vec<Layer> {
 // ---- the guard ----
 
 #[test]
-fn the_guard_hears_of_a_call_when_it_begins_and_once() {
+fn the_guard_counts_a_call_when_it_begins_and_once() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -70,7 +70,7 @@ fn a_tool_that_asks_first_is_nothing_to_count_for_the_guard() {
 }
 
 #[test]
-fn what_nobody_is_told_does_not_count_for_the_guard() {
+fn an_undelivered_response_does_not_count_for_the_guard() {
     let policy = policy(ToolClass::Mutating).for_gateway();
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -88,13 +88,13 @@ fn a_call_of_a_turn_that_is_submitted_again_counts_once_unless_it_was_waited_for
     world.drive(in_turn(), &policy, &at_once(http(400)));
     let again = world.drive(in_turn(), &policy, &[]);
     assert!(matches!(again.provenance, Provenance::Replayed { .. }));
-    assert_eq!(layers(&again), [], "it was told before");
+    assert_eq!(layers(&again), [], "the remark was returned before");
     let mut world = World::new();
     let (mut leader, _) = world.begin(in_turn(), &policy);
     let (mut follower, _) = world.begin(in_turn(), &policy);
     finished(world.on(&mut leader, Event::Ran(http(400))));
     let followed = finished(world.on(&mut follower, Event::Woke(Wake::Changed)));
-    assert_eq!(layers(&followed), [Layer::Loop], "it is told for the first time");
+    assert_eq!(layers(&followed), [Layer::Loop], "the remark is returned for the first time");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn the_same_answer_again_and_again_counts_also_where_it_is_replayed() {
 }
 
 #[test]
-fn failures_of_a_tool_are_told_apart_by_its_words_and_refusals_of_ours_by_their_code() {
+fn failures_of_a_tool_differ_by_message_and_refusals_by_code() {
     let policy_of = |attempts| {
         let mut policy = policy(ToolClass::Mutating);
         policy.limits.rate =
@@ -137,7 +137,7 @@ fn failures_of_a_tool_are_told_apart_by_its_words_and_refusals_of_ours_by_their_
 }
 
 #[test]
-fn a_refusal_that_says_when_to_come_again_is_not_told_with_do_not_retry() {
+fn a_refusal_with_a_retry_time_does_not_say_do_not_retry() {
     let mut policy = policy(ToolClass::Mutating);
     policy.limits.rate = Some(RateLimit { attempts: NonZeroU32::MIN, per: 60 * SECOND });
     let mut world = World::new();
@@ -176,7 +176,7 @@ fn a_dangerous_command_that_never_ran_costs_no_trust() {
     let (mut call, _) = world.begin_only(from_envelope(&envelope, &policy), &policy);
     finished(world.on(&mut call, Event::Cancelled(Others::None)));
     assert_eq!(world.trust.history(None).count(), 0);
-    // Nor where trust is off and it did run.
+    // Neither with trust off, if the tool did run.
     let mut off = policy;
     off.modes.trust = Mode::Off;
     let mut world = World::new();
@@ -186,7 +186,7 @@ fn a_dangerous_command_that_never_ran_costs_no_trust() {
     assert_eq!(world.trust.history(None).count(), 0);
 }
 
-/// Counting them as defiance would leave a tool blocked that is merely down.
+/// Counting them as defiance would block a tool that is only unavailable.
 #[test]
 fn failures_of_calls_that_were_under_way_when_trust_was_lost_do_not_block_the_tool() {
     let mut policy = policy(ToolClass::Idempotent);
@@ -215,7 +215,7 @@ fn an_approval_that_was_spent_is_good_for_the_claim_that_is_made_again() {
     let step = world.on_only(&mut call, Event::Claimed(verdict)).unwrap();
     let Step::Spend { grant, owner } = step else { panic!("{step:?}") };
     let spent = world.approvals.spend(grant, owner.digest(), world.now);
-    // Its record is gone when the start is written.
+    // The record is gone when the start is written.
     let record = call.claimed().unwrap();
     let gone = Write::Remove { key: record.key, index: record.index };
     world.store.records.apply(gone);
@@ -229,7 +229,7 @@ fn an_approval_that_was_spent_is_good_for_the_claim_that_is_made_again() {
 // ---- breakers ----
 
 #[test]
-fn a_breaker_that_changes_is_told_and_a_probe_only_where_there_was_one() {
+fn a_breaker_change_is_reported_and_a_probe_only_if_there_was_one() {
     let mut policy = policy(ToolClass::Mutating);
     policy.breaker.consecutive = NonZeroU32::new(1);
     let changes = |world: &World| world.count(|notice| matches!(notice, Notice::BreakerChanged { .. }));
@@ -244,7 +244,7 @@ fn a_breaker_that_changes_is_told_and_a_probe_only_where_there_was_one() {
 // ---- attempts ----
 
 #[test]
-fn an_attempt_that_failed_is_told_with_what_the_tool_said() {
+fn a_failed_attempt_is_reported_with_the_message_of_the_tool() {
     let policy = policy(ToolClass::Idempotent);
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -265,7 +265,7 @@ fn an_attempt_that_failed_is_told_with_what_the_tool_said() {
 }
 
 #[test]
-fn an_attempt_that_was_cut_is_told_to_have_ended_when_its_end_was_seen() {
+fn a_cut_attempt_has_ended_when_its_end_was_seen() {
     let mut policy = policy(ToolClass::Mutating).for_gateway();
     policy.time.attempt = 5 * SECOND;
     let mut world = World::new();
@@ -304,7 +304,7 @@ fn of_many_attempts_the_first_are_kept_for_a_replay_and_the_last_for_the_record(
 }
 
 #[test]
-fn what_can_be_seen_of_a_call_is_what_it_was_made_of() {
+fn the_accessors_of_a_call_return_its_inputs() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     world.pass(SECOND);
@@ -312,7 +312,7 @@ fn what_can_be_seen_of_a_call_is_what_it_was_made_of() {
     assert_eq!((call.seed(), call.arrived()), (7, START + SECOND));
     assert!(!call.is_settling() && !call.is_recorded_as_unknown() && !call.awaits_end());
     assert_eq!(call.claimed().map(|record| &record.run), Some(&call.request().run));
-    assert!(!world.has(&Notice::TookOver), "nobody had it before");
+    assert!(!world.has(&Notice::TookOver), "there was no owner before");
     assert!(call.attempts().is_empty() && call.outcomes().is_empty());
     world.on(&mut call, Event::Ran(paid()));
     assert!(matches!(call.outcomes(), [AttemptOutcome::Answered { .. }]));
@@ -340,7 +340,7 @@ fn an_attempt_that_could_not_be_sent_is_replayed_as_that() {
         matches!(&again[..], [AttemptOutcome::Failed(again)] if again.manner == Manner::NotRun),
         "{again:?}"
     );
-    // What was only not heard of in time may have been sent; and a host says for itself that it did not run a tool.
+    // An attempt without a response in time may have been sent. A host reports itself if it did not run a tool.
     let mut silent = failed.clone();
     silent.manner = Manner::TimedOut;
     assert_eq!(after(RunBy::Driver, Outcome::Remembered(silent)).2, "unknown");
@@ -348,7 +348,7 @@ fn an_attempt_that_could_not_be_sent_is_replayed_as_that() {
 }
 
 #[test]
-fn a_fence_that_is_lost_with_an_unknown_outcome_is_told_once() {
+fn a_fence_lost_with_an_unknown_outcome_is_reported_once() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);

@@ -6,18 +6,18 @@ fn hosted(policy: &Policy) -> Request {
     Request { run_by: RunBy::Host, ..request(policy) }
 }
 
-/// How many failures breaker and trust have counted, and whether the call counts for the score of its tool.
+/// Returns the failures that breaker and trust have counted, and whether the call counts for the score of its tool.
 fn counted(world: &World, call: &Call) -> (u32, usize, bool) {
     (world.breaker.counts().failures, world.trust.history(None).count(), call.scored().is_some())
 }
 
 #[test]
-fn a_host_that_is_not_heard_of_any_more_says_nothing_about_its_tool() {
+fn a_silent_host_says_nothing_about_its_tool() {
     for class in [ToolClass::Idempotent, ToolClass::Mutating] {
         let policy = policy(class);
         let mut world = World::new();
         let (mut call, _) = world.begin(hosted(&policy), &policy);
-        // It has begun, and then it dies.
+        // The host has started the tool, and then it dies.
         world.pass(policy.time.attempt / 2);
         world.on(&mut call, Event::Progressed);
         let result = match world.wake(&mut call) {
@@ -28,10 +28,10 @@ fn a_host_that_is_not_heard_of_any_more_says_nothing_about_its_tool() {
             _ => answered(world.wake(&mut call)).0,
         };
         let told = if class == ToolClass::Mutating { Code::OutcomeUnknown } else { Code::Timeout };
-        assert_eq!(code(&result), Some(told), "{class:?}: nobody is there for another order");
+        assert_eq!(code(&result), Some(told), "{class:?}: no host is left for another attempt");
         assert_eq!(counted(&world, &call), (0, 0, false), "{class:?}");
         if class == ToolClass::Mutating {
-            // What the record still waits for comes to an end as well.
+            // What the record still waits for ends as well.
             let ends = (0..100).any(|_| world.wake(&mut call) != Step::Wait);
             assert!(ends && call.is_finished());
             assert_eq!(counted(&world, &call), (0, 0, false));
@@ -71,7 +71,7 @@ fn a_tool_that_takes_too_long_counts_if_its_host_is_there_or_we_run_it() {
 }
 
 #[test]
-fn what_a_host_says_when_it_is_told_to_stop_is_a_report_like_any_other() {
+fn a_report_of_a_host_after_a_cancellation_counts_like_any_other() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.retry.attempts = std::num::NonZeroU32::MIN;
     let mut world = World::new();
@@ -109,7 +109,7 @@ fn a_probe_that_is_lost_with_its_host_makes_room_for_the_next_one() {
     }
     assert_eq!(world.breaker.state(&policy.breaker, world.now), breaker::State::Open);
     world.pass(policy.breaker.cooldown.first);
-    // However many hosts are lost: it neither closes for that nor opens again.
+    // Lost hosts do not close or reopen the breaker, however many there are.
     for _ in 0..7 {
         let (mut call, step) = world.begin(hosted(&policy), &policy);
         assert_eq!(name_of(&step), "Run");

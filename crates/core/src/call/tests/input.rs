@@ -1,11 +1,11 @@
-//! A tool that asks for input first: the question goes to its caller, and nothing is left of it.
+//! Tools that ask for input first: the question goes to the caller, and nothing of the call is kept.
 
 use super::probe::open_until_now;
 use super::*;
 use crate::guard::Layer;
 use crate::policy::Dangerous;
 
-/// The same call with what was asked for, as a surface gives it: under a key of its own.
+/// Returns the same call with the input, as a surface sends it: with a key of its own.
 fn next_round(policy: &Policy) -> Request {
     from_envelope(&keyed("k, second round"), policy)
 }
@@ -41,7 +41,7 @@ fn a_fresh_call_after_a_question_is_asked_again_and_the_next_round_runs_once() {
 }
 
 #[test]
-fn who_follows_a_run_that_asks_claims_for_itself() {
+fn a_follower_of_a_run_that_asks_makes_its_own_claim() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut leader, _) = world.begin(request(&policy), &policy);
@@ -75,7 +75,7 @@ fn a_question_is_neither_a_success_nor_a_failure_for_the_guard() {
         assert_eq!(result.remarks, []);
     }
     assert_eq!(trips(&world), 0, "asking again and again is no loop of failures");
-    // A failure before and one after it are two in a row, whatever was asked in between.
+    // A failure before and one after it are two in a row, despite the question in between.
     let other = from_envelope(&keyed("other"), &policy);
     world.drive(from_envelope(&keyed("first"), &policy), &policy, &at_once(http(400)));
     world.drive(other, &policy, &at_once(asks()));
@@ -97,7 +97,7 @@ fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
     assert_ne!(world.count(|notice| matches!(notice, Notice::TrustChanged(_))), 0, "when it ran, it counts");
 }
 
-/// A person approved the call, and the tool wants to know something first: the same person is not asked again for it.
+/// The call was approved, and the tool asks for input first: the approver is not asked again.
 #[test]
 fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
     let mut policy = policy(ToolClass::Mutating);
@@ -108,7 +108,7 @@ fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
     let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
     assert_eq!(result.stage, Stage::InputRequired);
     let [Kept::GiveBack { grant, owner }] = &kept[..] else { panic!("{kept:?}") };
-    world.approvals.give_back(*grant, Digest::of(b"somebody else"));
+    world.approvals.give_back(*grant, Digest::of(b"another owner"));
     assert_eq!(code(&world.drive(next_round(&policy), &policy, &[])), Some(Code::ApprovalRequired));
     world.approvals.give_back(*grant, owner.digest());
     let (mut call, _) = world.begin(next_round(&policy), &policy);
@@ -121,7 +121,7 @@ fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
     );
     assert_eq!(world.runs, 2);
 
-    // Where an attempt before it may have done it, it stays spent.
+    // If an earlier attempt may have done it, the grant stays spent.
     let mut policy = super::policy(ToolClass::Idempotent);
     policy.approval.when = AskWhen::Always;
     let mut world = World::new();
@@ -168,5 +168,5 @@ fn an_approval_that_the_caller_itself_is_asked_for_leaves_nothing_claimed() {
     let (result, kept) = finished_keeping(world.on(&mut call, question));
     assert_eq!((result.ended, result.stage), (Ok(answer("may it run?")), Stage::InputRequired));
     assert_eq!((world.store.state(), world.runs, kept), ("none", 0, Vec::new()));
-    assert!(world.has(&Notice::ApprovalEnded { granted: false }), "nobody waits any more");
+    assert!(world.has(&Notice::ApprovalEnded { granted: false }), "no approval is pending any more");
 }

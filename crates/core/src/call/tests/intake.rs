@@ -21,7 +21,7 @@ fn dedupe(envelope: &Json, policy: &Policy, hook_key: Option<&str>) -> Duplicate
     of(envelope, policy, hook_key, None).duplicates
 }
 
-/// The key that a call of the plain envelope has.
+/// Returns the key of a call of the plain envelope.
 fn key_by(make: impl FnOnce(&Scope<'_>) -> Key) -> Address {
     let policy = policy(ToolClass::Mutating);
     let tool = from_envelope(&envelope(), &policy).tool;
@@ -109,7 +109,7 @@ fn where_no_key_may_be_computed_only_those_that_are_given_count() {
     for mode in ["enforced", "bestEffort"] {
         assert_eq!(dedupe(&asking(mode), &policy, None), Duplicates::Allowed, "{mode}");
     }
-    // Such a call is a call of its own: nothing is looked up, nothing is kept.
+    // Such a call runs on its own: nothing is looked up, nothing is stored.
     let mut world = World::new();
     for _ in 0..2 {
         assert!(!world.post(&asking("enforced"), &policy, &at_once(paid())).from_cache);
@@ -117,7 +117,7 @@ fn where_no_key_may_be_computed_only_those_that_are_given_count() {
     assert_eq!((world.runs, world.store.writes), (2, 0));
 }
 
-/// How duplicates of a call are found that a surface such as the gateway takes in.
+/// Returns the deduplication of a call that a surface such as the gateway accepts.
 fn taken_in(
     changes: &Json,
     policy: &Policy,
@@ -144,7 +144,7 @@ fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as
         panic!()
     };
     assert_eq!(same, index);
-    // Where equal arguments do not count, an index of its own leads to nothing but this dispatch.
+    // If equal arguments do not count, a separate index finds only this dispatch.
     let alone = Duplicates::Joined(Address::CallId { id, index: id });
     for equal in [Apart, JoinedIfRepeatable] {
         assert_eq!(plain(&policy, equal, None), Duplicates::Allowed, "{equal:?}");
@@ -374,7 +374,7 @@ fn an_envelope_says_why_there_is_no_answer_and_what_the_guard_adds() {
 }
 
 #[test]
-fn what_the_guard_adds_to_a_success_stands_in_its_metadata() {
+fn remarks_on_a_success_are_in_its_metadata() {
     let request = request(&policy(ToolClass::Mutating));
     for (metadata, expected) in [
         (None, Some(json!({ "dev.steadfast/remarks": ["again \"x\""] }))),

@@ -1,4 +1,4 @@
-//! What comes too late: a start after the deadline, a timer that fires late, a caller whose time is up.
+//! Late events: a start after the deadline, a timer that fires late, a caller whose time is up.
 
 use std::num::NonZeroU32;
 
@@ -40,7 +40,7 @@ fn one_caller_s_deadline_does_not_stop_a_tool_that_others_wait_for() {
         let (result, upstream) = answered(world.wake(&mut call));
         assert_eq!((code(&result), rule(&result)), (Some(Code::OutcomeUnknown), "deadline"));
         assert_eq!((upstream, world.store.state()), (Upstream::LeaveAlone, "inflight"));
-        // Nobody told the tool to stop, so what it says is its answer, a failure too.
+        // The tool was not asked to stop, so its response is its result, even a failure.
         finished(world.on(&mut call, Event::Ran(outcome)));
         assert_eq!(world.store.state(), state);
         let result = finished(world.on(&mut other, Event::Woke(Wake::Changed)));
@@ -49,7 +49,7 @@ fn one_caller_s_deadline_does_not_stop_a_tool_that_others_wait_for() {
 }
 
 #[test]
-fn what_the_deadline_cut_is_called_so_whatever_else_stops_the_call() {
+fn a_deadline_cut_keeps_its_code_whatever_else_stops_the_call() {
     let once: fn(&mut Policy) = |policy| policy.retry.attempts = NonZeroU32::MIN;
     let nothing: fn(&mut Policy) = |_| {};
     for (name, change, outcome) in [

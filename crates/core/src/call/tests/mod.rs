@@ -1,21 +1,21 @@
-//! What the path of a call promises, each promise a test.
+//! Tests of the call state machine: one test for each guarantee.
 //!
-//! | file | what is shown there |
+//! | file | subject |
 //! | --- | --- |
 //! | `table` | every state with every event |
 //! | `intake` | from an envelope to a request, from a result to an envelope |
 //! | `path` | refusals, duplicates, retries, time |
 //! | `late` | starts, timers and callers that are too late |
-//! | `store` | a store that fails, the fence, what is kept |
-//! | `cancel` | cancel, disconnect, time is up, can never answer |
-//! | `settle` | outcomes that are not known, from the cut to the end |
+//! | `store` | store failures, the fencing token, deferred writes |
+//! | `cancel` | cancel, disconnect, timeout, attempts that can never answer |
+//! | `settle` | unknown outcomes, from the cut to the end |
 //! | `host` | hosts that run the tool themselves |
-//! | `approval` | asking a person |
+//! | `approval` | approvals |
 //! | `input` | tools that ask for input first |
 //! | `modes` | off and shadow |
-//! | `answers` | what answers say and carry |
-//! | `counts` | what guard, trust, breakers and notices count of a call |
-//! | `requirements` | the requirements that the core alone can show |
+//! | `answers` | content of responses |
+//! | `counts` | counting by guard, trust, breakers and notices |
+//! | `requirements` | requirements that the core alone can show |
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails at anything else")]
 
@@ -57,15 +57,15 @@ const START: Timestamp = Timestamp::from_millis(1_762_300_800_000);
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A store made of the tables, and nothing else.
+/// A store of plain tables.
 #[derive(Debug)]
 struct Store {
     records: Records,
-    /// What is known about the owners of records.
+    /// Liveness of the owners of records.
     sight: LeaseSight,
-    /// What the process knows beside the records.
+    /// Facts that the process knows beside the records.
     known: Known,
-    /// How the next operations fail; `None` is one that works. An unanswered one is done all the same.
+    /// Failures of the next operations; `None` is a success. An unanswered operation takes effect all the same.
     faults: VecDeque<Option<StoreFault>>,
     writes: u32,
 }
@@ -100,7 +100,7 @@ impl Store {
         self.writes += u32::from(!self.records.changed().is_empty());
     }
 
-    /// What stands in the only record.
+    /// Returns the state of the only record.
     fn state(&self) -> &'static str {
         assert!(self.records.len() <= 1, "one record expected: {:?}", self.records);
         match self.records.iter().next().map(|record| &record.state) {
@@ -113,7 +113,7 @@ impl Store {
         }
     }
 
-    /// The record now belongs to somebody else.
+    /// Gives the record to another owner.
     fn steal(&mut self) {
         let stolen: Vec<Record> = self.records.iter().cloned().collect();
         for mut record in stolen {
@@ -127,7 +127,7 @@ impl Store {
     }
 }
 
-/// Everything around the calls of a test: the time, the store, what they share.
+/// The environment of the calls of a test: the time, the store, the shared state machines.
 struct World {
     now: Timestamp,
     store: Store,
@@ -140,9 +140,9 @@ struct World {
     trust: TrustLedger,
     approvals: Approvals,
     notices: Vec<Notice>,
-    /// The steps that were given, by name.
+    /// Names of the steps that were returned.
     steps: Vec<&'static str>,
-    /// Attempts that were made, in all.
+    /// Total number of attempts.
     runs: u32,
     calls: u64,
 }
@@ -187,7 +187,7 @@ impl World {
         act(&mut shared, self.now, &mut self.notices)
     }
 
-    /// A call comes; the first step, with no store at work.
+    /// Starts a call and returns its first step, without a store.
     fn begin_only(&mut self, mut request: Request, policy: &Policy) -> (Call, Step) {
         self.calls += 1;
         request.number = self.calls;
@@ -202,21 +202,21 @@ impl World {
         (call, step)
     }
 
-    /// An event; the step that follows, with no store at work.
+    /// Sends an event and returns the next step, without a store.
     fn on_only(&mut self, call: &mut Call, event: Event) -> Result<Step, Misuse> {
         let step = self.shared(|shared, now, notices| call.on(shared, now, event, notices))?;
         self.steps.push(name_of(&step));
         Ok(step)
     }
 
-    /// A call comes; the first step that is not the store's business.
+    /// Starts a call and returns its first step that is not for the store.
     fn begin(&mut self, request: Request, policy: &Policy) -> (Call, Step) {
         let (mut call, step) = self.begin_only(request, policy);
         let step = self.serve(&mut call, step);
         (call, step)
     }
 
-    /// An event; the next step that is not the store's business.
+    /// Sends an event and returns the next step that is not for the store.
     fn on(&mut self, call: &mut Call, event: Event) -> Step {
         let step = self.on_only(call, event).expect("the event belongs to the state");
         self.serve(call, step)
@@ -256,7 +256,7 @@ impl World {
                 self.store.count_writes();
                 Event::Started(verdict)
             }
-            // Nobody shares the breaker in these tests, unless one takes the answer into its own hands.
+            // The breaker is not shared in these tests, unless a test handles this step itself.
             Step::Probe(_) => Event::Probed,
             Step::Renew => renewed(call, now, self.store.renew(call, now)),
             Step::Save(save) => Event::Saved(self.store.save(save, now)),
@@ -280,7 +280,7 @@ impl World {
         Some(fault.map_or(event, Event::StoreFailed))
     }
 
-    /// A renewal that was made aside, and what came of it.
+    /// Sends the verdict on a renewal that ran concurrently.
     fn renewed(&mut self, call: &mut Call, verdict: RenewVerdict) -> Step {
         let event = renewed(call, self.now, verdict);
         self.on(call, event)
@@ -290,19 +290,20 @@ impl World {
         self.now = self.now + span;
     }
 
-    /// Its time is up: the tool is told to stop, and a moment later its caller what is known.
+    /// Lets the time of the call pass: the tool is asked to stop, and a moment later its caller is answered.
     fn cut(&mut self, call: &mut Call) -> Step {
         assert_eq!(self.wake(call), Step::CancelUpstream);
         self.wake(call)
     }
 
-    /// Goes to the moment that the call wants to be woken at, and wakes it.
+    /// Advances to the time at which the call wants to be woken, and wakes it.
     fn wake(&mut self, call: &mut Call) -> Step {
         self.now = call.wake_at().expect("the call waits for a moment").max(self.now);
         self.on(call, Event::Woke(Wake::Time))
     }
 
-    /// Drives a call to its end; each attempt takes so long and ends so. Past the end of the script the last one repeats.
+    /// Drives a call to its end. Each attempt has a duration and an outcome. After the end of the script the last one
+    /// repeats.
     fn drive(&mut self, request: Request, policy: &Policy, script: &[(Duration, Outcome)]) -> CallResult {
         let (mut call, mut step) = self.begin(request, policy);
         let mut script = script.iter();
@@ -322,13 +323,13 @@ impl World {
         }
     }
 
-    /// The same from envelope to envelope.
+    /// The same, from envelope to envelope.
     fn post(&mut self, envelope: &Json, policy: &Policy, script: &[(Duration, Outcome)]) -> ResultEnvelope {
         let request = from_envelope(envelope, policy);
         self.drive(request.clone(), policy, script).to_envelope(&request)
     }
 
-    /// The answer has arrived at its client.
+    /// Marks the result as delivered to its client.
     fn deliver(&mut self, result: &CallResult) {
         if let Some(receipt) = &result.receipt {
             self.store.records.delivered(receipt, self.now);
@@ -351,7 +352,7 @@ impl World {
         self.breaker.state(&policy.breaker, self.now)
     }
 
-    /// A person grants a call once, beforehand; as an operator.
+    /// Grants a call once, in advance, as an operator.
     fn grant_once(&mut self, request: &Request, policy: &Policy) {
         let wanted = Wanted {
             tool: &request.tool,
@@ -407,7 +408,7 @@ fn envelope() -> Json {
     })
 }
 
-/// The envelope with members merged in.
+/// Returns the envelope with members merged in.
 fn envelope_with(more: &Json) -> Json {
     fn merge(into: &mut Json, more: &Json) {
         match (into, more) {
@@ -443,7 +444,7 @@ fn from_envelope_on(envelope: &Json, policy: &Policy, channel: Channel) -> Reque
     Request::from_envelope(&envelope, policy, Intake { channel, ..intake(&process, &run) }).unwrap()
 }
 
-/// What a surface knows that has nothing to tell.
+/// Returns the facts of a surface that knows nothing more.
 fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
     Intake {
         process,
@@ -462,12 +463,12 @@ fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
     }
 }
 
-/// A call with the key `k`.
+/// Returns a call with the key `k`.
 fn request(policy: &Policy) -> Request {
     from_envelope(&keyed("k"), policy)
 }
 
-/// A call as the gateway makes it where nobody gave a key.
+/// Returns a call without an idempotency key, as the gateway makes it.
 fn keyless(policy: &Policy) -> Request {
     let (run, index) = (Key(Digest::of(b"run")), Key(Digest::of(b"index")));
     Request {
@@ -476,7 +477,7 @@ fn keyless(policy: &Policy) -> Request {
     }
 }
 
-/// No jitter, so that moments can be written down.
+/// No jitter, so that times can be written down.
 fn policy(class: ToolClass) -> Policy {
     let mut policy = Profile::Standard.policy(class);
     policy.retry.jitter = crate::policy::Jitter::None;
@@ -489,7 +490,7 @@ fn paid() -> Outcome {
     Outcome::Success { output: answer("paid"), concern: None }
 }
 
-/// It wants to know something first.
+/// The tool asks for input first.
 fn asks() -> Outcome {
     Outcome::InputRequired { output: answer("which account?") }
 }
@@ -506,17 +507,17 @@ fn http(status: u16) -> Outcome {
     fails(Source::Http { status })
 }
 
-/// It never left.
+/// The attempt was never sent.
 fn not_sent() -> Outcome {
     fails(Source::Transport { error: Transport::Unreachable, written: false })
 }
 
-/// Our own clock cut it.
+/// Steadfast's own clock cut the attempt.
 fn timed_out() -> Outcome {
     fails(Source::Timeout { after: 30 * SECOND })
 }
 
-/// The other side proved that it did not run, and said when to come again.
+/// The upstream proved that it did not run, and said when to call again.
 fn busy(wait: Duration) -> Outcome {
     let fault = Fault {
         retry_after: Some(RetryAfter::Delay(wait)),
@@ -529,7 +530,7 @@ fn at_once(outcome: Outcome) -> Vec<(Duration, Outcome)> {
     vec![(Duration::ZERO, outcome)]
 }
 
-/// The store's word on the lease of the record that the call has now.
+/// Returns the store's verdict on the lease of the current record.
 fn renewed(call: &Call, sent: Timestamp, verdict: RenewVerdict) -> Event {
     let owner = call.claimed().map_or_else(|| call.owner(), |record| record.owner.clone());
     Event::Renewed { owner, sent, verdict }

@@ -1,10 +1,11 @@
-//! Off does nothing at all; shadow decides, tells it once, and changes nothing.
+//! Modes: off does nothing at all; shadow decides, reports it once, and changes nothing.
 
 use super::*;
 use crate::guard::Ending;
 use crate::policy::Modes;
 
-/// A world in which everything speaks against the call: the breaker is open, the tool is blocked, the model loops.
+/// A world in which everything is a reason against the call: the breaker is open, the tool is blocked, the model
+/// repeats itself.
 fn adverse(policy: &Policy) -> World {
     let mut world = World::new();
     world.breaker.force_open(None, world.now);
@@ -86,7 +87,7 @@ fn dedupe_in_shadow_runs_duplicates_and_records_apart() {
         world.store.records.iter().map(|record| record.key).collect::<Vec<_>>(),
         [address.shadowed().own()]
     );
-    // A call that is enforced does not see it.
+    // A call in enforce mode does not find it.
     policy.modes.dedupe = Mode::Enforce;
     assert!(!world.post(&keyed("k"), &policy, &at_once(paid())).from_cache);
     assert_eq!(world.runs, 3);
@@ -131,7 +132,7 @@ fn retry_in_shadow_tries_once() {
 }
 
 #[test]
-fn the_breaker_in_shadow_refuses_nobody() {
+fn the_breaker_in_shadow_refuses_no_call() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.breaker = Mode::Shadow;
     let mut world = World::new();
@@ -141,7 +142,7 @@ fn the_breaker_in_shadow_refuses_nobody() {
 }
 
 #[test]
-fn the_guard_in_shadow_refuses_nobody_and_adds_nothing() {
+fn the_guard_in_shadow_refuses_no_call_and_adds_nothing() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.guard = Mode::Shadow;
     let mut world = World::new();
@@ -152,7 +153,7 @@ fn the_guard_in_shadow_refuses_nobody_and_adds_nothing() {
 }
 
 #[test]
-fn trust_in_shadow_asks_nobody() {
+fn trust_in_shadow_asks_for_no_approval() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.trust = Mode::Shadow;
     policy.approval.when = AskWhen::Always;
@@ -168,7 +169,7 @@ fn trust_in_shadow_asks_nobody() {
 }
 
 #[test]
-fn of_many_decisions_that_would_have_differed_only_the_first_is_told() {
+fn only_the_first_of_many_shadow_decisions_is_reported() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes = Modes::all(Mode::Shadow);
     let mut world = adverse(&policy);
@@ -186,7 +187,7 @@ fn dedupe_in_shadow_drops_a_record_that_is_another_s_or_was_declared_unknown() {
         let (mut call, _) = world.begin(request(&policy), &policy);
         assert_eq!(world.renewed(&mut call, verdict), Step::Stay);
         assert_eq!(call.claimed(), None, "{verdict:?}: there is nothing to renew and nothing to save");
-        assert!(!world.has(&Notice::FenceLost), "{verdict:?}: nobody relied on it");
+        assert!(!world.has(&Notice::FenceLost), "{verdict:?}: no call relied on it");
         assert_eq!(name_of(&world.on(&mut call, Event::Ran(not_sent()))), "Wait");
         assert_eq!(name_of(&world.wake(&mut call)), "Run", "{verdict:?}: it is retried all the same");
         let result = finished(world.on(&mut call, Event::Ran(paid())));
@@ -196,7 +197,7 @@ fn dedupe_in_shadow_drops_a_record_that_is_another_s_or_was_declared_unknown() {
 }
 
 #[test]
-fn what_the_guard_in_shadow_would_have_added_is_told() {
+fn a_remark_of_the_guard_in_shadow_is_reported() {
     use crate::guard::Layer;
     for (mode, shadowed, tripped) in
         [(Mode::Enforce, vec![], 1), (Mode::Shadow, vec![Shadowed::Remarked(Layer::Loop)], 0)]
@@ -215,7 +216,7 @@ fn what_the_guard_in_shadow_would_have_added_is_told() {
 }
 
 #[test]
-fn dedupe_in_shadow_tells_what_a_claim_would_have_led_to() {
+fn dedupe_in_shadow_reports_the_result_of_an_enforced_claim() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes = Modes::all(Mode::Shadow);
     let mut world = World::new();
@@ -232,7 +233,7 @@ fn dedupe_in_shadow_tells_what_a_claim_would_have_led_to() {
 }
 
 #[test]
-fn dedupe_in_shadow_is_not_held_up_by_a_store_that_takes_nobody_in() {
+fn dedupe_in_shadow_is_not_blocked_by_a_closed_store() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes.dedupe = Mode::Shadow;
     for (verdict, code) in [
@@ -248,7 +249,7 @@ fn dedupe_in_shadow_is_not_held_up_by_a_store_that_takes_nobody_in() {
 }
 
 #[test]
-fn what_spoke_against_a_run_is_told_before_the_store_that_failed() {
+fn a_withheld_refusal_is_reported_before_a_store_failure() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes = Modes::all(Mode::Shadow);
     let mut world = World::new();
@@ -259,7 +260,7 @@ fn what_spoke_against_a_run_is_told_before_the_store_that_failed() {
 }
 
 #[test]
-fn dedupe_in_shadow_lends_the_run_of_a_holder_that_is_gone_to_nobody() {
+fn dedupe_in_shadow_never_passes_on_the_run_of_an_owner_that_is_gone() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.dedupe = Mode::Shadow;
     let mut world = World::new();
@@ -268,11 +269,11 @@ fn dedupe_in_shadow_lends_the_run_of_a_holder_that_is_gone_to_nobody() {
     let (second, step) = world.begin(request(&policy), &policy);
     let Step::Run(run) = step else { panic!("{step:?}") };
     assert!(world.has(&Notice::TookOver) && run.run != first.request().run, "{run:?}");
-    assert_eq!(run.run, second.request().run, "the tool is told what it would be told without us");
+    assert_eq!(run.run, second.request().run, "the tool gets the same as without Steadfast");
 }
 
 #[test]
-fn dedupe_in_shadow_tells_nobody_that_its_call_still_runs() {
+fn dedupe_in_shadow_never_answers_that_the_call_still_runs() {
     for modes in [Modes::all(Mode::Shadow), Modes { dedupe: Mode::Shadow, ..Modes::all(Mode::Enforce) }] {
         let mut policy = policy(ToolClass::Mutating);
         policy.modes = modes;
@@ -284,7 +285,7 @@ fn dedupe_in_shadow_tells_nobody_that_its_call_still_runs() {
             (world.now, would_have(&world)),
             (START + policy.time.attempt / 2, vec![Shadowed::Told(Code::InFlight)])
         );
-        assert!(call.wake_at().is_none_or(|at| at > world.now), "{modes:?}: it is told once");
+        assert!(call.wake_at().is_none_or(|at| at > world.now), "{modes:?}: it is reported once");
         assert!(
             finished(world.on(&mut call, Event::Ran(paid()))).ended.is_ok(),
             "{modes:?}: the tool's answer"
@@ -347,7 +348,7 @@ fn in_shadow_nothing_is_ended_and_nothing_is_held_back_for_want_of_a_place() {
     world.pass(policy.time.attempt);
     assert_eq!(world.on(&mut first, Event::Woke(Wake::Time)), Step::Stay);
     assert_eq!(would_have(&world), [Shadowed::Refused(Code::Overloaded), Shadowed::Cut]);
-    assert_eq!(first.wake_at(), None, "it is told once");
+    assert_eq!(first.wake_at(), None, "it is reported once");
     for call in [&mut first, &mut second] {
         assert_eq!(name_of(&world.on(call, Event::Ran(paid()))), "Finish");
     }
@@ -355,14 +356,14 @@ fn in_shadow_nothing_is_ended_and_nothing_is_held_back_for_want_of_a_place() {
 }
 
 #[test]
-fn in_shadow_a_call_that_nobody_waits_for_any_more_is_ended_as_enforcing_does() {
+fn in_shadow_an_abandoned_call_is_ended_as_in_enforce() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes = Modes::all(Mode::Shadow);
     for told_first in [true, false] {
         let mut world = World::new();
         let (mut call, _) = world.begin(request(&policy), &policy);
         if told_first {
-            assert_eq!(world.wake(&mut call), Step::Stay, "somebody waits");
+            assert_eq!(world.wake(&mut call), Step::Stay, "a caller waits");
             assert_eq!((call.wake_at(), would_have(&world)), (None, vec![Shadowed::Cut]));
         }
         world.on(&mut call, Event::Disconnected(Others::None));
@@ -383,7 +384,7 @@ fn with_everything_off_a_call_goes_with_its_caller() {
         assert_eq!(world.on(&mut call, Event::Disconnected(Others::None)), Step::Cut(Cut::Cancelled));
         assert_eq!(code(&finished(world.on(&mut call, Event::Ran(timed_out())))), Some(Code::Cancelled));
 
-        // Where anything is on, a disconnect ends nothing that was started.
+        // With any mechanism on, a disconnect does not end an attempt that has started.
         policy.modes.guard = Mode::Shadow;
         let (mut call, _) = world.begin(request(&policy), &policy);
         assert_eq!(world.on(&mut call, Event::Disconnected(Others::None)), Step::Stay);
@@ -403,7 +404,7 @@ fn the_guard_in_shadow_counts_what_the_tool_said_and_not_what_it_would_have_refu
 }
 
 #[test]
-fn what_spoke_against_a_run_is_asked_again_after_a_wait_before_it_is_told() {
+fn a_withheld_refusal_is_checked_again_after_a_wait() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes.guard = Mode::Shadow;
     policy.retry.attempts = std::num::NonZeroU32::MIN;

@@ -1,4 +1,4 @@
-//! Refusals, duplicates, retries, time, and that the same inputs give the same steps.
+//! Refusals, duplicates, retries, time, and determinism.
 
 use std::num::NonZeroU32;
 
@@ -9,7 +9,7 @@ use crate::policy::BudgetPolicy;
 
 // ---- refusals ----
 
-/// Everything that refuses a call without a wait: what it is called, how it comes about, the code.
+/// Every reason to refuse a call without a wait: its name, its setup, the code.
 #[expect(clippy::type_complexity, reason = "a table of a test")]
 const REFUSALS: &[(&str, fn(&mut World, &mut Request, &mut Policy), Code)] = &[
     ("deadline", |_, request, _| request.limits.deadline = Some(START), Code::DeadlineExceeded),
@@ -76,7 +76,7 @@ fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
     for (name, refuse, expected) in REFUSALS {
         let mut policy = policy(ToolClass::Mutating);
         let mut request = request(&policy);
-        // Nothing there: refused.
+        // No record: refused.
         let mut world = World::new();
         refuse(&mut world, &mut request, &mut policy);
         let (_, step) = world.begin(request.clone(), &policy);
@@ -89,7 +89,7 @@ fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
         );
         assert!(world.blocked(*expected), "{name}");
 
-        // An answer is there: it is given, whatever speaks against a run.
+        // A result is stored: it is replayed, despite every reason against a run.
         let free = self::policy(ToolClass::Mutating);
         let mut world = World::new();
         world.drive(self::request(&free), &free, &at_once(paid()));
@@ -99,7 +99,7 @@ fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
         assert_eq!(finished(step).ended, Ok(answer("paid")), "{name}");
         assert_eq!((world.store.writes, world.runs), (writes, 1), "{name}");
 
-        // A run is under way: it is followed, and its answer is this call's too.
+        // A run is in flight: the call waits for it and gets its result.
         let mut world = World::new();
         let (mut leader, _) = world.begin(self::request(&free), &free);
         refuse(&mut world, &mut request, &mut policy);
@@ -125,7 +125,7 @@ fn invalid_arguments_that_no_key_is_made_of_are_left_to_the_tool() {
 }
 
 #[test]
-fn who_followed_although_it_would_be_refused_is_refused_when_the_run_left_nothing() {
+fn a_follower_with_a_withheld_refusal_is_refused_if_the_run_left_nothing() {
     for (name, refuse, expected) in REFUSALS {
         let mut policy = policy(ToolClass::Mutating);
         let free = policy.clone();
@@ -135,7 +135,7 @@ fn who_followed_although_it_would_be_refused_is_refused_when_the_run_left_nothin
         refuse(&mut world, &mut request, &mut policy);
         let (mut call, _) = world.begin(request.clone(), &policy);
         assert_eq!(call.state(), "Following", "{name}");
-        // The leader's run is proved not to have happened, and its claim is gone.
+        // The in-flight call is proved not to have run, and its claim is gone.
         finished(world.on(&mut leader, Event::Ran(http(413))));
         assert_eq!(world.store.state(), "none", "{name}");
         let result = finished(world.on(&mut call, Event::Woke(Wake::Changed)));
@@ -144,9 +144,10 @@ fn who_followed_although_it_would_be_refused_is_refused_when_the_run_left_nothin
     }
 }
 
-/// A turn leaves its calls at its deadline, and none of them may start then: neither one whose claim took long nor a retry.
+/// A turn leaves its calls at its deadline, and none of them may start then: neither a call whose claim took long nor a
+/// retry.
 #[test]
-fn nothing_starts_from_the_moment_that_the_caller_named_and_what_runs_is_left_alone() {
+fn nothing_starts_after_the_callers_time_limit_and_a_running_attempt_continues() {
     let policy = policy(ToolClass::Mutating);
     let latest = START + Duration::from_secs(10);
     let mut request = request(&policy);
@@ -221,8 +222,8 @@ fn what_a_failed_attempt_leads_to_depends_on_class_reach_and_nature() {
         output: None,
     };
     let too_early = || http(425);
-    // Fault, its reach and nature; what follows for a tool that is safe, for a mutating one, and for one of unknown
-    // class where ambiguity means retry, and where it means stop.
+    // Fault, its reach and nature; the decision for a tool that is safe, for a mutating one, and for one of unknown
+    // class with ambiguity set to retry, and set to stop.
     let rows = [
         ("not sent, transient", not_sent(), ["retry", "retry", "retry", "retry"]),
         ("refused, transient", http(429), ["retry", "retry", "retry", "retry"]),
@@ -256,7 +257,7 @@ fn leads_to(policy: &Policy, request: Request, outcome: Outcome) -> &'static str
     let (mut call, _) = world.begin(request, policy);
     match (world.on(&mut call, Event::Ran(outcome)), world.store.state()) {
         (Step::Wait, "inflight") => "retry",
-        // It was answered: whoever waits is told when what it may have handed on is over.
+        // The tool answered: a waiting caller is answered when the work that it may have passed on is over.
         (Step::Wait, "unknown") => "unknown",
         (Step::Finish { result, .. }, "unknown") if code(&result) == Some(Code::OutcomeUnknown) => "unknown",
         (Step::Finish { .. }, "none") => "release",
@@ -266,7 +267,7 @@ fn leads_to(policy: &Policy, request: Request, outcome: Outcome) -> &'static str
 }
 
 #[test]
-fn who_vouches_for_a_second_run_is_believed_as_far_as_the_class_goes() {
+fn a_hint_that_a_retry_is_safe_counts_as_far_as_the_class_allows() {
     let hint = envelope_with(
         &json!({ "payload": { "idempotencyKey": "k", "callHints": { "expectedRetrySafe": true } } }),
     );
@@ -294,7 +295,7 @@ fn who_vouches_for_a_second_run_is_believed_as_far_as_the_class_goes() {
 }
 
 #[test]
-fn a_tool_that_honours_keys_may_run_again_only_under_a_key_that_somebody_gave() {
+fn a_tool_that_honours_keys_may_run_again_only_with_a_given_key() {
     let mut policy = policy(ToolClass::Mutating);
     policy.repeat.honours_key = true;
     let (id, index) = (Key(Digest::of(b"id")), Key(Digest::of(b"index")));
@@ -305,7 +306,7 @@ fn a_tool_that_honours_keys_may_run_again_only_under_a_key_that_somebody_gave() 
     let by_arguments = envelope_with(&json!({ "transport": { "dedupeMode": "enforced" } }));
     for (name, request, expected) in [
         ("explicit", request(&policy), "retry"),
-        // What travels upstream is the id of the run, which the next call does not have.
+        // The id of the run is sent upstream, which the next call does not have.
         ("call id", by_id, "unknown"),
         ("keyless", keyless(&policy), "unknown"),
         ("computed", from_envelope(&by_arguments, &policy), "unknown"),
@@ -406,7 +407,7 @@ fn a_caller_lowers_the_limits_and_never_raises_them() {
 }
 
 #[test]
-fn who_allowed_one_attempt_gets_its_own_failure() {
+fn a_caller_that_allows_one_attempt_gets_the_failure_itself() {
     let policy = policy(ToolClass::Idempotent);
     let envelope = envelope_with(&json!({ "transport": { "retryBudget": { "maxAttempts": 1 } } }));
     let mut world = World::new();
@@ -439,7 +440,7 @@ fn a_breaker_that_opens_between_attempts_ends_the_call() {
     assert!(error.retry_after_ms.is_some(), "it says when to come again");
     assert_eq!(world.store.state(), "none");
 
-    // By others, during the wait.
+    // By failures of other calls, during the wait.
     let policy = policy(ToolClass::Idempotent);
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -457,15 +458,19 @@ fn a_breaker_that_opens_between_attempts_ends_the_call() {
 }
 
 #[test]
-fn a_refusal_between_two_attempts_tells_what_the_tool_said_last() {
+fn a_refusal_between_two_attempts_has_the_last_message_of_the_tool() {
     let held_back: fn(&mut World, &Policy) = |world, _| {
         world.breaker.force_open(None, world.now);
     };
     let too_many: fn(&mut World, &Policy) =
         |world, policy| world.limiter.enter(&policy.limits, world.now).unwrap();
     for (happens, expected, why) in [
-        (held_back, Code::CircuitOpen, "failed once, and calls to the tool are held back now: it failed"),
-        (too_many, Code::Overloaded, "failed once, and the tool has as many calls as allowed now: it failed"),
+        (
+            held_back,
+            Code::CircuitOpen,
+            "failed once, and the circuit breaker of the tool is open now: it failed",
+        ),
+        (too_many, Code::Overloaded, "failed once, and a limit of the tool has been reached: it failed"),
     ] {
         let mut policy = policy(ToolClass::Idempotent);
         policy.limits.concurrency = NonZeroU32::new(1);
@@ -511,14 +516,14 @@ fn at_the_gateway_a_long_call_is_answered_after_55_seconds_and_goes_on() {
         let mut world = World::new();
         let (mut call, _) = world.begin(keyless(&policy), &policy);
         assert_eq!(call.wake_at(), Some(START + 55 * SECOND));
-        // Whoever is known to wait longer is not answered before it is over.
+        // A caller that is known to wait longer is not answered before the end.
         let patient = Request { waits: Waits::AsLongAsItTakes, ..keyless(&policy) };
         let (waiting, _) = World::new().begin(patient, &policy);
         assert_eq!(waiting.wake_at(), Some(START + policy.time.attempt));
         let (result, upstream) = answered(world.wake(&mut call));
         assert_eq!((code(&result), upstream), (Some(Code::InFlight), Upstream::LeaveAlone));
         assert_eq!((result.receipt, world.store.state()), (None, "inflight"));
-        // Calling again follows it, and gets its answer, although somebody was answered before.
+        // Calling again waits for it and gets its result, although the first caller was answered before.
         let (mut again, step) = world.begin(keyless(&policy), &policy);
         assert_eq!(name_of(&step), "Follow");
         world.pass(10 * SECOND);
@@ -526,7 +531,7 @@ fn at_the_gateway_a_long_call_is_answered_after_55_seconds_and_goes_on() {
         assert_eq!(late.recorded, Recorded::Yes);
         let result = finished(world.on(&mut again, Event::Woke(Wake::Changed)));
         assert_eq!(result.ended, Ok(answer("paid")));
-        // Undelivered, it waits for the next one too.
+        // Undelivered, the result is stored for the next caller too.
         assert_eq!(world.drive(keyless(&policy), &policy, &[]).ended, Ok(answer("paid")));
         assert_eq!(world.runs, 1);
     }
@@ -624,7 +629,7 @@ fn an_equal_call_without_a_key_runs_again_once_its_answer_has_arrived() {
 }
 
 #[test]
-fn best_effort_is_told_at_once_that_the_call_runs() {
+fn best_effort_returns_at_once_while_the_call_is_in_flight() {
     let policy = policy(ToolClass::Mutating);
     let envelope = envelope_with(
         &json!({ "payload": { "idempotencyKey": "k" }, "transport": { "dedupeMode": "bestEffort" } }),
@@ -654,9 +659,9 @@ fn too_large() -> Outcome {
     Outcome::Failure { fault, output: None }
 }
 
-/// A line of 70 MB was dropped, and its call was said to be still running for ever.
+/// A message of 70 MB was dropped, and its call was reported as still running for ever.
 #[test]
-fn an_answer_that_is_longer_than_what_is_taken_is_told_at_once_and_has_run() {
+fn an_answer_over_the_limit_is_reported_at_once_and_has_run() {
     for class in [ToolClass::Mutating, ToolClass::ReadOnly, ToolClass::Unknown] {
         let mut policy = policy(class);
         policy.verify = Some("list the payments".into());
@@ -675,7 +680,7 @@ fn an_answer_that_is_longer_than_what_is_taken_is_told_at_once_and_has_run() {
 }
 
 #[test]
-fn an_answer_that_is_longer_than_what_is_taken_counts_after_a_cut_too() {
+fn an_answer_over_the_limit_counts_after_a_cut_too() {
     let policy = policy(ToolClass::Mutating).for_gateway();
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -683,13 +688,13 @@ fn an_answer_that_is_longer_than_what_is_taken_counts_after_a_cut_too() {
     assert_eq!(world.wake(&mut call), Step::CancelUpstream);
     assert_eq!(world.store.state(), "unknown");
     world.on(&mut call, Event::Ran(too_large()));
-    assert_eq!(world.store.state(), "done", "nobody says so much to a cancel");
+    assert_eq!(world.store.state(), "done", "a response to a cancellation is never that large");
     let again = world.drive(request(&policy), &policy, &[]);
     assert_eq!((code(&again), world.runs), (Some(Code::ResultNotKept), 1));
 }
 
 #[test]
-fn a_replayed_failure_counts_for_the_guard_and_the_model_is_told() {
+fn a_replayed_failure_counts_for_the_guard_and_the_model_gets_a_remark() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let first = world.post(&keyed("k"), &policy, &at_once(http(400)));
@@ -699,7 +704,7 @@ fn a_replayed_failure_counts_for_the_guard_and_the_model_is_told() {
     assert!(second.error.unwrap().message.contains("\n[LOOP DETECTED]"));
 }
 
-/// The words of our own refusals carry numbers that change from one to the next; the code is what stays.
+/// The messages of refusals contain numbers that change; the code is stable.
 #[test]
 fn refusals_are_one_loop_for_the_guard_only_if_their_codes_are_the_same() {
     let mut policy = policy(ToolClass::Mutating);

@@ -1,4 +1,4 @@
-//! One probe for all who share a breaker: the store hears of it before the tool does.
+//! One probe for all processes that share a breaker: it is recorded in the store before it is sent.
 
 use super::*;
 use crate::breaker::{State as Circuit, Verdict};
@@ -19,7 +19,7 @@ fn open(breaker: &mut Breaker, policy: &Policy, now: Timestamp) {
     }
 }
 
-/// A call that waits for the store to hear of its probe.
+/// Returns a call that waits until its probe is recorded.
 fn probing(world: &mut World, policy: &Policy) -> Call {
     let (mut call, step) = world.begin_only(request(policy), policy);
     let Step::Claim(claim) = step else { panic!("{step:?}") };
@@ -29,7 +29,7 @@ fn probing(world: &mut World, policy: &Policy) -> Call {
     call
 }
 
-/// Another process with the same breaker: it has seen what is stored, and takes the probe.
+/// Another process with the same breaker: it has read the stored breaker, and takes the probe.
 fn taken_elsewhere(world: &World, policy: &Policy) -> Breaker {
     let mut there = Breaker::numbered_from(2_000);
     open(&mut there, policy, START);
@@ -38,7 +38,7 @@ fn taken_elsewhere(world: &World, policy: &Policy) -> Breaker {
 }
 
 #[test]
-fn the_store_hears_of_a_probe_before_the_tool_does() {
+fn a_probe_is_recorded_in_the_store_before_it_is_sent() {
     let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);
     let mut call = probing(&mut world, &policy);
@@ -68,7 +68,7 @@ fn where_the_store_cannot_be_asked_each_finds_out_for_itself() {
 }
 
 #[test]
-fn a_probe_whose_caller_left_gives_its_place_back_and_says_so() {
+fn a_probe_whose_caller_left_returns_its_place_and_reports_it() {
     let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);
     let mut call = probing(&mut world, &policy);
@@ -116,7 +116,7 @@ fn a_probe_that_the_coarser_breaker_refuses_leaves_its_place_to_the_next_call() 
     let (mut call, step) = world.begin_only(request(&policy), &policy);
     let Step::Claim(claim) = step else { panic!("{step:?}") };
     let verdict = world.store.claim(&claim, world.now);
-    // Somebody stops calls to the dependency while the claim is made.
+    // An operator stops calls to the dependency while the claim is made.
     world.dependency.as_mut().unwrap().force_open(None, world.now);
     let result = finished(world.on(&mut call, Event::Claimed(verdict)));
     assert_eq!(code(&result), Some(Code::CircuitOpen));
@@ -124,7 +124,7 @@ fn a_probe_that_the_coarser_breaker_refuses_leaves_its_place_to_the_next_call() 
 }
 
 #[test]
-fn a_breaker_in_shadow_asks_nobody() {
+fn a_breaker_in_shadow_asks_for_no_probe() {
     let (mut world, mut policy) = (World::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);
     policy.modes.breaker = Mode::Shadow;
@@ -134,7 +134,7 @@ fn a_breaker_in_shadow_asks_nobody() {
 }
 
 #[test]
-fn a_probe_that_takes_long_and_is_not_silent_tells_the_others_that_it_keeps_its_place() {
+fn a_long_probe_with_progress_reports_that_it_keeps_its_place() {
     let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);
     let mut call = probing(&mut world, &policy);
@@ -153,7 +153,7 @@ fn a_probe_that_takes_long_and_is_not_silent_tells_the_others_that_it_keeps_its_
 }
 
 #[test]
-fn a_probe_that_answers_without_deciding_tells_the_others_that_its_place_is_free() {
+fn a_probe_that_decides_nothing_reports_its_place_as_free() {
     let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
     assert_eq!(policy.breaker.close_after.get(), 2);
     open_until_now(&mut world, &policy);

@@ -1,5 +1,5 @@
-//! The requirements that the core alone can show, driven from envelope to envelope. Each test of the acceptance
-//! matrix also shows the last column of its row: what must not have changed.
+//! Requirements that the core alone can show, driven from envelope to envelope. Each test of the acceptance matrix also
+//! checks the last column of its row: the part that must not change.
 
 use super::*;
 use crate::code::Status;
@@ -78,7 +78,7 @@ fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer() {
     // The digest of the payload is unchanged.
     assert_eq!(world.store.records.iter().next().map(|record| record.digest), digest);
     assert_eq!(digest, Some(request(&policy).digest));
-    // Another session has a call of its own.
+    // Another session has its own call.
     let elsewhere =
         envelope_with(&json!({ "target": { "sessionKey": "s-2" }, "payload": { "idempotencyKey": "k" } }));
     assert!(!world.post(&elsewhere, &policy, &at_once(paid())).from_cache);
@@ -97,10 +97,10 @@ fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_another_call() {
     );
     assert!(conflict.error.unwrap().terminal);
     assert_eq!(world.count(|notice| *notice == Notice::KeyConflict), 1, "an alarm");
-    // No unexpected collision: the first call still has its own answer.
+    // No unexpected collision: the first call still has its own result.
     assert_eq!(world.post(&keyed("k"), &policy, &[]).output, Some(answer("paid")));
 
-    // The conflict is seen in flight too, also by one that waits.
+    // The conflict is found in flight too, also by a call that waits.
     let mut world = World::new();
     let (_leader, _) = world.begin(request(&policy), &policy);
     assert_eq!(error(&world.post(&other, &policy, &[])), Code::IdempotencyConflict);
@@ -144,7 +144,7 @@ fn tr_6_a_400_is_final_after_one_attempt() {
     let error = result.error.clone().unwrap();
     assert_eq!((result.status, result.attempts), (Status::Error, 1));
     assert!(error.terminal && !error.retriable);
-    // What the tool said is unchanged.
+    // The message of the tool is unchanged.
     assert_eq!((error.message.as_str(), error.rule.as_deref()), ("bad request", Some("http.400")));
     assert_eq!(result.output, Some(said));
     assert_eq!(world.breaker.counts().failures, 0);
@@ -177,7 +177,7 @@ fn fail(world: &mut World, policy: &Policy, calls: usize) {
     }
 }
 
-/// The guard and trust have their own tests; here they would speak before the breaker does.
+/// The guard and trust have their own tests; here they would act before the breaker does.
 fn breaker_only(class: ToolClass) -> Policy {
     let mut policy = policy(class);
     policy.modes.guard = Mode::Off;
@@ -236,8 +236,8 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
     fail(&mut world, &policy, 1);
     assert_eq!(world.breaker_state(&policy), breaker::State::Open);
     world.pass(14_999 * MS);
-    assert_eq!(error(&world.post(&keyed("k"), &policy, &[])), Code::CircuitOpen, "the timer started anew");
-    // What succeeded before is still there.
+    assert_eq!(error(&world.post(&keyed("k"), &policy, &[])), Code::CircuitOpen, "the timer started again");
+    // Earlier results are still stored.
     assert!(world.post(&keyed("before"), &policy, &[]).from_cache);
     world.pass(MS);
     assert!(success(&world.post(&keyed("k"), &policy, &at_once(paid()))));
@@ -266,7 +266,7 @@ fn tr_11_nothing_is_retried_against_an_open_breaker() {
 }
 
 #[test]
-fn tr_15_nothing_that_the_machine_says_or_stores_contains_what_was_sent() {
+fn tr_15_no_output_and_no_record_of_the_machine_contains_the_arguments() {
     let policy = policy(ToolClass::Mutating);
     let secret = "sk-live-4242424242424242";
     let envelope = envelope_with(&json!({ "payload": {
@@ -286,7 +286,7 @@ fn tr_15_nothing_that_the_machine_says_or_stores_contains_what_was_sent() {
         said.extend(world.store.records.iter().map(Record::to_json));
         assert!(!said.contains(secret), "{said}");
     }
-    // What the tool answers reaches its caller as it is.
+    // The response of the tool reaches its caller unchanged.
     let told = Outcome::Success { output: answer(secret), concern: None };
     assert_eq!(World::new().post(&envelope, &policy, &at_once(told)).output, Some(answer(secret)));
 }
@@ -376,7 +376,7 @@ fn eh_7_1_of_ten_rapid_failures_the_first_five_are_attempts_and_the_rest_are_ref
     let first = world.post(&keyed("1"), &policy, &at_once(http(503)));
     assert_eq!((first.attempts, first.retried_by.len()), (5, 4), "failures 1 to 5 were retried");
     for call in 6..=10 {
-        // Each in a turn of its own, or the guard would end the turn at its fifth failure.
+        // Each in its own turn, or the guard would end the turn at its fifth failure.
         let turn = format!("turn-{call}");
         let envelope =
             envelope_with(&json!({ "target": { "turnId": turn }, "payload": { "params": { "n": call } } }));
@@ -400,8 +400,9 @@ fn eh_7_2_after_mixed_errors_the_counter_is_one() {
     assert_eq!(world.breaker.counts().in_a_row, 1);
 }
 
-/// A client that traces gives every call a root span of its own, or one to all calls of a turn. Only the second says anything
-/// about turns; that every call had its own made the guard forget at each of them what had failed before.
+/// A client that traces gives every call its own root span, or one root span to all calls of a turn. Only the second
+/// says anything about turns. With the first, the guard treated every call as a new turn and dropped the earlier
+/// failures.
 #[test]
 fn tg_1_traces_that_no_two_calls_share_do_not_hide_a_loop() {
     let policy = policy(ToolClass::ReadOnly);
@@ -426,10 +427,10 @@ fn tg_1_traces_that_no_two_calls_share_do_not_hide_a_loop() {
         "{codes:?}"
     );
 
-    // A trace that calls share is a turn: it has its limit, and another begins anew.
+    // A trace that calls share is a turn: it has its limit, and another trace starts again.
     let mut world = World::new();
     for (trace, numbers) in [("one", 0..7), ("two", 10..17)] {
-        // The first call of a trace is not known to be one of many.
+        // The first call of a trace cannot be recognised as one of many.
         let limits = numbers
             .map(|number| world.drive(traced(trace, number), &policy, &at_once(http(400))))
             .position(|result| result.ended.unwrap_err().code == Code::ToolErrorLimit);

@@ -1,11 +1,11 @@
-//! Outcomes that are not known: recorded first, told, settled, and what may happen then.
+//! Unknown outcomes: recorded first, then returned, then settled.
 
 use std::num::NonZeroU32;
 
 use super::*;
 use crate::policy::{Effects, SettlingPolicy};
 
-/// A tool in a child process whose effects are its own.
+/// A tool in a child process whose effects do not outlive it.
 fn child() -> Policy {
     let mut policy = policy(ToolClass::Mutating).for_gateway();
     policy.settling.effects = Effects::Local;
@@ -25,16 +25,16 @@ fn is_error(words: &str) -> Outcome {
 }
 
 fn told(result: &CallResult) -> &Failure {
-    result.ended.as_ref().expect_err("it is told as a failure")
+    result.ended.as_ref().expect_err("the result is a failure")
 }
 
-/// The caller has looked since it was told.
+/// The caller has checked since it got the response.
 fn looked(world: &mut World) {
     world.store.known.verified = world.store.records.iter().map(|record| record.owner.clone()).collect();
 }
 
 #[test]
-fn a_child_that_dies_is_told_finally_once_nothing_is_left_of_it() {
+fn a_child_that_dies_gets_a_final_response_once_nothing_is_left_of_it() {
     let policy = child();
     let mut world = World::new();
     let (mut call, _) = world.begin(at_child(&policy), &policy);
@@ -69,7 +69,7 @@ fn an_obedient_caller_ends_with_its_work_done_once() {
     let (mut call, _) = world.begin(at_child(&policy), &policy);
     world.on(&mut call, Event::Ran(died()));
     let first = finished(world.on(&mut call, Event::Settled));
-    // Before it has looked it is told again, with the time that is left.
+    // Before the caller has checked, it gets the same response, with the remaining time.
     world.deliver(&first);
     world.pass(4 * SECOND);
     let again = world.drive(at_child(&policy), &policy, &[]);
@@ -81,16 +81,16 @@ fn an_obedient_caller_ends_with_its_work_done_once() {
 }
 
 #[test]
-fn a_hung_child_is_cut_ended_and_told() {
+fn a_hung_child_is_cut_ended_and_reported() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
     let mut world = World::new();
     let (mut call, _) = world.begin(at_child(&policy), &policy);
-    // Recorded before the tool hears of it, and both before the caller does.
+    // Recorded before the tool is asked to stop, and both before the caller is answered.
     assert_eq!(world.wake(&mut call), Step::CancelUpstream);
     assert_eq!(world.store.state(), "unknown");
     assert!(call.awaits_end());
-    // What it says to the cancel is neither an answer nor its end.
+    // The response to the cancellation is neither a result nor the end of the attempt.
     assert_eq!(world.on(&mut call, Event::Ran(is_error("cancelled"))), Step::Wait);
     assert_eq!(world.store.state(), "unknown");
     world.pass(6 * SECOND);
@@ -100,7 +100,7 @@ fn a_hung_child_is_cut_ended_and_told() {
 }
 
 #[test]
-fn a_caller_that_has_waited_for_long_is_told_at_once_that_it_is_not_over_yet() {
+fn a_caller_that_has_waited_for_long_is_answered_at_once_before_the_end() {
     let policy = child();
     let mut world = World::new();
     let mut request = at_child(&policy);
@@ -110,7 +110,7 @@ fn a_caller_that_has_waited_for_long_is_told_at_once_that_it_is_not_over_yet() {
     let bound = policy.settling.to_end_child();
     assert_eq!((told(&result).retry_after, result.receipt.is_none()), (Some(bound), true));
     assert!(told(&result).message.contains(&format!("in {} s", bound.as_secs())), "{}", message(&result));
-    // Whoever calls again waits for the end, and hears that it is over.
+    // A caller that calls again waits for the end, and then gets a final response.
     let (mut second, step) = world.begin(at_child(&policy), &policy);
     assert!(matches!(step, Step::AwaitEnd(_)), "{step:?}");
     world.pass(SECOND);
@@ -123,13 +123,13 @@ fn a_caller_that_has_waited_for_long_is_told_at_once_that_it_is_not_over_yet() {
 fn a_success_counts_at_any_time() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
-    // While its caller waits for the end: it gets the answer.
+    // While its caller waits for the end: it gets the result.
     let mut world = World::new();
     let (mut call, _) = world.begin(at_child(&policy), &policy);
     world.wake(&mut call);
     let result = finished(world.on(&mut call, Event::Ran(paid())));
     assert_eq!((result.ended, world.store.state()), (Ok(answer("paid")), "done"));
-    // After it was told: the next call gets it, as the answer of the earlier one.
+    // After the caller was answered: the next call gets it, as the result of the earlier one.
     let mut policy = policy.clone();
     policy.time.attempt = 30 * SECOND;
     let mut world = World::new();
@@ -142,7 +142,7 @@ fn a_success_counts_at_any_time() {
 }
 
 #[test]
-fn an_error_that_does_not_say_whether_it_had_its_effect_is_told_as_that() {
+fn an_ambiguous_error_is_reported_as_ambiguous() {
     let policy = child();
     for words in ["Request timed out", "upstream returned 502 Bad Gateway", "connection reset by peer"] {
         let mut world = World::new();
@@ -283,7 +283,7 @@ fn when_the_end_will_have_been_seen_does_not_depend_on_how_the_clocks_of_two_mac
         let mut world = World::new();
         let asked = Request { channel: Channel::Interactive, ..at_child(&policy) };
         let (mut call, _) = world.begin(asked, &policy);
-        // What the store has written bears its own time.
+        // The store writes its own time.
         let record = Arc::make_mut(call.record.as_mut().unwrap());
         let shown = |at: Timestamp| at.before(behind) + ahead;
         record.created = shown(record.created);
@@ -337,7 +337,7 @@ fn a_driver_that_ends_leaves_the_rest_to_others() {
     world.wake(&mut call);
     let result = finished(world.on(&mut call, Event::DriverEnds));
     assert!(result.receipt.is_none());
-    // Its process is gone, and with it whoever could have seen the end.
+    // Its process is gone, and with it the only observer of the end.
     world.store.sight = LeaseSight::Gone;
     let (mut next, step) = world.begin(at_child(&policy), &policy);
     assert!(matches!(step, Step::AwaitEnd(_)), "{step:?}");
@@ -348,8 +348,8 @@ fn a_driver_that_ends_leaves_the_rest_to_others() {
     assert!(finished(step).receipt.is_some(), "the leash has ended what was left");
 }
 
-/// The store was away when the attempt was cut, and back when its process ended, which had not seen the end. The record says
-/// that it is over no sooner than if the process had died, however short the time is for ends that nobody can see.
+/// The store was unavailable when the attempt was cut, and available when its process ended, which had not seen the
+/// end. The record settles no sooner than if the process had died, however short the time for ends that cannot be seen.
 #[test]
 fn a_driver_that_ends_before_the_end_was_seen_does_not_say_that_it_was() {
     for linger in [SECOND, 30 * SECOND] {
@@ -366,7 +366,8 @@ fn a_driver_that_ends_before_the_end_was_seen_does_not_say_that_it_was() {
         let RecordState::Unknown(unknown) = &world.store.records.iter().next().unwrap().state else {
             panic!()
         };
-        // The child may be given its whole grace, be drained and then be killed, and what it handed on goes on after that.
+        // The child process may use its whole grace period, be drained and then be killed, and the work that it passed
+        // on continues after that.
         let SettlingPolicy { grace, drain, settle, .. } = policy.settling;
         let over = world.now + linger.max(grace + drain + 10 * SECOND + settle);
         assert!(!unknown.is_settled(over.before(MS)), "{linger:?}: {unknown:?}");
@@ -375,13 +376,13 @@ fn a_driver_that_ends_before_the_end_was_seen_does_not_say_that_it_was() {
 }
 
 #[test]
-fn an_end_that_nobody_sees_is_announced_by_time() {
+fn an_unseen_end_is_announced_by_time() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
     let mut world = World::new();
     let (mut call, _) = world.begin(at_child(&policy), &policy);
     world.wake(&mut call);
-    // The child cannot be ended: its caller is told when its time is up, and the record settles by time.
+    // The child process cannot be ended: its caller is answered when its time is up, and the record settles by time.
     let (result, _) = answered(world.wake(&mut call));
     assert!(result.receipt.is_none());
     assert_eq!(world.wake(&mut call), Step::Wait);
@@ -397,7 +398,7 @@ fn an_end_that_was_missed_is_announced_by_time_also_where_an_error_answers_the_c
     let (mut call, _) = world.begin(at_child(&policy), &policy);
     world.wake(&mut call);
     world.on(&mut call, Event::Disconnected(Others::None));
-    // The process was frozen, and the first thing that it hears is an answer to its cut.
+    // The process was frozen, and the first event after that is a response to its cut.
     world.pass(policy.settling.to_end_child() + SECOND);
     world.on(&mut call, Event::Ran(is_error("cancelled")));
     let RecordState::Unknown(unknown) = &world.store.records.iter().next().unwrap().state else { panic!() };
@@ -405,7 +406,7 @@ fn an_end_that_was_missed_is_announced_by_time_also_where_an_error_answers_the_c
 }
 
 #[test]
-fn a_call_that_was_cut_before_it_could_be_sent_is_told_as_that_and_given_back() {
+fn a_call_cut_before_it_could_be_sent_is_reported_as_unsent_and_released() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
     let mut world = World::new();
@@ -423,7 +424,7 @@ fn a_call_that_was_cut_before_it_could_be_sent_is_told_as_that_and_given_back() 
 }
 
 #[test]
-fn nobody_is_told_that_a_call_was_sent_before_it_can_be_said_that_it_was_not() {
+fn a_call_is_not_reported_as_sent_while_it_may_still_be_unsent() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -436,7 +437,7 @@ fn nobody_is_told_that_a_call_was_sent_before_it_can_be_said_that_it_was_not() {
 }
 
 #[test]
-fn who_waits_for_an_end_and_runs_out_of_time_is_told_that_it_is_not_over() {
+fn a_caller_without_time_left_is_answered_before_the_end() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
     let mut world = World::new();
@@ -482,7 +483,7 @@ fn a_record_that_is_another_s_by_then_is_left_alone() {
     world.now = call.wake_at().unwrap();
     let step = world.on_only(&mut call, Event::Woke(Wake::Time)).unwrap();
     assert_eq!(name_of(&step), "Save");
-    // An operator has resolved it, and it was made again.
+    // An operator has resolved it, and the call was made again.
     let step = world.on_only(&mut call, Event::Saved(SaveVerdict::FenceLost)).unwrap();
     assert_eq!(step, Step::Wait);
 }
@@ -520,7 +521,7 @@ fn a_place_is_given_back_when_nothing_can_happen_any_more() {
 }
 
 #[test]
-fn what_a_tool_says_to_a_cancel_is_not_its_end() {
+fn a_response_to_a_cancellation_is_not_the_end() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -531,7 +532,7 @@ fn what_a_tool_says_to_a_cancel_is_not_its_end() {
 }
 
 #[test]
-fn what_could_not_be_recorded_is_recorded_later_with_the_time_that_was_announced() {
+fn an_unrecorded_outcome_is_recorded_later_with_the_announced_time() {
     let mut policy = policy(ToolClass::Mutating);
     policy.settling.settle = 40 * SECOND;
     let mut world = World::new();
@@ -628,14 +629,14 @@ fn the_record_keeps_the_last_attempts() {
 
 #[test]
 fn a_caller_that_withdraws_while_the_end_is_waited_for_leaves_nothing_open() {
-    // Nothing is left to be seen of the attempt.
+    // Nothing of the attempt is left to be seen.
     let policy = child();
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     assert_eq!(world.on(&mut call, Event::Ran(is_error("Request timed out"))), Step::Wait);
     let result = finished(world.on(&mut call, Event::Cancelled(Others::None)));
     assert_eq!((code(&result), world.store.state()), (Some(Code::Cancelled), "unknown"));
-    // Its end is still to come.
+    // The end is still to come.
     let mut world = World::new();
     let (mut call, _) = world.begin(at_child(&policy), &policy);
     world.on(&mut call, Event::Ran(died()));

@@ -1,8 +1,8 @@
-//! A store that fails, the fence, and what is kept until it is through.
+//! Store failures, the fencing token, and deferred writes.
 
 use super::*;
 
-/// The store does not do the next operations.
+/// The store does not process the next operations.
 fn down(world: &mut World, operations: usize, fault: StoreFault) {
     world.store.faults = std::iter::repeat_n(Some(fault), operations).collect();
 }
@@ -13,7 +13,7 @@ fn a_call_goes_on_without_the_store_where_a_second_run_does_no_harm() {
     use ToolClass::{Idempotent, Mutating, ReadOnly, Unknown};
     let critical = json!({ "payload": { "callHints": { "safetyCritical": true } } });
     let plain = json!({});
-    // Class, what holds for class `unknown`, what holds for explicit keys, hints; whether it runs.
+    // Class, the setting for class `unknown`, the setting for explicit keys, hints; whether the call runs.
     for (class, unknown, explicit, hints, runs) in [
         (ReadOnly, GoOn, GoOn, &plain, true),
         (Idempotent, GoOn, GoOn, &plain, true),
@@ -47,17 +47,17 @@ fn a_call_goes_on_without_the_store_where_a_second_run_does_no_harm() {
         let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
         assert_eq!(result.ended, Ok(answer("paid")), "{row}");
         assert_eq!((result.recorded, result.receipt), (Recorded::No, None), "{row}");
-        // The answer is saved under its fence when the store is back.
+        // The result is saved under its fencing token when the store is available again.
         let [Kept::Save(save)] = &kept[..] else { panic!("{row}: {kept:?}") };
         assert!(matches!(world.store.save(save, world.now), SaveVerdict::Saved(_)));
         assert_eq!(world.store.state(), "done");
     }
 }
 
-/// A turn took a refusal by the breaker for proof that nothing had run, and had another tool do the job again: the first one
-/// had done it in an earlier submission, and the store could not be asked.
+/// A turn took a refusal by the breaker as proof that nothing had run, and had another tool do the job again. The first
+/// tool had done it in an earlier submission, and the store was unavailable.
 #[test]
-fn a_refusal_that_could_not_look_says_so_where_an_answer_may_be() {
+fn a_refusal_without_a_lookup_says_so_if_a_result_may_exist() {
     for (class, keyless, expected) in [
         (ToolClass::Mutating, false, Code::StoreUnavailable),
         (ToolClass::Mutating, true, Code::CircuitOpen),
@@ -75,7 +75,7 @@ fn a_refusal_that_could_not_look_says_so_where_an_answer_may_be() {
     }
 }
 
-/// It goes on without the store, and then finds the breaker open.
+/// The call continues without the store, and then finds the breaker open.
 #[test]
 fn a_refusal_of_a_call_that_went_on_without_the_store_says_so_too() {
     for (keyless, expected) in [(false, Code::StoreUnavailable), (true, Code::CircuitOpen)] {
@@ -118,7 +118,7 @@ fn a_claim_whose_answer_was_lost_is_repeated_under_the_same_token_and_found() {
     assert_eq!((world.store.state(), world.runs), ("done", 1));
 }
 
-/// A release that came after the end would take an unknown outcome away, and the call would be made again.
+/// A release after the end would delete an unknown outcome, and the call would be made again.
 #[test]
 fn a_claim_that_the_call_went_on_with_is_not_given_back_when_it_ends() {
     for (class, unanswered) in
@@ -186,7 +186,7 @@ fn a_fence_that_was_lost_leaves_the_caller_its_answer_marked_as_not_recorded() {
     let result = finished(world.on(&mut call, Event::Ran(paid())));
     assert_eq!((result.ended, result.recorded, result.receipt), (Ok(answer("paid")), Recorded::No, None));
     assert!(world.has(&Notice::FenceLost));
-    assert_eq!(world.store.state(), "inflight", "the other's record is left alone");
+    assert_eq!(world.store.state(), "inflight", "the record of the other owner is unchanged");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_holder_that_was_silent_for_longer_than_its_lease_renews_before_a_further_at
     assert_eq!(name_of(&world.wake(&mut call)), "Run");
     assert_eq!(world.steps, ["Claim", "Run", "Wait", "Renew", "Run"]);
 
-    // Renewed meanwhile, it need not ask.
+    // Renewed in the meantime, it need not ask.
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.on(&mut call, Event::Ran(http(500)));
@@ -239,7 +239,7 @@ fn a_holder_that_was_silent_for_longer_than_its_lease_renews_before_a_further_at
     assert_eq!(name_of(&world.wake(&mut call)), "Run");
     assert_eq!(world.steps, ["Claim", "Run", "Wait", "Stay", "Run"]);
 
-    // Another holds it by now.
+    // Another call owns it by now.
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.on(&mut call, Event::Ran(http(500)));
@@ -249,7 +249,7 @@ fn a_holder_that_was_silent_for_longer_than_its_lease_renews_before_a_further_at
 }
 
 #[test]
-fn whoever_cannot_renew_starts_nothing_and_keeps_its_release() {
+fn a_call_that_cannot_renew_starts_nothing_and_keeps_its_release() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.dedupe.keep.lease = 150 * MS;
     let mut world = World::new();
@@ -258,7 +258,7 @@ fn whoever_cannot_renew_starts_nothing_and_keeps_its_release() {
     down(&mut world, 1, StoreFault::NotDone);
     let (result, kept) = finished_keeping(world.wake(&mut call));
     assert_eq!((code(&result), result.recorded, world.runs), (Some(Code::ToolError), Recorded::No, 1));
-    // Its process lives, so nobody else would ever end this record.
+    // Its process is alive, so no other process would ever end this record.
     let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
     world.store.release(release);
     assert_eq!(world.store.state(), "none");
@@ -269,7 +269,7 @@ fn a_claim_that_was_lost_before_the_start_is_looked_at_again_as_a_waiter_would()
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = AskWhen::Always;
     let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
-    // Found out by the write of `started`.
+    // Found by the write of `started`.
     let mut world = World::new();
     let (mut call, _) = world.begin(request.clone(), &policy);
     world.store.steal();
@@ -277,7 +277,7 @@ fn a_claim_that_was_lost_before_the_start_is_looked_at_again_as_a_waiter_would()
     assert_eq!((name_of(&step), world.runs), ("Follow", 0));
     assert_eq!(world.steps, ["ClaimOnly", "Ask", "Start", "ClaimOnly", "Follow"]);
 
-    // Found out by a renewal, while a person was asked.
+    // Found by a renewal, while the call waited for approval.
     let mut world = World::new();
     let (mut call, _) = world.begin(request, &policy);
     world.store.steal();
@@ -308,7 +308,7 @@ fn a_full_store_answers_overloaded() {
 }
 
 #[test]
-fn a_run_whose_holder_is_gone_is_taken_over_if_safe_and_told_if_not() {
+fn a_run_whose_owner_is_gone_is_taken_over_if_safe_and_unknown_if_not() {
     for (class, expected) in [(ToolClass::Idempotent, "Run"), (ToolClass::Mutating, "Finish")] {
         let mut policy = policy(class);
         policy.settling.linger = 20 * SECOND;
@@ -328,7 +328,7 @@ fn a_run_whose_holder_is_gone_is_taken_over_if_safe_and_told_if_not() {
             step => {
                 let result = finished(step);
                 assert_eq!(code(&result), Some(Code::OutcomeUnknown));
-                assert_eq!(world.now, START + 20 * SECOND, "it is told when it is over");
+                assert_eq!(world.now, START + 20 * SECOND, "it is answered at the end");
                 assert!(result.receipt.is_some(), "the telling has to arrive");
                 assert_eq!(world.store.state(), "unknown");
             }
@@ -375,7 +375,7 @@ fn a_start_that_cannot_be_written_goes_on_where_a_second_run_does_no_harm() {
     }
 }
 
-/// Another process finds the lease of the only record ended, and declares its outcome unknown.
+/// Another process finds that the lease of the only record has ended, and declares its outcome unknown.
 fn declared_unknown(world: &mut World) {
     let record = world.store.records.iter().next().expect("there is a record").clone();
     let unknown = Record {
@@ -389,9 +389,9 @@ fn declared_unknown(world: &mut World) {
 }
 
 #[test]
-fn nothing_further_starts_after_others_were_told_that_nobody_knows() {
+fn nothing_more_starts_after_others_got_an_unknown_outcome() {
     let policy = policy(ToolClass::Mutating);
-    // During an attempt: its answer still counts.
+    // During an attempt: its result still counts.
     for (outcome, state) in [(paid(), "done"), (busy(Duration::ZERO), "none"), (timed_out(), "unknown")] {
         let mut world = World::new();
         let (mut call, _) = world.begin(request(&policy), &policy);
@@ -403,7 +403,7 @@ fn nothing_further_starts_after_others_were_told_that_nobody_knows() {
         finished(world.on(&mut call, Event::Ran(outcome)));
         assert_eq!((world.runs, world.store.state()), (1, state));
     }
-    // Between two: the owner knows that nothing ran, and gives it back.
+    // Between two attempts: the owner knows that nothing ran, and releases it.
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     assert_eq!(name_of(&world.on(&mut call, Event::Ran(busy(Duration::ZERO)))), "Wait");
@@ -417,16 +417,16 @@ fn nothing_further_starts_after_others_were_told_that_nobody_knows() {
 }
 
 #[test]
-fn a_claim_does_not_say_that_an_attempt_was_sent_while_a_person_is_asked() {
+fn a_claim_does_not_say_that_an_attempt_was_sent_while_approval_is_pending() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
     let (mut call, step) = world.begin_only(request, &policy);
-    // The claim says `started`, because nothing spoke against the attempt; then the tool loses trust.
+    // The claim says `started`, because there was no reason against the attempt; then the tool loses trust.
     approval::escalated(&mut world, &policy);
     let step = world.serve(&mut call, step);
     assert_eq!((name_of(&step), call.record().map(|record| record.started)), ("Ask", Some(false)));
-    // Should this process die now, the next one takes the call over and asks as well.
+    // If this process died now, the next one would take over the call and ask as well.
     world.store.sight = LeaseSight::Gone;
     let again = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
     let (mut other, step) = world.begin(again, &policy);
@@ -436,10 +436,10 @@ fn a_claim_does_not_say_that_an_attempt_was_sent_while_a_person_is_asked() {
     assert_eq!((world.runs, world.store.state()), (1, "done"));
 }
 
-/// A process claims, and is frozen until its lease is over: by then others have found out that the call did not run, and have
-/// run it.
+/// A process claims, and is frozen until its lease ends. By then other processes have found that the call did not run,
+/// and have run it.
 #[test]
-fn who_was_frozen_between_claim_and_attempt_starts_nothing() {
+fn a_call_frozen_between_claim_and_attempt_starts_nothing() {
     let policy = policy(ToolClass::Mutating);
     type Asked = fn(&Policy) -> Request;
     for (name, asked) in [("explicit", request as Asked), ("keyless", keyless)] {
@@ -462,7 +462,7 @@ fn who_was_frozen_between_claim_and_attempt_starts_nothing() {
         assert_eq!(resolved, crate::dedupe::ResolveVerdict::Resolved, "{name}");
         let ran = world.drive(asked(&policy), &policy, &at_once(paid()));
         assert!(ran.ended.is_ok(), "{name}");
-        // Its answer from the store has been waiting for it all the time.
+        // The store's answer has been waiting for the frozen process all the time.
         let step = world.on(&mut frozen, Event::Claimed(claimed));
         let result = finished(step);
         assert!(matches!(result.provenance, Provenance::Replayed { .. }), "{name}: {result:?}");
@@ -471,7 +471,7 @@ fn who_was_frozen_between_claim_and_attempt_starts_nothing() {
 }
 
 #[test]
-fn who_was_frozen_and_declared_unknown_runs_nothing_and_gives_the_claim_back() {
+fn a_frozen_call_declared_unknown_runs_nothing_and_releases_its_claim() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut frozen, step) = world.begin_only(request(&policy), &policy);
@@ -479,7 +479,7 @@ fn who_was_frozen_and_declared_unknown_runs_nothing_and_gives_the_claim_back() {
     let claimed = world.store.claim(&claim, world.now);
     world.pass(policy.dedupe.keep.lease);
     declared_unknown(&mut world);
-    // Somebody may have been told that it is over.
+    // Another caller may have got the response that it is over.
     let result = finished(world.on(&mut frozen, Event::Claimed(claimed)));
     assert_eq!(code(&result), Some(Code::Overloaded));
     assert!(message(&result).contains("Nothing was sent. Call again"), "{}", message(&result));
@@ -488,8 +488,8 @@ fn who_was_frozen_and_declared_unknown_runs_nothing_and_gives_the_claim_back() {
 
 #[test]
 fn a_renewal_of_an_earlier_claim_says_nothing_about_this_one() {
-    // A first claim is lost before its start, and the call comes to hold a second one. Then the answer to a renewal
-    // of the first one arrives.
+    // A first claim is lost before its start, and the call gets a second one. Then the answer to a renewal of the first
+    // one arrives.
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = AskWhen::Always;
     let mut world = World::new();
@@ -509,7 +509,7 @@ fn a_renewal_of_an_earlier_claim_says_nothing_about_this_one() {
     assert_eq!(name_of(&world.wake(&mut call)), "Run", "the record is still ours");
     assert!(!world.has(&Notice::FenceLost));
 
-    // Nor is it the answer to the renewal that was asked for.
+    // It is not the answer to the requested renewal either.
     policy.approval.when = AskWhen::Escalated;
     policy.dedupe.keep.lease = 100 * MS;
     let mut world = World::new();
@@ -530,7 +530,7 @@ fn a_claim_that_was_lost_and_made_again_is_the_call_s_own() {
     let mut world = World::new();
     let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, Channel::Interactive), &policy);
     world.store.records = Records::default();
-    assert_eq!(world.renewed(&mut call, RenewVerdict::Lost), Step::Stay, "a person is still asked");
+    assert_eq!(world.renewed(&mut call, RenewVerdict::Lost), Step::Stay, "approval is still pending");
     assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Ask");
     assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Run");
     assert_eq!(finished(world.on(&mut call, Event::Ran(paid()))).recorded, Recorded::Yes);
@@ -576,7 +576,7 @@ fn a_lease_is_counted_from_when_the_store_was_asked_not_from_its_answer() {
         assert_eq!(woken((world, call)), expected, "{name}");
     }
 
-    // A claim that was repeated counts from the repeat that was answered.
+    // The lease of a repeated claim counts from the repeat that was answered.
     let mut world = World::new();
     let (mut call, _) = world.begin_only(request(&policy), &policy);
     world.pass(500 * MS);
@@ -588,18 +588,18 @@ fn a_lease_is_counted_from_when_the_store_was_asked_not_from_its_answer() {
 }
 
 #[test]
-fn a_claim_that_others_gave_up_before_it_was_answered_is_told_as_never_sent() {
+fn a_claim_declared_unknown_before_it_was_answered_is_reported_as_never_sent() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut call, step) = world.begin_only(request(&policy), &policy);
     let Step::Claim(claim) = step else { panic!("{step:?}") };
     world.store.claim(&claim, world.now);
-    // The process sleeps, and somebody else finds a run that is lost.
+    // The process is frozen, and another one finds a run that is lost.
     world.store.sight = LeaseSight::Time;
     world.now = world.now + policy.dedupe.keep.lease;
     let other = Claim { owner: Owner { call: 99, ..claim.owner.clone() }, ..(*claim).clone() };
     assert!(matches!(world.store.claim(&other, world.now), ClaimVerdict::Unknown(_)));
-    // It wakes, and knows better: nothing was sent.
+    // It continues, and knows that nothing was sent.
     let step = world.on_only(&mut call, Event::StoreFailed(StoreFault::Unanswered)).unwrap();
     let Step::Claim(again) = step else { panic!("{step:?}") };
     let found = world.store.claim(&again, world.now);
@@ -618,14 +618,14 @@ fn a_claim_without_an_answer_is_given_back_when_its_repeat_finds_the_answer_of_a
     let (mut call, step) = world.begin_only(request(&policy), &policy);
     let Step::Claim(claim) = step else { panic!("{step:?}") };
     assert!(finished(world.on(&mut first, Event::Ran(paid()))).ended.is_ok());
-    // The claim is still on its way when it is repeated, and the repeat is answered.
+    // The claim is still in transit when it is repeated, and the repeat is answered.
     let step = world.on_only(&mut call, Event::StoreFailed(StoreFault::Unanswered)).unwrap();
     let Step::Claim(again) = step else { panic!("{step:?}") };
     let found = world.store.claim(&again, world.now);
     assert!(matches!(found, ClaimVerdict::Replay(_)), "{found:?}");
     let (result, kept) = finished_keeping(world.on_only(&mut call, Event::Claimed(found)).unwrap());
     assert!(result.ended.is_ok());
-    // It arrives when the answer is no longer kept. Nobody runs under it.
+    // It arrives when the result is no longer stored. No call runs under it.
     world.store.records = Records::default();
     world.store.claim(&claim, world.now);
     let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
@@ -642,7 +642,8 @@ fn a_claim_that_could_not_be_given_back_keeps_its_release() {
         let (mut call, step) = world.begin_only(asked, &policy);
         let Step::Claim(claim) = step else { panic!("{step:?}") };
         let claimed = world.store.claim(&claim, world.now);
-        // Trust is lost while the claim is on its way: a person is asked first, and the claim must not say that it runs.
+        // Trust is lost while the claim is in transit: approval comes first, and the claim must not say that the call
+        // runs.
         Arc::make_mut(&mut call.policy).approval.when = AskWhen::Always;
         let step = world.on_only(&mut call, Event::Claimed(claimed)).unwrap();
         assert_eq!((name_of(&step), call.state()), ("Release", "GivingBack"));

@@ -43,7 +43,7 @@ const EVENTS: [&str; 16] = [
 ];
 
 /// One row per state, one column per event, in the order of [`STATES`] and [`EVENTS`]. `-` is a misuse; a step alone
-/// leaves the state as it is. The tool is mutating, nobody else waits, and no moment has come.
+/// leaves the state unchanged. The tool is mutating, no other caller waits, and no time limit has passed.
 #[rustfmt::skip]
 const TABLE: [[&str; 16]; 17] = [
     // Claimed             Woke                Answered           Spent             Started           Probed            Ran              Progressed Renewed  Saved              Released           StoreFailed          Cancelled            Disconnected         Settled            DriverEnds
@@ -66,7 +66,7 @@ const TABLE: [[&str; 16]; 17] = [
     ["-",                  "-",                "-",               "-",              "-",              "-",              "-",             "-",       "-",     "-",               "-",               "-",                 "-",                 "-", "-",               "-"],
 ];
 
-/// What an event brings can lead elsewhere than the table above; the rest is as there.
+/// Events whose content leads elsewhere than the table above; the rest is the same.
 #[rustfmt::skip]
 const VARIANTS: &[(&str, &str, &str)] = &[
     ("Looking", "Claimed nothing", "Finish Finished"),
@@ -142,7 +142,7 @@ fn every_state_answers_every_event_as_the_table_says() {
 }
 
 #[test]
-fn what_an_event_brings_leads_where_the_variants_say() {
+fn the_content_of_an_event_leads_where_the_variants_say() {
     for (state, event, expected) in VARIANTS {
         check(state, event, expected);
     }
@@ -162,13 +162,13 @@ fn the_table_names_every_state_and_every_event() {
 }
 
 #[test]
-fn a_misuse_says_what_does_not_belong_together() {
+fn a_misuse_names_its_event_and_state() {
     let (mut world, mut call) = in_state("Attempting");
     let misuse = world.on_only(&mut call, Event::Released).unwrap_err();
     assert_eq!(misuse, Misuse { state: "Attempting", event: "Released" });
     assert_eq!(
         misuse.to_string(),
-        "the event Released does not belong to the state Attempting: the driver answered a step that it was not given"
+        "event Released is not valid in state Attempting: the driver answered a step that the call did not return"
     );
 }
 
@@ -192,7 +192,7 @@ fn check(state: &str, wanted: &str, expected: &str) {
     assert_eq!(found, expected, "{state} × {wanted}");
 }
 
-/// A call that has come as far as this state.
+/// Returns a call in this state.
 fn in_state(state: &str) -> (World, Call) {
     let mut world = World::new();
     let mut policy = policy(ToolClass::Mutating);
@@ -214,7 +214,7 @@ fn in_state(state: &str) -> (World, Call) {
             "AwaitingEnd" => event("Claimed unknown, soon over", &world, &call),
             _ => {
                 let mine = event("Claimed", &world, &call);
-                // Trust is lost while the claim is on its way.
+                // Trust is lost while the claim is in transit.
                 Arc::make_mut(&mut call.policy).approval.when = AskWhen::Always;
                 mine
             }

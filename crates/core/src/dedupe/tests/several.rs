@@ -1,4 +1,4 @@
-//! Which record decides where a claim finds more than one.
+//! Tests of the choice between several records that a claim finds.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn seen(record: &Record) -> Option<(&Record, LeaseSight)> {
     Some((record, LeaseSight::Time))
 }
 
-/// An equal run under a key of its own.
+/// Returns an equal run with its own key.
 fn equal_run(state: RecordState) -> Record {
     Record { key: key("equal"), ..record(Column::Equal, state) }
 }
@@ -27,7 +27,7 @@ fn a_dispatch_that_runs_or_has_its_answer_does_not_look_at_an_equal_run() {
 }
 
 #[test]
-fn a_failed_dispatch_that_comes_again_does_not_get_an_answer_that_has_arrived_elsewhere() {
+fn a_repeated_failed_dispatch_gets_no_result_delivered_elsewhere() {
     let failed = record(Column::CallId, RecordState::Failed(failure(true)));
     let arrived = Record { delivered: Some(NOW), ..equal_run(RecordState::Done(Some(output()))) };
     let found = Found { own: seen(&failed), indexed: seen(&arrived), followed: None };
@@ -55,7 +55,7 @@ fn a_repeated_claim_leaves_an_equal_run_that_is_open() {
 }
 
 #[test]
-fn a_waiter_stays_with_what_it_followed_as_long_as_that_runs_or_has_ended() {
+fn a_waiter_keeps_its_record_while_it_runs_or_has_ended() {
     let equal = equal_run(RecordState::Done(Some(output())));
     let verdict = |followed: &Record| {
         let found = Found { followed: seen(followed), indexed: seen(&equal), own: None };

@@ -1,4 +1,4 @@
-//! Everything that a write leaves in a record.
+//! Tests of the fields that each write leaves in a record.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn put(write: Write) -> Record {
 }
 
 #[test]
-fn a_start_changes_what_it_is_about_and_nothing_else() {
+fn a_start_changes_only_its_own_fields() {
     let claimed = Record { started: false, ..mine(RecordState::Inflight) };
     let started = put(decide_start(&owner(2), Some(&claimed), NOW).write);
     assert_eq!(started, Record { started: true, version: 8, updated: NOW, ..claimed });
@@ -23,7 +23,7 @@ fn a_renewal_extends_lease_and_lifetime_and_nothing_else() {
     let (lease, expires) = (Lease::Until(NOW + keep.lease), Some(NOW + keep.open));
     let renewed = put(decide_renew(&claimed, &keep, Some(&claimed), Absence::Removed, NOW).write);
     assert_eq!(renewed, Record { lease, expires, updated: NOW, version: 8, ..claimed.clone() });
-    // What this key had before the store lost everything is unknown: the version is one that it never had.
+    // The version of this key before the store was emptied is unknown, so the new version is one that it never had.
     let again = put(decide_renew(&claimed, &keep, None, Absence::StoreEmptied, NOW).write);
     let version = NOW.as_millis();
     assert_eq!(again, Record { lease, expires, updated: NOW, version, ..claimed });
@@ -41,7 +41,7 @@ fn a_version_after_a_loss_is_above_every_version_before_it() {
 }
 
 #[test]
-fn an_answer_that_is_saved_had_an_attempt_whatever_the_record_says() {
+fn a_saved_result_marks_the_record_as_started() {
     let unmarked = Record { started: false, ..mine(RecordState::Inflight) };
     let saved = put(decide_save(&save(Ending::Done(None)), Some(&unmarked), None, NOW).write);
     assert!(saved.started);
@@ -49,14 +49,14 @@ fn an_answer_that_is_saved_had_an_attempt_whatever_the_record_says() {
 }
 
 #[test]
-fn what_arrived_before_the_end_is_not_kept_as_a_final_answer() {
+fn a_delivery_before_the_end_does_not_count_for_the_final_response() {
     let early = Record { delivered: Some(NOW.before(SECOND)), ..mine(settles(Settles::WhenOwnerSays)) };
     let saved = put(decide_save(&save(unknown_ending()), Some(&early), None, NOW).write);
     assert_eq!(saved.delivered, None);
 }
 
 #[test]
-fn a_late_answer_has_not_arrived_because_an_unknown_outcome_was_told() {
+fn a_late_result_is_not_delivered_by_an_unknown_outcome() {
     let told = Record { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
     for ending in [Ending::Done(Some(output())), Ending::Failed(failure(true))] {
         let saved = put(decide_save(&save(ending), Some(&told), None, NOW).write);
@@ -72,7 +72,7 @@ fn a_delivery_mark_changes_nothing_but_the_mark() {
 }
 
 #[test]
-fn what_an_operator_resolves_is_an_answer_that_nobody_has_received() {
+fn a_resolved_result_is_not_delivered() {
     let rules = Rules::from(&policy());
     let told = Record { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
     let ran =
@@ -102,7 +102,7 @@ fn an_outcome_that_becomes_unknown_is_held_by_policy_or_because_its_record_was()
 // ---- the stored form ----
 
 #[test]
-fn an_unknown_outcome_is_stored_with_all_that_is_known_of_it() {
+fn an_unknown_outcome_is_stored_with_all_its_details() {
     for settles in [Settles::WhenOwnerSays, Settles::By(NOW + SECOND), Settles::Settled] {
         let before = mine(RecordState::Unknown(UnknownOutcome {
             settles,
@@ -115,7 +115,7 @@ fn an_unknown_outcome_is_stored_with_all_that_is_known_of_it() {
 }
 
 #[test]
-fn a_failure_is_stored_with_all_that_it_says() {
+fn a_failure_is_stored_with_all_its_fields() {
     let before = mine(RecordState::Failed(Failure {
         rule: Some("http.429".into()),
         verify: Some("list the payments".into()),
@@ -127,21 +127,21 @@ fn a_failure_is_stored_with_all_that_it_says() {
 }
 
 #[test]
-fn an_output_of_any_size_is_stored_as_it_is() {
+fn an_output_of_any_size_is_stored_unchanged() {
     let content = RawJson::string(&"x".repeat(100_000));
     let before = mine(RecordState::Done(Some(Output { content, metadata: None })));
     assert_eq!(Record::from_json(&before.to_json()).unwrap(), before);
 }
 
 #[test]
-fn a_record_without_attempts_says_nothing_about_them() {
+fn a_record_without_attempts_stores_none() {
     let text = mine(RecordState::Inflight).to_json();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json.get("execution"), None);
 }
 
 #[test]
-fn a_record_that_cannot_be_read_says_why_and_what_to_do() {
+fn an_unreadable_record_reports_the_reason_and_the_solution() {
     let told = |error: UnreadableRecord| error.to_string();
     let newer = told(UnreadableRecord::Newer(2));
     assert!(newer.contains("format 2") && newer.contains("update steadfast"), "{newer}");
@@ -149,7 +149,7 @@ fn a_record_that_cannot_be_read_says_why_and_what_to_do() {
     assert!(damaged.ends_with("cannot be read: no owner"), "{damaged}");
 }
 
-// ---- the simplest store ----
+// ---- the in-memory store ----
 
 fn stored(records: &[&Record]) -> Records {
     let mut store = Records::default();
@@ -180,7 +180,7 @@ fn the_index_goes_with_the_record_that_it_points_to_and_not_with_another() {
 }
 
 #[test]
-fn whose_followers_have_to_be_woken_is_what_the_last_operation_wrote_or_removed() {
+fn waiters_of_written_and_removed_records_are_woken() {
     let (old, new) = (
         Record { key: key("old"), ..record(Column::Equal, RecordState::Inflight) },
         Record { key: key("new"), ..record(Column::Equal, RecordState::Inflight) },
@@ -197,7 +197,7 @@ fn whose_followers_have_to_be_woken_is_what_the_last_operation_wrote_or_removed(
 }
 
 #[test]
-fn a_sweep_removes_what_is_past_its_lifetime_and_what_pointed_there() {
+fn a_sweep_removes_expired_records_and_their_index_entries() {
     let expired = Record { expires: Some(NOW), ..record(Column::Equal, RecordState::Done(None)) };
     let held = Record { key: key("held"), expires: None, ..record(Column::Explicit, settled()) };
     let mut store = stored(&[&expired, &held]);

@@ -1,4 +1,4 @@
-//! What is kept, over a restart and against whoever tries to fill or to get around it.
+//! Stored state across a restart, and attempts to fill it or to get around it.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_snapshot_keeps_the_loop_over_a_restart() {
 }
 
 #[test]
-fn a_guard_in_use_hears_from_another_that_a_person_reset_it_and_nothing_else() {
+fn a_guard_in_use_adopts_only_a_reset_from_another_process() {
     let looping = || {
         let mut session = Session::new();
         session.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
@@ -40,14 +40,14 @@ fn a_guard_in_use_hears_from_another_that_a_person_reset_it_and_nothing_else() {
     here.guard.adopt(&stored).unwrap();
     assert_eq!(stopped(&here), 0);
 
-    // Once: what fails after that counts, here and after a restart.
+    // Once: failures after that count, here and after a restart.
     here.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
     here.guard.adopt(&stored).unwrap();
     here.guard = LoopGuard::restore(here.guard.snapshot()).unwrap();
     here.guard.adopt(&stored).unwrap();
     assert_eq!(stopped(&here), 1);
 
-    // The clock of the machine at which it is reset again is behind.
+    // The clock of the machine of the second reset is behind.
     there.guard.reset(Timestamp::from_millis(1));
     here.guard.adopt(&there.guard.snapshot()).unwrap();
     assert_eq!(stopped(&here), 0);
@@ -74,7 +74,7 @@ fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
 
 #[test]
 fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
-    // Where the turn is only guessed, each of the seven tools may still show that it works.
+    // In a guessed turn each of the seven tools may still show that it works.
     for (turn, tried) in [(Some("1"), 5), (None, 7)] {
         let mut session = Session::new();
         let policy = session.policy;
@@ -143,8 +143,8 @@ proptest! {
     ) {
         let mut session = Session::under(policy);
         session.steps(&history);
-        // A turn that the host told ends when the host says so; any other refusal ends by itself, also
-        // for a model that hammers without pause.
+        // A turn named by the host ends when the host ends it. Any other refusal ends by itself, also for a model that
+        // keeps calling without pause.
         let stubborn = Step { after: 20, turn: call.turn.and(Some("new")), ..call };
         let tries = policy.longest_hold.as_secs() / stubborn.after + 2;
         let let_through = (0..tries).any(|_| {
@@ -153,7 +153,7 @@ proptest! {
             let turn = stubborn.turn.map(|turn| TurnId::new(turn).unwrap());
             let call = GuardedCall { tool: &tool, arguments: Digest::of(stubborn.arguments.as_bytes()), turn: turn.as_ref() };
             let refusal = session.guard.would_refuse(&policy, call, session.now);
-            // Within the new turn the refusals themselves reach the cap; that is not what is asked here.
+            // Within the new turn the refusals themselves reach the limit. That is not tested here.
             if stubborn.turn.is_none() {
                 return session.guard.check(&policy, call, session.now).is_ok();
             }

@@ -1,5 +1,5 @@
-//! The rules of D20 one by one, the scenarios of the requirements, and a corpus of honest work that must
-//! pass untouched.
+//! The rules of D20 one by one, the scenarios of the requirements, and a corpus of legitimate work that must not be
+//! affected.
 
 mod bounds;
 mod sequences;
@@ -20,7 +20,7 @@ struct Session {
     now: Timestamp,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Came {
     Ran(Vec<Remark>),
@@ -28,7 +28,7 @@ enum Came {
 }
 
 impl Came {
-    /// The layers that spoke, and whether the call ran.
+    /// Returns the layers that added a remark, and `run` if the call ran.
     fn short(&self) -> String {
         match self {
             Self::Ran(remarks) if remarks.is_empty() => "ran".to_owned(),
@@ -193,7 +193,7 @@ fn a_tool_that_is_another_one_now_is_forgotten_and_others_are_not() {
 }
 
 #[test]
-fn repeats_and_alternations_of_a_forgotten_tool_start_anew_and_those_of_others_go_on() {
+fn repeats_and_alternations_of_a_forgotten_tool_restart_and_those_of_others_continue() {
     let poll = ok("poll", "{}").gives(&[1; 32]);
     let two = NonZeroU32::new(2).unwrap();
     for (forgotten, expected) in [("poll", "ran"), ("other", "ran repeated_success")] {
@@ -248,7 +248,7 @@ fn tg_4_only_deterministic_mistakes_are_marked_as_not_worth_a_retry() {
 }
 
 #[test]
-fn tg_6_a_new_turn_starts_counting_anew() {
+fn tg_6_a_new_turn_restarts_the_count() {
     let mut session = Session::new();
     for turn in ["1", "2", "3"] {
         assert_eq!(session.step(fails("same", "{}", DOWN).turn(turn)).short(), "ran");
@@ -275,7 +275,7 @@ fn tg_7_limits_of_the_policy_are_respected() {
     assert_eq!(strict.steps(&[same, same]), ["ran loop", "refused loop"]);
 }
 
-/// What each rule of D20 does, as a story and what came of each step.
+/// Checks the effect of each rule of D20, as a sequence with the result of each step.
 #[test]
 fn d20_every_rule() {
     let same = fails("same", "{}", DOWN);
@@ -502,7 +502,7 @@ fn d20_each_hold_is_twice_as_long_as_the_one_before_up_to_the_longest() {
 }
 
 #[test]
-fn a_try_that_is_never_heard_of_again_does_not_lock_the_call_out() {
+fn a_try_without_a_result_does_not_lock_the_call_out() {
     let mut session = Session::new();
     let same = fails("same", "{}", DOWN);
     session.steps(&[same, same]);
@@ -514,7 +514,7 @@ fn a_try_that_is_never_heard_of_again_does_not_lock_the_call_out() {
     assert_eq!(session.step(same.after(1)).short(), "ran loop");
 }
 
-/// Calls that overlap, so that `step` cannot tell their stories.
+/// Checks overlapping calls, which `step` cannot express.
 #[test]
 fn d20_what_happens_while_a_try_is_in_flight() {
     let held = || {
@@ -563,7 +563,7 @@ fn d20_the_limit_of_a_guessed_turn_while_calls_are_in_flight() {
 }
 
 #[test]
-fn the_count_in_the_text_starts_anew_with_the_turn() {
+fn the_count_in_the_text_restarts_with_the_turn() {
     let mut session = Session::new();
     let same = fails("same", "{}", DOWN);
     session.steps(&[same.turn("1"), same.turn("2")]);
@@ -591,7 +591,7 @@ fn the_refusal_that_is_the_fifth_failure_names_the_limit_as_well() {
 }
 
 #[test]
-fn repeated_successes_are_ignored_told_or_refused_as_the_policy_says() {
+fn repeated_successes_are_ignored_reported_or_refused_by_policy() {
     let three = NonZeroU32::new(3).unwrap();
     let poll = ok("poll", "{}").gives(&[1; 32]);
     let changed = ok("poll", "{}").gives(&[2; 32]);

@@ -1,8 +1,8 @@
-//! Work that is no loop, however it looks.
+//! Legitimate work that resembles a loop.
 
 use super::*;
 
-/// Honest work. Nothing of it is refused, and nothing is said about it.
+/// Legitimate work. No call is refused, and no remark is added.
 #[test]
 fn tg_9_legitimate_sequences_pass_untouched() {
     const CHURN: [&str; 12] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"];
@@ -106,9 +106,9 @@ fn tg_9_legitimate_sequences_pass_untouched() {
     }
 }
 
-/// What honest work may be told, but must never be refused for.
+/// Legitimate work that may get remarks, but must never be refused.
 #[test]
-fn tg_9_work_that_looks_odd_is_told_at_most_and_never_refused() {
+fn tg_9_unusual_work_gets_remarks_at_most_and_is_never_refused() {
     let test = fails("test", "{}", "3 tests failed");
     let corpus: Vec<(&str, Vec<Step>)> = vec![
         ("one malformed call, corrected", vec![malformed("read", "{}", MISSING), ok("read", "a")]),

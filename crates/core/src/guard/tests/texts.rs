@@ -1,4 +1,4 @@
-//! What the guard says and keeps, word for word, and turns that are guessed.
+//! Exact texts and stored forms of the guard, and guessed turns.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn two_calls_that_alternate_are_both_named() {
 }
 
 #[test]
-fn a_success_that_repeats_is_told_with_its_tool_and_its_count() {
+fn a_repeated_success_is_reported_with_its_tool_and_its_count() {
     let poll = ok("poll", "{}").gives(&[1; 32]);
     let policy = GuardPolicy { repeated_success: RepeatedSuccess::Refuse(three()), ..GuardPolicy::default() };
     let mut session = Session::under(policy);
@@ -55,7 +55,7 @@ fn results_are_compared_only_where_repeated_successes_are_watched() {
     assert_ne!(digest("a"), digest("b"));
 }
 
-/// Marks of errors are stored with the guard: another version has to know them again.
+/// Marks of errors are stored with the guard, so another version must compute the same ones.
 #[test]
 fn the_mark_of_an_error_never_changes() {
     assert_eq!(ErrorMark::of("").0, 0xcbf2_9ce4_8422_2325);
@@ -64,7 +64,7 @@ fn the_mark_of_an_error_never_changes() {
 }
 
 #[test]
-fn the_word_for_an_error_says_nothing_of_it_and_stays_as_it_is() {
+fn the_error_digest_reveals_nothing_and_is_stable_under_masking() {
     let word = error_word("request 1 of ann failed");
     assert_eq!(word.len(), 16);
     assert!(word.chars().all(|letter| ('g'..='v').contains(&letter)), "{word}");
@@ -81,7 +81,7 @@ fn a_snapshot_of_a_later_version_is_named_with_its_version() {
 
 // ---- guessed turns ----
 
-/// Turns that end long before a refusal does.
+/// Returns a policy with turns that end long before a refusal does.
 fn short_turns() -> GuardPolicy {
     let (turn_gap, hold) = (Duration::from_secs(10), Duration::from_secs(600));
     GuardPolicy { turn_gap, hold, ..GuardPolicy::default() }

@@ -48,7 +48,7 @@ fn names_that_begin_alike_are_sorted_by_how_they_go_on() {
 }
 
 #[test]
-fn white_space_goes_from_either_end_and_from_runs_only_if_the_rule_says_so() {
+fn white_space_is_removed_from_ends_and_runs_only_if_the_rule_requires_it() {
     for (text, trimmed, collapsed) in [
         ("\" a\"", "\"a\"", "\"a\""),
         ("\"a \"", "\"a\"", "\"a\""),
@@ -117,7 +117,7 @@ fn a_number_of_half_a_million_digits_is_written_in_no_time() {
     assert_eq!(exact(&format!("{digits}.{digits}")).len(), 2 * digits.len() + 1 + "e+262143".len());
 }
 
-/// The same value, spelled as differently as JSON allows.
+/// Returns the same value, spelled as differently as JSON allows.
 fn respell(value: Value<'_>) -> String {
     let string = |text: &str| {
         let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect();
@@ -136,7 +136,7 @@ fn respell(value: Value<'_>) -> String {
     }
 }
 
-/// The same number with its point moved.
+/// Returns the same number with its point moved.
 fn respell_number(text: &str) -> String {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent: i64 = exponent.parse().unwrap();
@@ -186,7 +186,7 @@ proptest! {
     fn short_decimals_have_the_text_of_the_rfc(text in "-?(0|[1-9][0-9]{0,12})\\.(0{0,8}[0-9]{1,9}|[0-9]{1,4})") {
         let digits = text.bytes().filter(u8::is_ascii_digit).count();
         let double: f64 = text.parse().unwrap();
-        // Beyond fifteen digits a fraction may round to a whole number, which has rules of its own.
+        // Beyond fifteen digits a fraction may round to a whole number, which has its own rules.
         prop_assume!(digits <= 15 || double.fract() != 0.0);
         let expected = ryu_js::Buffer::new().format_finite(double + 0.0).to_owned();
         prop_assert_eq!(exact(&text), expected);
@@ -210,7 +210,7 @@ proptest! {
     fn numbers_that_differ_in_value_differ_in_form_beyond_doubles(
         digits in "[1-9]{1,4}", a in -800_i64..800, b in -800_i64..800,
     ) {
-        // Between them lie whole numbers, fractions, and what is zero or infinite as a double.
+        // Between them are whole numbers, fractions, and numbers that are zero or infinite as a double.
         let is_double = |exponent: i64| (-300..300).contains(&exponent);
         prop_assume!(a != b && !(is_double(a) && is_double(b)));
         prop_assert_ne!(exact(&format!("{digits}e{a}")), exact(&format!("{digits}e{b}")));
@@ -247,7 +247,7 @@ proptest! {
     }
 }
 
-/// The digits of a whole number in canonical form, written out.
+/// Returns all digits of a whole number in canonical form.
 fn expand(form: &str) -> String {
     let Some((mantissa, exponent)) = form.split_once("e+") else { return form.to_owned() };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -255,7 +255,7 @@ fn expand(form: &str) -> String {
     format!("{whole}{fraction}{}", "0".repeat(zeros))
 }
 
-/// Names around the places where the orders of UTF-8 and UTF-16 differ.
+/// Returns names around the places where the orders of UTF-8 and UTF-16 differ.
 fn name() -> impl Strategy<Value = String> {
     let characters =
         vec!['a', 'b', '\r', '\u{80}', 'ö', '\u{d7ff}', '\u{e000}', '\u{ffff}', '\u{10000}', '😀'];
@@ -264,7 +264,7 @@ fn name() -> impl Strategy<Value = String> {
     prop_oneof![3 => short.clone(), 1 => "[ab]{6,10}", 1 => ("[ab]{7,8}", short).prop_map(|(a, b)| a + &b)]
 }
 
-/// Values that RFC 8785 is about: doubles, and strings that D7 leaves alone.
+/// Returns values that RFC 8785 covers: doubles, and strings that D7 does not change.
 fn rfc_value() -> impl Strategy<Value = serde_json::Value> {
     let string = || any::<String>().prop_filter("CRLF is ours", |text| !text.contains('\r'));
     let leaf = prop_oneof![

@@ -130,7 +130,7 @@ fn the_vectors_that_all_languages_share_hold() {
 }
 
 #[test]
-fn tr_4_other_parameters_under_one_key_are_seen_by_their_digest() {
+fn tr_4_other_parameters_with_the_same_key_are_detected_by_their_digest() {
     let scope = Owned::full();
     let (one, other) = (r#"{"amount":1}"#, r#"{"amount":2}"#);
     let class = ToolClass::Mutating;
@@ -138,7 +138,7 @@ fn tr_4_other_parameters_under_one_key_are_seen_by_their_digest() {
     assert_ne!(digest(one, class), digest(other, class));
     assert_eq!(digest(one, class), digest(r#"{ "amount": 1.0, "retryCount": 3 }"#, class));
 
-    // Where they are to be separate calls, digest and tool join the key.
+    // If they have to be separate calls, digest and tool join the key.
     let separate = |owned: &Owned, params| separate_key(&owned.scope(), "k", digest(params, class));
     let elsewhere = Owned { tool: Owned::of("files", "write").tool, ..scope.clone() };
     assert_eq!(separate(&scope, one), separate(&scope, one));
@@ -158,7 +158,7 @@ fn a_call_id_that_comes_with_another_tool_or_other_arguments_is_another_dispatch
 }
 
 #[test]
-fn what_an_mcp_client_brings_back_joins_the_key_but_not_the_digest() {
+fn continuation_fields_join_the_key_but_not_the_digest() {
     let first = Owned::full();
     let state = |text: &str| with_value(text, |value| continuation_digest(None, Some(value)));
     let responses = |text: &str| with_value(text, |value| continuation_digest(Some(value), None));
@@ -175,7 +175,7 @@ fn what_an_mcp_client_brings_back_joins_the_key_but_not_the_digest() {
 }
 
 #[test]
-fn global_scope_is_heeded_for_read_only_tools_alone_and_never_crosses_tenants_or_workspaces() {
+fn global_scope_applies_to_read_only_tools_alone_and_never_crosses_tenants_or_workspaces() {
     let policy = DedupePolicy { scope: KeyScope::Global, ..DedupePolicy::default() };
     let key = |owned: &Owned, class| computed_key(&owned.scope(), digest("{}", class), class, &policy);
     let ann = Owned::full();
@@ -187,7 +187,7 @@ fn global_scope_is_heeded_for_read_only_tools_alone_and_never_crosses_tenants_or
     let other_workspace = Owned { workspace: WorkspaceId::new("other").ok(), ..ann.clone() };
     assert_ne!(key(&ann, ToolClass::ReadOnly), key(&other_tenant, ToolClass::ReadOnly));
     assert_ne!(key(&ann, ToolClass::ReadOnly), key(&other_workspace, ToolClass::ReadOnly));
-    // A shared answer is not found by those who did not ask to share, even if they say nothing of themselves.
+    // A caller that did not ask to share does not find a shared result, even without a session and an actor.
     let nobody = Owned { session: None, actor: None, ..ann };
     assert_ne!(key(&nobody, ToolClass::ReadOnly), computed(&nobody, "{}", ToolClass::ReadOnly));
 }
@@ -207,7 +207,7 @@ fn strings_are_compared_loosely_for_read_only_tools_unless_set_otherwise() {
     }
 }
 
-/// Parameters that all mean different things to a tool that changes something.
+/// Returns parameters that all have different meanings for a tool that changes something.
 fn different_intents() -> Vec<String> {
     let mut intents: Vec<String> = [
         "null",
@@ -238,7 +238,7 @@ fn different_intents() -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    // Whole numbers that are one double, fractions beside whole numbers, and beyond the range of doubles.
+    // Whole numbers that are the same double, fractions beside whole numbers, and numbers beyond the range of doubles.
     let big = (9_007_199_254_740_990_u64..9_007_199_254_741_010).map(|number| number.to_string());
     let ids = (0..50).map(|number| format!("1234567890123456789{number:02}"));
     let far = [
@@ -256,7 +256,7 @@ fn different_intents() -> Vec<String> {
     intents.extend(
         numbers.flat_map(|number| [format!("{{\"id\":{number}}}"), format!("{{\"id\":\"{number}\"}}")]),
     );
-    // Edits that differ in white space, line ends and look-alikes only.
+    // Edits that differ only in white space, line ends and look-alikes.
     let edits = [
         "if x:\n    y()",
         "if x:\n  y()",
@@ -292,7 +292,7 @@ fn different_intents() -> Vec<String> {
     intents
 }
 
-/// Scopes that differ in how the same characters are spread over their parts.
+/// Returns scopes that distribute the same characters differently over their parts.
 fn different_scopes() -> Vec<Owned> {
     let splits = [
         ("a::b", "c"),
@@ -342,7 +342,7 @@ fn different_intents_never_share_a_key() {
             add(computed(&owned, params, ToolClass::Unknown), format!("computed {owned:?} {params}"));
         }
     }
-    // The workspace and the tool have no say in keys that someone gave, so that scopes are told apart without.
+    // Workspace and tool are not a part of explicit keys, so scopes are compared without them.
     let given: BTreeMap<_, Owned> = different_scopes()
         .into_iter()
         .map(|owned| {
@@ -426,7 +426,7 @@ proptest! {
 }
 
 #[test]
-fn what_one_atomic_operation_touches_lives_in_one_place() {
+fn keys_of_one_atomic_operation_share_a_home() {
     let owned = Owned::full();
     let scope = owned.scope();
     let index = computed(&owned, "{}", ToolClass::Mutating);

@@ -1,4 +1,4 @@
-//! What keys and canonical forms promise, each promise a test.
+//! Tests of the guarantees of keys and canonical forms, one test for each.
 
 mod canonical;
 mod keys;
@@ -7,7 +7,7 @@ use super::*;
 use crate::json::{Document, Kind, Limits, Value};
 use crate::policy::StringRule;
 
-/// Reads a text that must be JSON and does something with it.
+/// Parses a text that must be JSON and passes it to a function.
 fn with_value<T>(text: &str, use_it: impl FnOnce(Value<'_>) -> T) -> T {
     use_it(Document::parse(text.as_bytes(), Limits::ENVELOPE).unwrap().root())
 }
@@ -30,7 +30,7 @@ fn the_caller_s_key_counts_before_the_hook_s_and_that_before_none() {
 }
 
 #[test]
-fn duplicates_are_dealt_with_as_asked_else_by_whether_a_key_was_given() {
+fn the_mode_is_the_requested_one_or_follows_the_key() {
     for given in [GivenKey::ByCaller("a"), GivenKey::ByHook("b"), GivenKey::None] {
         for mode in [DedupeMode::Enforced, DedupeMode::BestEffort, DedupeMode::Disabled] {
             assert_eq!(DedupeMode::resolve(Some(mode), given), mode);

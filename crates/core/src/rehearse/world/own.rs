@@ -1,9 +1,9 @@
-//! Calls that ask for something else than they asked for then: a path of their own, on the calendar, until nobody knows more.
+//! Calls that deviate from the recording: a path of their own, on the calendar, up to an unknown result.
 
 use super::*;
 
 impl World<'_> {
-    /// From here on the recording says nothing about it, but what its caller wanted.
+    /// Leaves the recorded path. From here on only the requests of the caller are taken from the recording.
     pub(super) fn leave(&mut self, index: usize, active: &mut Active, now: Timestamp) {
         active.own = true;
         let Some(recorded) = self.calls.get(index) else { return };
@@ -20,17 +20,17 @@ impl World<'_> {
         }
     }
 
-    /// What it asked for last is not what the recording has next.
+    /// Continues on a path of its own because the last requested step does not fit the next recorded event.
     pub(super) fn on_its_own(&mut self, index: usize, mut active: Active, now: Timestamp) {
         if matches!(active.pending, Step::Run(_)) {
-            // It runs already.
+            // The attempt runs already.
             return self.wait_for_attempt(index, active, now);
         }
         let step = std::mem::replace(&mut active.pending, Step::Stay);
         self.carry_out(index, active, step, now);
     }
 
-    /// Does what it asks for, until it has to wait.
+    /// Carries out requested steps until the call has to wait.
     pub(super) fn carry_out(&mut self, index: usize, mut active: Active, mut step: Step, now: Timestamp) {
         while let Some(left) = active.steps_left.checked_sub(1) {
             active.steps_left = left;
@@ -68,14 +68,14 @@ impl World<'_> {
 
     pub(super) fn wait(&mut self, index: usize, active: Active, now: Timestamp) {
         if let Some(wake) = active.call.wake_at() {
-            // A machine that was just woken and stays as it is has nothing more to say at this moment.
+            // A machine that was just woken and is unchanged does nothing more at this time.
             let soonest = if wake <= now { now + Duration::from_millis(1) } else { wake };
             self.put(soonest, index, Due::Wake);
         }
         self.active.insert(index, active);
     }
 
-    /// An attempt takes as long as it did; one that was never made leads to where nobody knows.
+    /// Waits for an attempt, which takes its recorded duration. An attempt that was never made has an unknown result.
     pub(super) fn wait_for_attempt(&mut self, index: usize, active: Active, now: Timestamp) {
         let (Some(recorded), Some((number, started))) = (self.calls.get(index), active.attempt) else {
             return self.wait(index, active, now);
@@ -98,7 +98,7 @@ impl World<'_> {
         self.wait(index, active, now);
     }
 
-    /// We end an attempt. One that was ended then as well said what it said.
+    /// Cuts off an attempt. An attempt that was also cut off in the recording has its recorded result.
     pub(super) fn cut(&self, index: usize, active: &mut Active, now: Timestamp) -> Outcome {
         let Some((number, started)) = active.attempt.take() else { return neutral() };
         let was_cut = self.was_cut(index, number);
@@ -155,7 +155,7 @@ impl World<'_> {
         }
     }
 
-    /// What happens next nobody knows. It leaves no traces but the doubt.
+    /// Ends a call with an unknown result. Its only effect is doubt.
     pub(super) fn not_known(&mut self, index: usize, mut active: Active, what: NotKnown, now: Timestamp) {
         let is_in_doubt = self.is_in_doubt(&active);
         if let Some(call) = self.replayed.calls.get_mut(index) {
@@ -173,7 +173,7 @@ impl World<'_> {
         self.end_as(index, End::NotKnown(what));
     }
 
-    /// Takes a call out of the world without a trace.
+    /// Removes a call from the replay without any effect.
     pub(super) fn clean_up(&mut self, index: usize, active: &mut Active, now: Timestamp) {
         let mut pending = std::mem::replace(&mut active.pending, Step::Stay);
         let told = self.told.remove(&index);

@@ -1,9 +1,9 @@
-//! Calls that the recording does not explain: it is right, and they are taken as they were.
+//! Unexplained calls: the recording is right, and they are taken from it.
 
 use super::*;
 
 impl World<'_> {
-    /// The replay under the configuration of then comes to something else than what was: the recording is right.
+    /// Ends a call whose replay under the current configuration deviates from the recording. The recording is right.
     pub(super) fn not_explained(&mut self, index: usize, mut active: Active, now: Timestamp) {
         let blocked = self.replayed.calls.get(index).and_then(|call| call.blocked);
         self.clean_up(index, &mut active, now);
@@ -37,8 +37,7 @@ impl World<'_> {
         }
     }
 
-    /// A call that is taken as it was recorded: what it did to breaker, trust, guard and records is done, as far as it is
-    /// known. What a replay makes of those without it is for others to find out.
+    /// Takes a call from the recording: applies its known effects on circuit breaker, trust, loop guard and records.
     pub(super) fn take(&mut self, index: usize, now: Timestamp) {
         let Some(recorded) = self.calls.get(index) else { return };
         if recorded.attempts.is_empty() {
@@ -123,8 +122,8 @@ impl World<'_> {
         };
         let done = recorded.ending.status == Status::Success && !recorded.ending.input_required;
         let ending = match recorded.ending.code {
-            None if done => Kept::Done(Some(nothing())),
-            Some(Code::OutcomeUnknown) => Kept::Unknown(UnknownEnding::settled(Observed::NoAnswer)),
+            None if done => RecordEnding::Done(Some(nothing())),
+            Some(Code::OutcomeUnknown) => RecordEnding::Unknown(UnknownEnding::settled(Observed::NoAnswer)),
             Some(_) | None => return,
         };
         let claim = claim(request, address, policy, recorded);

@@ -1,4 +1,4 @@
-//! What changes are told with, whose failures are forgiven, and what is known again after a restart, field by field.
+//! Fields of changes, effects of resets, and data restored after a restart, field by field.
 
 use super::*;
 use crate::trust::account::{Account, State};
@@ -13,23 +13,23 @@ fn restored(ledger: &TrustLedger, bounds: Bounds) -> TrustLedger {
     TrustLedger::restore(Snapshot::read(&text).unwrap(), bounds).unwrap()
 }
 
-/// The only account of a signature.
+/// Returns the only account of a signature.
 fn account(ledger: &TrustLedger) -> &Account {
     assert_eq!(ledger.signatures.items.len(), 1);
     ledger.signatures.items.values().next().unwrap()
 }
 
-// ---- what is told ----
+// ---- fields of changes ----
 
 #[test]
-fn every_change_is_told_with_its_reason_and_its_numbers() {
+fn every_change_has_its_reason_and_its_numbers() {
     let mut one = One::escalated(TrustRule::default(), 0);
     let told = |changes: &[TrustChange]| {
         let [change] = changes else { panic!("{changes:?}") };
         (change.to, change.reason.clone(), change.failures, change.successes_needed)
     };
     let recovering = one.record(OK, 1800);
-    let over = "the time of escalation is over".to_owned();
+    let over = "the escalation has expired".to_owned();
     assert_eq!(told(&recovering), (TrustState::Recovering, over, 3, 3));
     one.record(OK, 1801);
     let (to, reason, failures, _) = told(&one.record(OK, 1802));
@@ -39,7 +39,7 @@ fn every_change_is_told_with_its_reason_and_its_numbers() {
     let mut one = One::escalated(TrustRule::default(), 0);
     let target = Target::Signature(&one.tool, &one.signature);
     let (to, reason, ..) = told(&one.ledger.approve_recovery(target, at(1)));
-    assert_eq!((to, reason.as_str()), (TrustState::Recovering, "recovery approved by hand"));
+    assert_eq!((to, reason.as_str()), (TrustState::Recovering, "recovery approved by an operator"));
 
     let mut one = One::escalated(TrustRule { block_after: n(2), ..TrustRule::default() }, 0);
     assert_eq!(one.record(BAD, 1), []);
@@ -48,7 +48,7 @@ fn every_change_is_told_with_its_reason_and_its_numbers() {
 }
 
 #[test]
-fn states_and_errors_are_named_for_people() {
+fn states_and_errors_have_readable_names() {
     let names = [TrustState::Trusted, TrustState::Recovering, TrustState::Escalated, TrustState::Blocked];
     assert_eq!(names.map(|state| state.to_string()), ["TRUSTED", "RECOVERING", "ESCALATED", "BLOCKED"]);
     let error = SnapshotError::UnknownVersion { found: 9 }.to_string();
@@ -103,7 +103,7 @@ fn what_a_blocked_tool_does_is_remembered_and_counts_for_nothing() {
     assert!(matches!(kept[..], [entry] if !entry.counts_for_call && !entry.counts_for_domain));
 }
 
-// ---- whose failures are forgiven ----
+// ---- failures cleared by a reset ----
 
 /// Two tools with two signatures each, of two domains, and one failure of each. All of them count.
 struct Eight {
@@ -134,7 +134,7 @@ impl Eight {
         eight
     }
 
-    /// Tool, signature and domain are the bits of the number.
+    /// Records a call. Tool, signature and domain are the bits of the number.
     fn record(&mut self, number: usize, finished: Finished, second: u64) -> Vec<TrustChange> {
         let subject = Subject {
             tool: &self.tools[number >> 2],
@@ -145,13 +145,13 @@ impl Eight {
         self.ledger.record(rules, subject, finished, at(second))
     }
 
-    /// The numbers of the failures that count.
+    /// Returns the numbers of the failures that count.
     fn counting(&self, counts: impl Fn(&HistoryEntry) -> bool) -> Vec<usize> {
         let counting = self.ledger.history(None).enumerate().filter(|(_, entry)| counts(entry));
         counting.map(|(number, _)| number).collect()
     }
 
-    /// Tools and signatures, by their numbers, that are not trusted.
+    /// Returns the tools and signatures, by their numbers, that are not trusted.
     fn escalated(&self) -> Vec<(usize, usize)> {
         let all = [(0, 0), (0, 1), (1, 0), (1, 1)];
         let is_escalated = |&(of, with): &(usize, usize)| {
@@ -163,7 +163,7 @@ impl Eight {
 }
 
 #[test]
-fn a_reset_forgives_what_it_names_and_nothing_else() {
+fn a_reset_clears_its_target_and_nothing_else() {
     let mut eight = Eight::new();
     let (tools, signatures, domains) = (eight.tools.clone(), eight.signatures.clone(), eight.domains.clone());
     eight.ledger.reset(Target::Signature(&tools[0], &signatures[0]), at(1));
@@ -182,7 +182,7 @@ fn a_reset_forgives_what_it_names_and_nothing_else() {
 }
 
 #[test]
-fn trust_that_is_earned_back_forgives_what_it_is_about_and_nothing_else() {
+fn restored_trust_clears_its_own_failures_and_nothing_else() {
     let mut eight = Eight::new();
     let changes = eight.record(0, OK, 1800);
     let trusted = changes.iter().filter(|change| change.to == TrustState::Trusted).count();
@@ -250,13 +250,13 @@ fn an_account_knows_its_domain_after_a_restart() {
 }
 
 #[test]
-fn what_only_a_person_can_heal_is_shown_as_that() {
+fn failures_that_only_an_operator_can_heal_are_marked() {
     let shown = |one: &One| one.ledger.status(|_, _| TrustRule::default(), at(2))[0].standing.recoverable;
     let mut one = One::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 0);
     assert!(shown(&one));
     one.record(BAD, 1);
     assert_eq!((one.state(1), shown(&one)), (TrustState::Blocked, false));
-    // Who stored it before that was known had nothing but what time can heal.
+    // A snapshot of a version without that field has only failures that time can heal.
     let mut stored =
         serde_json::to_value(One::escalated(TrustRule::default(), 0).ledger.snapshot(at(0))).unwrap();
     for state in stored["tool_states"].as_object_mut().unwrap().values_mut() {
@@ -316,7 +316,7 @@ fn a_reset_elsewhere_counts_although_something_failed_there_since() {
 }
 
 #[test]
-fn of_two_that_do_not_trust_a_tool_the_one_that_heard_of_it_last_counts() {
+fn of_two_losses_of_trust_the_latest_counts() {
     let escalated = || One::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 10);
     let blocked_at = |second| {
         let mut one = escalated();
@@ -333,7 +333,7 @@ fn of_two_that_do_not_trust_a_tool_the_one_that_heard_of_it_last_counts() {
     let mut same = escalated();
     same.ledger.adopt(blocked_at(10).ledger.snapshot(at(10))).unwrap();
     assert_eq!(same.state(21), TrustState::Escalated, "its own word");
-    // Trust that was given back at the very moment of the trouble stands.
+    // Trust that was restored at the time of the failure stays.
     let mut forgiven = escalated();
     forgiven.ledger.reset(Target::All, at(10));
     forgiven.ledger.adopt(escalated().ledger.snapshot(at(10))).unwrap();
@@ -341,7 +341,7 @@ fn of_two_that_do_not_trust_a_tool_the_one_that_heard_of_it_last_counts() {
 }
 
 #[test]
-fn what_another_process_changed_is_told_with_what_is_known_of_it() {
+fn changes_of_another_process_are_reported_with_the_known_facts() {
     let rule = TrustRule { block_after: n(1), ..TrustRule::default() };
     for notify in [true, false] {
         let rule_of = |_: Option<&ToolRef>, _: Option<&Domain>| TrustRule { notify, ..rule.clone() };
@@ -351,12 +351,12 @@ fn what_another_process_changed_is_told_with_what_is_known_of_it() {
         };
         let (nobody, one) = (TrustLedger::default(), One::escalated(rule.clone(), 10));
         let lost = between(&nobody, &one.ledger, 10).remove(0);
-        // The same as where it happened.
+        // The same as in the process that recorded it.
         let mut there = One::new(TrustRule { notify, ..rule.clone() });
         there.records(&[failure(Severity::ServerError); 2], 10);
         assert_eq!(lost, there.record(failure(Severity::ServerError), 10).remove(0));
         assert_eq!(between(&one.ledger, &one.ledger, 10), []);
-        // The time of escalation is over for whoever looks: nothing changed.
+        // The time of escalation is over in both. Nothing changed.
         assert_eq!(between(&one.ledger, &one.ledger, 4000), []);
         let mut blocked = one.ledger.clone();
         let subject = Subject { tool: &one.tool, signature: &one.signature, domain: None };
@@ -369,7 +369,7 @@ fn what_another_process_changed_is_told_with_what_is_known_of_it() {
         let won = between(&blocked, &nobody, 30).remove(0);
         assert_eq!(
             (won.to, won.reason.as_str(), won.failures),
-            (TrustState::Trusted, "another process says so", 0)
+            (TrustState::Trusted, "changed by another process", 0)
         );
         assert_eq!((won.notify, won.tool, won.at), (notify, Some(one.tool.clone()), at(30)));
     }
@@ -407,7 +407,7 @@ fn a_sixteenth_of_what_is_trusted_is_forgotten_at_once_and_the_rest_one_by_one()
 }
 
 #[test]
-fn trust_in_a_tool_as_a_whole_forgives_only_what_was_reported_of_it_as_a_whole() {
+fn restored_trust_in_a_whole_tool_clears_only_reports_about_the_whole_tool() {
     let rule = TrustRule { count: Some(n(1)), successes_to_recover: n(1), ..TrustRule::default() };
     let rules = Rules { signature: &rule, domain: None };
     let (ours, other, with) = (tool("a", "t"), tool("b", "t"), signature("s"));

@@ -1,4 +1,4 @@
-//! What is kept: across a restart, and when there is too much of it.
+//! Stored data: across a restart, and beyond the limits.
 
 use super::*;
 use crate::trust::{Bounds, Report, ReportedFailure, Snapshot, SnapshotError, Target};
@@ -65,7 +65,7 @@ fn rp_11_failures_of_a_trusted_tool_count_on_after_a_restart() {
 }
 
 #[test]
-fn rp_11_forgiven_failures_stay_forgiven_after_a_restart() {
+fn rp_11_cleared_failures_stay_cleared_after_a_restart() {
     let mut recovered = One::escalated(TrustRule::default(), 0);
     recovered.records(&[OK; 3], 1800);
     let mut reset = One::escalated(TrustRule::default(), 1800);
@@ -78,10 +78,10 @@ fn rp_11_forgiven_failures_stay_forgiven_after_a_restart() {
     }
 }
 
-/// A host reported the tool without its namespace. What it won back under its full name, or by a reset of that, came back after
-/// a restart.
+/// Regression: a host reported the tool without its namespace. Its failures counted again after a restart, although
+/// trust had been restored under its full name, or by a reset of that name.
 #[test]
-fn rp_11_failures_of_a_tool_in_any_namespace_stay_forgiven_after_a_restart() {
+fn rp_11_cleared_failures_of_a_tool_in_any_namespace_stay_cleared_after_a_restart() {
     let reported = || {
         let mut one = One::new(TrustRule::default());
         let any = ToolRef::in_any_namespace(one.tool.tool.clone());
@@ -142,7 +142,7 @@ fn rp_11_every_state_survives_a_restart() {
 }
 
 #[test]
-fn rp_11_what_cannot_be_read_is_a_typed_error_that_says_where() {
+fn rp_11_an_unreadable_snapshot_is_a_typed_error_with_a_position() {
     let good = serde_json::to_value(One::escalated(TrustRule::default(), 0).ledger.snapshot(at(0))).unwrap();
     let entry = good["tool_states"].as_object().unwrap().keys().next().unwrap().clone();
     let changed = |change: &dyn Fn(&mut serde_json::Value)| {
@@ -172,16 +172,16 @@ fn rp_11_what_cannot_be_read_is_a_typed_error_that_says_where() {
         panic!("it cannot be read")
     };
     assert!(line == 2 && problem.contains("invalid type"), "{line}: {problem}");
-    // A file without a version is of the first one.
+    // A file without a version has version 1.
     let mut old = good.clone();
     old.as_object_mut().unwrap().remove("version");
     assert!(Snapshot::read(&old.to_string()).is_ok());
-    // Doubled entries would make one of them win by chance.
+    // With duplicate entries the winner would be arbitrary.
     let doubled = changed(&|value| value["tool_states"]["again"] = value["tool_states"][&entry].clone());
     assert!(matches!(doubled, Some(SnapshotError::Inconsistent { .. })));
 }
 
-/// As the reliability plugin of seed 004 saves it, with `json.dumps(default=str)`.
+/// A file as the reliability plugin of seed 004 saves it, with `json.dumps(default=str)`.
 const OF_A_HOST: &str = r#"{
   "version": 1,
   "tool_states": {
@@ -226,14 +226,14 @@ fn rp_12_a_file_as_a_host_writes_it_is_read_without_scopes_plugins_and_our_dates
         Standing::Ask(_) => TrustState::Escalated,
         Standing::Blocked(_) => TrustState::Blocked,
     };
-    // A tool of that name is meant, whichever server it belongs to; of several entries the worst counts.
+    // The tool of that name is meant in any server. The worst of several entries counts.
     assert_eq!(state(&ledger, "http_request", then), TrustState::Escalated);
     assert_eq!(state(&ledger, "bash", then), TrustState::Blocked);
     assert_eq!(state(&ledger, "fine", then), TrustState::Trusted);
     // The offset of the date counts: 12:30 there is 10:30 here.
     let later = Timestamp::parse_iso("2026-11-18T10:30:00Z").unwrap();
     assert_eq!(state(&ledger, "http_request", later), TrustState::Recovering);
-    // It is stored under its own name again, and won back and reset like any other.
+    // It is stored under its own name again, and recovers and is reset like any other.
     let stored = ledger.snapshot(then);
     let names: Vec<_> = stored.tool_states.keys().map(String::as_str).collect();
     assert_eq!(names, ["bash", "http_request"]);
@@ -247,7 +247,7 @@ fn rp_12_a_file_as_a_host_writes_it_is_read_without_scopes_plugins_and_our_dates
     assert_eq!(state(&ledger, "http_request", later), TrustState::Trusted);
     ledger.reset(Target::Tool(&signature("bash")), later);
     assert_eq!(state(&ledger, "bash", later), TrustState::Trusted);
-    // A date that is none says where.
+    // An invalid date is reported with its position.
     let wrong = OF_A_HOST.replace("2026-11-18T12:30:00+02:00", "tomorrow");
     let Err(SnapshotError::Unreadable { line, problem, .. }) = Snapshot::read(&wrong) else {
         panic!("it is read")
@@ -324,7 +324,7 @@ fn what_is_trusted_is_forgotten_before_what_is_not() {
     }
     assert_eq!(crowd.state("blocked", 102), TrustState::Blocked);
     assert_eq!(crowd.state("escalated", 102), TrustState::Escalated);
-    // The last one is remembered: its second failure escalates it.
+    // The last one is stored: its second failure escalates it.
     crowd.record("passing 99", &[BAD], 103);
     assert_eq!(crowd.state("passing 99", 103), TrustState::Escalated);
 }
@@ -346,10 +346,10 @@ fn then_goes_the_oldest_on_trial_and_never_a_block_or_a_running_escalation() {
     for (name, state) in [("blocked", TrustState::Blocked), ("trial 2", TrustState::Escalated)] {
         assert_eq!(crowd.state(name, 1805), state);
     }
-    // Now everything is escalated or blocked: a newcomer finds no room.
+    // Now everything is escalated or blocked, so there is no room for a new account.
     crowd.record("late", &[BAD; 2], 1806);
     assert_eq!(crowd.state("late", 1806), TrustState::Trusted);
-    // An escalation whose time is over makes room again.
+    // An expired escalation makes room again.
     crowd.record("later", &[BAD; 2], 1803 + 1800);
     assert_eq!(crowd.state("later", 1803 + 1800), TrustState::Escalated);
     assert_eq!(crowd.state("blocked", 1803 + 1800), TrustState::Blocked);
@@ -403,7 +403,7 @@ fn rp_11_two_processes_learn_from_each_other_and_the_newer_word_counts() {
     other.ledger.adopt(escalated.ledger.snapshot(at(20))).unwrap();
     assert_eq!(other.state(20), TrustState::Escalated, "it was escalated elsewhere");
 
-    // Reset there: what is stored no longer names it.
+    // After a reset in the other process the snapshot no longer has it.
     let mut reset = escalated.ledger.clone();
     reset.reset(Target::Signature(&other.tool, &other.signature), at(30));
     let stored = reset.snapshot(at(30));
@@ -416,9 +416,9 @@ fn rp_11_two_processes_learn_from_each_other_and_the_newer_word_counts() {
     assert_eq!(failed_since.state(32), TrustState::Escalated, "something happened here after the reset");
 }
 
-/// What was stored while it was not trusted is read again before what is known now is written.
+/// A snapshot from before the restored trust is read again before the current state is written.
 #[test]
-fn rp_11_trust_that_was_won_or_given_back_is_not_taken_by_what_was_stored_before() {
+fn rp_11_restored_trust_survives_an_older_snapshot() {
     for second in [10, 1810] {
         let mut one = One::escalated(TrustRule::default(), 10);
         one.record(OK, second);
@@ -431,7 +431,7 @@ fn rp_11_trust_that_was_won_or_given_back_is_not_taken_by_what_was_stored_before
             assert_eq!(who.state(1811), TrustState::Trusted, "{how}");
             who.ledger.adopt(before.clone()).unwrap();
             assert_eq!(who.state(1812), TrustState::Trusted, "{how}, and stored at {second}");
-            // Trouble that is new counts.
+            // A new failure counts.
             let later = One::escalated(TrustRule::default(), 1820);
             who.ledger.adopt(later.ledger.snapshot(at(1821))).unwrap();
             assert_eq!(who.state(1822), TrustState::Escalated, "{how}");

@@ -1,4 +1,4 @@
-//! Every state with every event, and random sequences against a model that keeps everything.
+//! Every state with every event, and random sequences against a model that stores everything.
 
 use proptest::prelude::*;
 
@@ -32,9 +32,9 @@ fn in_state(state: TrustState) -> One {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// With how many times the outcome arrives.
+    /// A number of calls with this result.
     Calls(Finished, usize),
-    /// Nothing but time, until the recovery is due.
+    /// Time until the recovery is due.
     Time,
     ApproveRecovery,
     Reset,
@@ -119,7 +119,7 @@ fn rp_6_a_failure_on_trial_escalates_with_a_fresh_expiry() {
 }
 
 #[test]
-fn rp_6_recovery_starts_its_count_anew_each_time() {
+fn rp_6_recovery_restarts_its_count_each_time() {
     let mut one = One::escalated(TrustRule::default(), 0);
     one.records(&[OK, OK, BAD], 2000);
     one.record(OK, 4000);
@@ -143,7 +143,7 @@ fn rp_6_old_failures_do_not_count_again_after_recovery_or_reset() {
 }
 
 #[test]
-fn rp_6_recovery_by_asking_waits_for_a_person() {
+fn rp_6_manual_recovery_waits_for_an_operator() {
     let rule = TrustRule { recovery: Recovery::Ask, ..TrustRule::default() };
     let mut one = One::escalated(rule, 0);
     one.records(&[OK; 10], 90_000);
@@ -175,7 +175,7 @@ fn rp_6_what_cannot_heal_by_itself_ends_only_by_hand() {
         assert_eq!(one.state(1_000_000), TrustState::Escalated);
         let Standing::Ask(prompt) = one.standing(1_000_000) else { panic!("it asks") };
         assert!(
-            prompt.recovery_hint.starts_with("a person has to let it recover"),
+            prompt.recovery_hint.starts_with("an operator has to approve its recovery"),
             "{}",
             prompt.recovery_hint
         );
@@ -193,10 +193,10 @@ fn rp_6_a_blocked_tool_keeps_its_reason() {
     assert_eq!(one.state(1_000_000), TrustState::Blocked);
 }
 
-/// A burst of parallel calls to a host that just died: the calls were all under way when the third of them
-/// came back with its failure. Counting them as defiance would leave a tool blocked that is merely down.
+/// A burst of parallel calls to a host that just died: all of them were in flight when the third one failed. If they
+/// counted towards a block, a tool that is merely down would be blocked.
 #[test]
-fn calls_that_were_under_way_when_trust_was_lost_do_not_block() {
+fn calls_in_flight_when_trust_was_lost_do_not_block() {
     let mut one = One::new(TrustRule::default());
     let rules = Rules { signature: &one.rule, domain: None };
     let subject = Subject { tool: &one.tool, signature: &one.signature, domain: None };
@@ -209,7 +209,7 @@ fn calls_that_were_under_way_when_trust_was_lost_do_not_block() {
 }
 
 #[test]
-fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
+fn rp_8_the_status_has_the_way_to_recovery_under_the_given_rule() {
     let rule = TrustRule { window: MINUTE, cooldown: HOUR, ..TrustRule::default() };
     let mut one = One::escalated(rule, 0);
     let blocked = tool("web", "blocked");
@@ -221,7 +221,7 @@ fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
     let ends: Vec<_> = status.iter().map(|one| (one.recovers_at, one.waits_for_approval)).collect();
     assert_eq!(ends, [(None, false), (Some(at(3600)), false)]);
     assert_eq!((status[0].window_ms, status[0].cooldown_ms), (60_000, 3_600_000));
-    // At that moment it recovers, and until then it does not.
+    // At that time it recovers, and not before.
     for (now, state, recovers_at) in
         [(3599, TrustState::Escalated, Some(at(3600))), (3600, TrustState::Recovering, None)]
     {
@@ -231,7 +231,7 @@ fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
             (state, recovers_at, false)
         );
     }
-    // Where a person is asked, no time leads back.
+    // With manual recovery no time leads back.
     let asks = TrustRule { recovery: Recovery::Ask, ..one.rule.clone() };
     let seen = &shown(&one, &asks, 1_000_000)[1];
     assert_eq!((seen.standing.state, seen.recovers_at), (TrustState::Escalated, None));
@@ -248,7 +248,7 @@ fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
     assert_eq!(asked.into_inner(), [(true, false), (true, false)]);
 }
 
-/// The same decisions, made from a list of everything that ever happened.
+/// The same decisions, derived from a list of all events.
 #[derive(Default)]
 struct Model {
     state: Option<Lost>,
@@ -263,7 +263,7 @@ enum Lost {
 }
 
 impl Model {
-    // The window outlasts a recovery, so that a forgotten fence shows.
+    // The window outlasts a recovery, so that a failure that was not cleared shows.
     const WINDOW: u64 = 100;
     const DURATION: u64 = 20;
     const COOLDOWN: u64 = 15;
@@ -368,7 +368,7 @@ proptest! {
             };
             model.let_time_pass(now);
             prop_assert_eq!(one.state(now), model.name());
-            // What is told is what happened: each change starts where the one before it ended.
+            // Changes are consistent: each change starts where the one before it ended.
             for pair in changes.windows(2) {
                 prop_assert_eq!(pair[0].to, pair[1].from);
             }
@@ -376,7 +376,7 @@ proptest! {
                 Some(last) => prop_assert_eq!(last.to, one.state(now)),
                 None => prop_assert_eq!(before, one.state(now)),
             }
-            // A restart in between changes nothing that the state is made of.
+            // A restart in between does not change the state.
             let restored = TrustLedger::restore(one.ledger.snapshot(at(now)), crate::trust::Bounds::default());
             let kept = One { ledger: restored.unwrap(), rule: Model::rule(), ..One::new(Model::rule()) };
             prop_assert_eq!(kept.standing(now), one.standing(now));

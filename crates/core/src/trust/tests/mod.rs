@@ -1,4 +1,4 @@
-//! What the ledger promises, by requirement.
+//! Tests of the trust ledger, by requirement.
 
 mod facts;
 mod keeping;
@@ -20,7 +20,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 const OK: Finished = Finished::Success;
 
-/// A moment so many seconds after the test began.
+/// Returns the time this number of seconds after the start of the test.
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_millis(1_762_300_800_000 + seconds * 1000)
 }
@@ -45,7 +45,7 @@ fn domain(text: &str) -> Domain {
     Domain::new(text).unwrap()
 }
 
-/// One tool with one signature, and a ledger that knows only these.
+/// One tool with one signature, and a ledger for only these.
 struct One {
     ledger: TrustLedger,
     rule: TrustRule,
@@ -60,7 +60,7 @@ impl One {
         Self { ledger: TrustLedger::default(), rule, tool, signature }
     }
 
-    /// One that has lost trust at the given second.
+    /// Returns one that lost trust at the given second.
     fn escalated(rule: TrustRule, second: u64) -> Self {
         let mut one = Self::new(rule);
         for _ in 0..3 {

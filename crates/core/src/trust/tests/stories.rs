@@ -1,4 +1,4 @@
-//! The stories that the requirements tell, step by step, and what people are told on the way.
+//! The scenarios of the requirements, step by step, with their notifications.
 
 use super::*;
 use crate::trust::{Level, Report, ReportedFailure, Scope, Target};
@@ -20,7 +20,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
     assert!(call(&mut one, UNAVAILABLE, 60).is_empty());
     assert_eq!(one.state(60), TrustState::Trusted);
 
-    // Turn 3: the third failure costs it our trust, and people are told.
+    // Turn 3: trust is lost with the third failure, and a notification is sent.
     let changes = call(&mut one, UNAVAILABLE, 120);
     assert_eq!(one.state(120), TrustState::Escalated);
     assert_eq!(changes.len(), 1);
@@ -32,20 +32,20 @@ fn rp_14_a_service_degrades_and_comes_back() {
          3 successful calls after that restore trust"
     );
 
-    // Turn 4: a person lets it run once; it fails again and is still escalated.
+    // Turn 4: one call is approved; it fails again and the tool is still escalated.
     let Standing::Ask(prompt) = one.standing(180) else { panic!("it asks") };
     assert_eq!((prompt.reason.as_str(), prompt.failures), ("3 failures in 1 h", 3));
     assert!(call(&mut one, UNAVAILABLE, 180).is_empty());
     assert_eq!(one.state(180), TrustState::Escalated);
 
-    // Turn 5: half an hour after the escalation it answers again, without anybody being asked.
+    // Turn 5: half an hour after the escalation the tool works again without approval.
     assert_eq!(one.state(120 + 1799), TrustState::Escalated);
     assert_eq!(one.state(120 + 1800), TrustState::Recovering);
     let changes = call(&mut one, OK, 120 + 1800);
     assert_eq!(one.state(120 + 1800), TrustState::Recovering);
     assert_eq!(changes.iter().filter(|change| change.notify).count(), 0);
 
-    // Turns 6 and 7: two more successes, and people are told.
+    // Turns 6 and 7: two more successes, and a notification is sent.
     assert!(call(&mut one, OK, 2000).is_empty());
     let changes = call(&mut one, OK, 2060);
     assert_eq!(one.state(2060), TrustState::Trusted);
@@ -67,12 +67,12 @@ fn rp_15_a_dangerous_command_blocks_the_whole_tool() {
     let by = Rules { signature: &rule, domain: None };
     let state = |ledger: &TrustLedger, signature| state_of(&ledger.standing(by, subject(signature), at(60)));
 
-    // Turns 1 and 2: access is denied, as it may be.
+    // Turns 1 and 2: access is denied, which is not a security concern.
     ledger.record(by, subject(&rm), failure(Severity::Permission), at(0));
     ledger.record(by, subject(&cat), failure(Severity::Permission), at(10));
     assert_eq!((state(&ledger, &rm), state(&ledger, &cat)), (TrustState::Trusted, TrustState::Trusted));
 
-    // Turn 3: the command ran, was denied too, and its shape alone is enough.
+    // Turn 3: the command ran and was denied too, and its shape alone is enough.
     let changes = ledger.record(by, subject(&rm), failure(Severity::Security), at(20));
     assert_eq!(changes.len(), 1);
     assert_eq!(
@@ -82,7 +82,7 @@ fn rp_15_a_dangerous_command_blocks_the_whole_tool() {
     assert!(changes[0].notify);
     assert_eq!(changes[0].message(), "cli/bash is blocked until an operator resets it: security concern");
 
-    // Every signature of the tool is blocked, also one that was never seen; other tools are free.
+    // Every signature of the tool is blocked, also an unknown one. Other tools are not affected.
     for signature in [&rm, &cat, &ls] {
         let Standing::Blocked(prompt) = ledger.standing(by, subject(signature), at(1_000_000)) else {
             panic!("{signature:?} is blocked")
@@ -93,7 +93,7 @@ fn rp_15_a_dangerous_command_blocks_the_whole_tool() {
     let free = ledger.standing(by, Subject { tool: &other, signature: &ls, domain: None }, at(60));
     assert_eq!(free, Standing::Free(TrustState::Trusted));
 
-    // Calls that an operator approves change nothing, whatever comes of them; a reset of one signature neither.
+    // Calls that an operator approves change nothing, with any result. A reset of one signature does not either.
     assert!(ledger.record(by, subject(&ls), OK, at(100)).is_empty());
     assert!(ledger.record(by, subject(&ls), failure(Severity::Security), at(101)).is_empty());
     ledger.reset(Target::Signature(&bash, &rm), at(102));
@@ -102,7 +102,7 @@ fn rp_15_a_dangerous_command_blocks_the_whole_tool() {
     // The reset of the tool does.
     let changes = ledger.reset(Target::Tool(&bash), at(103));
     assert_eq!(changes.len(), 1);
-    assert_eq!(changes[0].message(), "cli/bash is trusted again: reset by hand");
+    assert_eq!(changes[0].message(), "cli/bash is trusted again: reset by an operator");
     assert_eq!(state(&ledger, &rm), TrustState::Trusted);
 }
 
@@ -143,17 +143,17 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
         "everything that uses atlassian needs approval until 2025-11-05T00:35:00.000Z: 2 failures in 5 min; \
          3 successful calls after that restore trust"
     );
-    // All tools of the server ask, also one that never failed.
+    // All tools of the server need approval, also one that never failed.
     for index in 0..3 {
         let Standing::Ask(prompt) = ledger.standing(by, subject(index), at(301)) else { panic!("it asks") };
         assert!(prompt.summary.contains("everything that uses atlassian"), "{}", prompt.summary);
     }
-    // Another server with a tool of the same name does not.
+    // A tool of the same name on another server does not.
     let other = tool("github", "search");
     let elsewhere = Subject { tool: &other, signature: &signatures[0], domain: Some(&github) };
     let standing = ledger.standing(Rules { domain: None, ..by }, elsewhere, at(301));
     assert_eq!(standing, Standing::Free(TrustState::Trusted));
-    // Successes of any of its tools bring the server back, also through the domain's own rule.
+    // Successes of any of its tools restore trust in the server, also through the domain's own rule.
     for index in 0..3 {
         ledger.record(by, subject(index), OK, at(2100));
     }
@@ -262,7 +262,7 @@ fn rp_9_a_report_without_arguments_is_about_the_tool_as_a_whole() {
     for signature in [&one, &other] {
         assert_eq!(state_of(&ledger.standing(rules, subject(signature), at(2))), TrustState::Escalated);
     }
-    // On trial, any call of the tool counts, for better and for worse.
+    // While recovering, any call of the tool counts, successes and failures.
     ledger.record(rules, subject(&one), OK, at(1801));
     ledger.record(rules, subject(&other), UNAVAILABLE, at(1802));
     assert_eq!(state_of(&ledger.standing(rules, subject(&one), at(1802))), TrustState::Escalated);
@@ -279,7 +279,7 @@ fn rp_9_a_report_names_domain_and_service_and_whether_time_can_heal_it() {
     let (t, s) = (tool("p", "t"), signature("t"));
     let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: false };
 
-    // Only the service is named: it stands in for the domain, and its rule applies.
+    // Only the service is given: it replaces the domain, and its rule applies.
     let mut ledger = TrustLedger::default();
     let report = Report { service: Some(&service), ..about(&t, Some(&s)) };
     assert_eq!(report.depends_on(), Some(&service));
@@ -293,7 +293,7 @@ fn rp_9_a_report_names_domain_and_service_and_whether_time_can_heal_it() {
     let subject = Subject { tool: &t, signature: &s, domain: Some(&service) };
     assert_eq!(state_of(&ledger.standing(by, subject, at(1_000_000))), TrustState::Escalated);
 
-    // Both are named: the domain is counted, the service is kept in the history.
+    // Both are given: the domain is counted, and the service is stored in the history.
     let report = Report { domain: Some(&host), ..report };
     ledger.report_failure(Rules { domain: None, ..by }, report, failed, at(1));
     let entry = ledger.history(Some(&t)).last().unwrap();

@@ -1,4 +1,4 @@
-//! When trust is lost: thresholds, window, filter.
+//! Conditions for the loss of trust: thresholds, window, filter.
 
 use super::*;
 use crate::policy::Ratio;
@@ -7,7 +7,7 @@ const BAD: Finished = Finished::Failure { severity: Severity::ServerError, recov
 const MISTAKE: Finished = Finished::Failure { severity: Severity::InvalidInput, recoverable: true };
 
 #[test]
-fn rp_3_the_third_failure_within_the_window_escalates_and_says_so_exactly() {
+fn rp_3_the_third_failure_within_the_window_escalates_with_exact_texts() {
     let mut one = One::new(TrustRule::default());
     one.record(BAD, 0);
     one.record(BAD, 1800);
@@ -134,7 +134,7 @@ fn rp_3_a_tool_that_is_meant_to_fail_is_judged_by_what_is_above_that() {
 }
 
 #[test]
-fn rp_3_the_third_refusal_of_access_escalates_whatever_the_filter_says() {
+fn rp_3_the_third_refusal_of_access_escalates_under_any_filter() {
     let mut one = One::new(TrustRule::default());
     one.records(&[failure(Severity::Permission); 2], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
@@ -154,7 +154,7 @@ fn a_rule_without_thresholds_never_escalates() {
     assert_eq!(one.state(0), TrustState::Trusted);
 }
 
-/// Quick to lose trust, slow to give it back.
+/// Returns a rule that loses trust fast and restores it slowly.
 fn conservative() -> TrustRule {
     TrustRule {
         count: Some(n(2)),
@@ -167,7 +167,7 @@ fn conservative() -> TrustRule {
     }
 }
 
-/// Slow to lose trust, quick to give it back.
+/// Returns a rule that loses trust slowly and restores it fast.
 fn lenient() -> TrustRule {
     TrustRule {
         count: Some(n(5)),
@@ -179,7 +179,7 @@ fn lenient() -> TrustRule {
     }
 }
 
-/// Only the share of failures matters.
+/// Returns a rule with only a share of failures.
 fn rate_based() -> TrustRule {
     TrustRule {
         count: None,
@@ -205,7 +205,7 @@ fn rp_5_the_conservative_rule_escalates_quickly_and_recovers_slowly() {
 }
 
 #[test]
-fn rp_5_the_lenient_rule_ignores_what_passes_and_forgives_soon() {
+fn rp_5_the_lenient_rule_ignores_transient_failures_and_restores_trust_soon() {
     let mut one = One::new(lenient());
     one.records(&[BAD; 20], 0);
     one.records(&[failure(Severity::Timeout); 20], 0);

@@ -1,4 +1,4 @@
-//! Plans that are wrong, too large, or made to hurt.
+//! Plans that are invalid, too large, or hostile.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn mistakes(plan: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_mistake_says_where_it_is_and_what_to_write_instead() {
+fn each_error_has_its_path_and_the_expected_value() {
     let call =
         |rest: &str| format!(r#"{{"calls":[{{"id":"a","tool":"t/a"}},{{"id":"b","tool":"t/b",{rest}}}]}}"#);
     let cases: Vec<(String, &str)> = vec![
@@ -30,12 +30,12 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
         (r#"{"turnId":3,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "/turnId: expected a string, found a number"),
         (r#"{"deadlineMs":0,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "/deadlineMs: expected a whole number"),
         (r#"{"parallelism":1.5,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "/parallelism: expected a whole number"),
-        (r#"{"call":1,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "the plan: \"call\" is not a field here"),
-        (call(r#""dependson":["a"]"#), "/calls/1: \"dependson\" is not a field here"),
+        (r#"{"call":1,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "the plan: unknown field \"call\""),
+        (call(r#""dependson":["a"]"#), "/calls/1: unknown field \"dependson\""),
         (call(r#""dependsOn":"a""#), "/calls/1/dependsOn: expected an array, found a string"),
         (call(r#""dependsOn":[1]"#), "/calls/1/dependsOn/0: expected the id of a call"),
         (call(r#""dependsOn":[{"default":1}]"#), "/calls/1/dependsOn/0: `id` is missing"),
-        (call(r#""dependsOn":[{"id":"a","dfault":1}]"#), "/calls/1/dependsOn/0: \"dfault\" is not a field here"),
+        (call(r#""dependsOn":[{"id":"a","dfault":1}]"#), "/calls/1/dependsOn/0: unknown field \"dfault\""),
         (call(r#""dependsOn":["c"]"#), "/calls/1/dependsOn/0: no call of this plan has the id \"c\""),
         (call(r#""dependsOn":["b"]"#), "/calls/1/dependsOn/0: a call cannot depend on itself"),
         (call(r#""dependsOn":["a","a"]"#), "/calls/1/dependsOn/1: the dependency on \"a\" is named twice"),
@@ -85,7 +85,7 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
             r#"{"calls":[{"id":"x","tool":"t/a"},{"id":"a","tool":"t/a","dependsOn":["b","x"]},
                 {"id":"b","tool":"t/b","params":{"x":{"$from":"c"}}},{"id":"c","tool":"t/b","dependsOn":["a"]}]}"#
                 .into(),
-            "/calls/1: calls wait for each other (each depends on the next): a -> b -> c -> a",
+            "/calls/1: dependency cycle (each call depends on the next): a -> b -> c -> a",
         ),
     ];
     for (plan, expected) in cases {
@@ -96,7 +96,7 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let told = mistakes(
         r#"{"deadlineMs":"soon","calls":[
             {"id":"a","tool":"nowhere","dependsOn":["a","ghost"]},
@@ -180,7 +180,7 @@ fn a_plan_may_lower_the_limits_and_never_raise_them() {
     assert_eq!(plan.calls()[0].tool.namespace.as_str(), "a/b");
 }
 
-/// A chain of calls, each depending on the one before it by a reference.
+/// Returns a chain of calls, each depending on the one before it by a reference.
 fn chain(length: usize) -> String {
     let calls: Vec<String> = (0..length)
         .map(|call| match call.checked_sub(1) {
@@ -236,7 +236,7 @@ fn a_chain_of_ten_thousand_runs_and_fails_without_stack() {
 }
 
 #[test]
-fn ten_thousand_that_wait_for_one_are_told_in_one_go_and_run_a_few_at_a_time() {
+fn ten_thousand_dependants_of_one_call_become_ready_at_once_and_run_a_few_at_a_time() {
     let calls: Vec<String> = (1..10_000)
         .map(|call| format!(r#"{{"id":"{call}","tool":"t/a","params":{{"x":{{"$from":"0"}}}}}}"#))
         .collect();
@@ -244,7 +244,7 @@ fn ten_thousand_that_wait_for_one_are_told_in_one_go_and_run_a_few_at_a_time() {
     let plan = Arc::new(Plan::parse(plan.as_bytes(), &LARGE).unwrap());
     let (mut turn, _) =
         Turn::begin(plan, &BTreeMap::new(), Submitted::First, Timestamp::ZERO, &mut Vec::new());
-    // Each argument is as large as the output. As many are there at once as may run.
+    // Each argument is as large as the output. As many exist at once as calls may run.
     let output = RawJson::string(&"x".repeat(100_000));
     let end = CallEnd::Succeeded { output, attempts: 1 };
     let mut notes = Vec::new();

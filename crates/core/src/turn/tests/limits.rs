@@ -1,4 +1,4 @@
-//! Limits to the unit, and what a turn tells of itself.
+//! Exact limits, and the fields of a turn's result.
 
 use super::trace::TraceError;
 use super::*;
@@ -88,7 +88,7 @@ fn a_first_choice_is_no_alternative() {
 }
 
 #[test]
-fn a_breaker_is_told_when_it_changes_and_not_after_the_end() {
+fn a_breaker_change_is_recorded_only_before_the_end() {
     let mut stage = Stage::new(ONE);
     let told = |stage: &Stage| {
         facts(stage).iter().filter(|fact| matches!(fact, Fact::CircuitBreaker { .. })).count()
@@ -107,7 +107,7 @@ fn a_breaker_is_told_when_it_changes_and_not_after_the_end() {
 }
 
 #[test]
-fn an_output_as_large_as_the_limit_is_kept() {
+fn an_output_as_large_as_the_limit_is_stored() {
     for (output_bytes, kept_bytes, is_kept) in [(5, 5, true), (4, 5, false), (5, 4, false)] {
         let limits = Limits { output_bytes, kept_bytes, ..Limits::DEFAULT };
         let plan = Arc::new(parse(ONE, &limits).unwrap());
@@ -122,7 +122,7 @@ fn an_output_as_large_as_the_limit_is_kept() {
 }
 
 #[test]
-fn misuse_and_errors_of_a_trace_are_told_with_what_they_are_about() {
+fn misuse_and_trace_errors_name_their_subject() {
     assert_eq!(Misuse::UnknownCall(call_id("a")).to_string(), "the plan has no call \"a\"");
     assert_eq!(Misuse::NotRunning(call_id("a")).to_string(), "the call \"a\" is not running");
     let span = SpanId::from_bytes([1; 8]);

@@ -1,4 +1,4 @@
-//! What a turn decides, by requirement and by state and event.
+//! Decisions of a turn, by requirement and by state and event.
 
 use super::*;
 
@@ -133,7 +133,7 @@ fn eh_7_4_a_call_that_runs_at_the_deadline_of_the_turn_is_neither_retried_nor_re
     stage.at(25).succeed("h", "{}").at(60);
     assert_eq!(stage.cut, [Step::Cancel { id: call_id("f") }]);
     assert_eq!(stage.result().summary, "Completed hotel search, but flight search timed out");
-    // Its end comes in afterwards: it is noted, and nothing starts any more.
+    // Its result comes later: it is recorded, and nothing starts any more.
     stage.fail("f", timed_out());
     assert_eq!(stage.started(), ["f", "h"]);
     stage.tells("Failed after the end of the turn: flight_search (timeout)");
@@ -179,7 +179,7 @@ fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
     let mut stage = Stage::with(plan, &breaker("flight_search", BreakerState::Open), Submitted::First);
     stage.succeed("x", "1");
     assert_eq!(starts(&stage), ["x", "backup"]);
-    // The tool that was passed over is tried if its breaker lets calls through again.
+    // The candidate that was passed over is tried if its circuit breaker admits calls again.
     stage.on(Event::BreakerChanged { tool: tool("flight_search"), state: BreakerState::HalfOpen });
     stage.fail("f", permanent());
     assert_eq!(starts(&stage), ["x", "backup", "flight_search"]);
@@ -200,7 +200,7 @@ fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
 }
 
 #[test]
-fn nothing_runs_twice_when_nobody_knows_whether_it_ran() {
+fn nothing_runs_twice_when_the_outcome_is_unknown() {
     for failure in [
         Failure { code: Code::OutcomeUnknown, ..permanent() },
         Failure { repeat: Repeat::Unsafe, ..timed_out() },
@@ -248,14 +248,14 @@ fn eh_6_6_the_trace_has_every_error_its_class_breaker_decision_and_outcome() {
     assert_eq!(trace_of(&stage).last().unwrap()["event_type"], "TurnEnded");
 }
 
-/// The events of the turn's trace, as they are written.
+/// Returns the events of the turn's trace in their stored form.
 fn trace_of(stage: &Stage) -> Vec<serde_json::Value> {
     let mut trace = Trace::start(TraceId::from_bytes([1; 16]), None, 1000, Timestamp::ZERO);
     stage.notes.iter().for_each(|note| trace.record(note, None).unwrap());
     trace.events().iter().map(|event| serde_json::to_value(event).unwrap()).collect()
 }
 
-/// The first event of this type about this tool.
+/// Returns the first event of this type about this tool.
 fn traced(stage: &Stage, kind: &str, tool: &str) -> serde_json::Value {
     let events = trace_of(stage);
     let of_tool = |event: &&serde_json::Value| event["event_type"] == kind && event["tool_id"] == tool;
@@ -268,7 +268,7 @@ fn arguments_that_cannot_be_made_fail_the_call_that_wants_them() {
         {"id":"b","tool":"travel/b","params":{"x":{"$from":"a","path":"/best/0"}}}]}"#;
     for (output, message) in [
         (r#"{"best":[]}"#, r#"the output of "a" has nothing at "/best/0""#),
-        ("{\"best\":", r#"the output of "a" cannot be looked into"#),
+        ("{\"best\":", r#"the output of "a" cannot be read"#),
     ] {
         let mut stage = Stage::new(plan);
         stage.succeed("a", output);
@@ -296,7 +296,7 @@ fn arguments_that_cannot_be_made_fail_the_call_that_wants_them() {
 }
 
 #[test]
-fn an_output_that_is_too_large_is_a_success_that_nobody_can_use() {
+fn an_output_that_is_too_large_is_a_success_without_output() {
     let limits = Limits { output_bytes: 8, kept_bytes: 12, argument_bytes: 40, ..Limits::DEFAULT };
     let plan = br#"{"calls":[{"id":"a","tool":"t/a"},{"id":"b","tool":"t/b"},{"id":"c","tool":"t/c"},
         {"id":"uses","tool":"t/d","params":{"x":{"$from":"a"}}},{"id":"waits","tool":"t/e","dependsOn":["a"]},
@@ -330,7 +330,7 @@ fn an_output_that_is_too_large_is_a_success_that_nobody_can_use() {
 }
 
 #[test]
-fn a_turn_that_comes_again_makes_the_same_calls_and_is_told_what_was_finished() {
+fn a_resubmitted_turn_makes_the_same_calls_and_gets_finished_results() {
     let mut second = Stage::with(THREE_SEARCHES, &BTreeMap::new(), Submitted::Again(BTreeMap::new()));
     second.again("f", CallEnd::Succeeded { output: RawJson::from_trusted("1"), attempts: 0 });
     second.again("a", CallEnd::Failed(permanent()));
@@ -383,7 +383,7 @@ fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now
 }
 
 #[test]
-fn a_cancelled_turn_ends_at_once_and_says_what_may_still_take_effect() {
+fn a_cancelled_turn_ends_at_once_and_reports_calls_that_may_still_take_effect() {
     let mut stage =
         Stage::with(THREE_SEARCHES, &stoppable(&["hotel_search", "flight_search"]), Submitted::First);
     stage.succeed("f", "1").on(Event::Cancel);
@@ -400,10 +400,10 @@ fn a_cancelled_turn_ends_at_once_and_says_what_may_still_take_effect() {
     assert_eq!(stage.result().ended_by, EndedBy::Cancel);
 }
 
-/// Every state of a call with every event, told by the state after it.
+/// Checks the state of a call after each event in each state.
 #[test]
 fn every_state_with_every_event() {
-    // `x` is brought into the state; `y` keeps the turn alive, `z` waits for `x`.
+    // `x` is brought into the state; `y` keeps the turn open; `z` waits for `x`.
     let plan = r#"{"parallelism":2,"calls":[{"id":"y","tool":"t/y"},{"id":"w","tool":"t/w"},
         {"id":"x","tool":"t/x","dependsOn":["w"]},{"id":"z","tool":"t/z","dependsOn":["x"]}]}"#;
     let ready_plan = r#"{"parallelism":1,"calls":[{"id":"y","tool":"t/y"},{"id":"x","tool":"t/x"}]}"#;
@@ -461,7 +461,7 @@ fn every_state_with_every_event() {
         ("not started", Event::NotStarted { id: x() }),
         ("known", Event::Known { tool: tool("x"), stop: Stop::Cancel }),
     ];
-    // For each state: what each event makes of `x`.
+    // For each state: the state of `x` after each event.
     const REFUSED: &str = "refused";
     let table = [
         (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped", REFUSED, "Waiting"]),
@@ -525,9 +525,9 @@ fn every_state_with_every_event() {
     }
 }
 
-/// A retry was refused, and before that an attempt had done the job: in an earlier submission, of which nothing is left.
+/// A retry was refused after an attempt had done the job in an earlier submission that left no record.
 #[test]
-fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
+fn a_call_repeated_after_an_unknown_outcome_is_not_replaced_in_a_resubmitted_turn() {
     const PLAN: &str = r#"{"turnId":"t","calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b"],"required":false}]}"#;
     let refused = Failure { reach: Reach::Refused, repeat: Repeat::Unsafe, ..permanent() };
     let again = || Submitted::Again(BTreeMap::new());
@@ -543,7 +543,7 @@ fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
         stage.on(Event::Ended { id: call_id("a"), end, replayed });
         assert_eq!(stage.started.len() == 2, replaced, "{doubt:?} {submitted:?} {replayed}");
     }
-    // A call that nobody else can do, or nobody else may, is told as what it came to.
+    // A call that no other tool can or may do is reported with its own result.
     let later =
         Failure { code: Code::InFlight, nature: Nature::Transient, doubt: Doubt::MadeAgain, ..refused };
     let mut stage = Stage::with(PLAN, &BTreeMap::new(), again());
@@ -551,9 +551,9 @@ fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
     assert!(!stage.call("a").escalated);
 }
 
-/// Several calls end by the deadline, and the driver comes to tell of them a moment later.
+/// Several calls end by the deadline, and the driver reports them a moment later.
 #[test]
-fn what_has_ended_by_the_deadline_counts_and_nothing_starts_then() {
+fn results_up_to_the_deadline_count_and_nothing_starts_after_it() {
     let mut stage = Stage::new(
         r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","alternatives":["travel/c"]},
             {"id":"d","tool":"travel/d"},{"id":"e","tool":"travel/e","dependsOn":["a"]}]}"#,
@@ -564,13 +564,13 @@ fn what_has_ended_by_the_deadline_counts_and_nothing_starts_then() {
     assert_eq!(outcomes, [Outcome::Succeeded, Outcome::Failed, Outcome::Succeeded, Outcome::Skipped]);
     assert_eq!((stage.started.len(), stage.result().ended_by), (3, EndedBy::Deadline));
     stage.tells(
-        "Decided to go on without it for b: the time of the turn is over; what is finished is returned",
+        "Decided to continue without it for b: the deadline of the turn has passed; finished results are returned",
     );
 }
 
-/// What the time ran out for before it was sent was once told as left running.
+/// Regression: a call that was not sent before the deadline was reported as left running.
 #[test]
-fn what_never_started_is_skipped_or_has_failed_before() {
+fn calls_that_never_started_are_skipped_or_have_failed_before() {
     let mut stage = Stage::new(
         r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","alternatives":["travel/c"]},
             {"id":"d","tool":"travel/d"},{"id":"e","tool":"travel/e","dependsOn":["b"]}]}"#,

@@ -1,4 +1,4 @@
-//! Random plans with random endings: what must hold for every turn.
+//! Random plans with random results: invariants of every turn.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use super::*;
 
 #[derive(Clone, Debug)]
 struct RandomCall {
-    /// Earlier calls that it depends on, each with whether there is a default.
+    /// Earlier calls that it depends on, each with true if there is a default.
     depends_on: BTreeMap<usize, bool>,
     required: bool,
     alternatives: usize,
 }
 
-/// What the driver does next: which of the running calls, and how it ends.
+/// The next action of the driver: an index among the running calls, and the result of the call.
 type Move = (prop::sample::Index, u8);
 
 fn random_plan() -> impl Strategy<Value = (Vec<RandomCall>, usize)> {
@@ -59,7 +59,7 @@ fn write(calls: &[RandomCall], parallelism: usize) -> String {
     format!(r#"{{"turnId":"t","deadlineMs":100,"parallelism":{parallelism},"calls":[{}]}}"#, calls.join(","))
 }
 
-/// What the engine keeps beyond one submission: how runs ended, by call and candidate, and what was chosen.
+/// The engine's records beyond one submission: results by call and candidate, and choices.
 #[derive(Debug, Default)]
 struct Engine {
     runs: BTreeMap<(ToolCallId, usize), (String, CallEnd)>,
@@ -67,7 +67,8 @@ struct Engine {
 }
 
 impl Engine {
-    /// The answer of an earlier run of the same call, if there is one. What succeeded must not run again in any form.
+    /// Returns the result of an earlier run of the same call, if there is one. A successful call must not run again in
+    /// any form.
     fn replays(&self, id: &ToolCallId, choice: &Choice, arguments: &str) -> Option<CallEnd> {
         if let Some((before, end)) = self.runs.get(&(id.clone(), choice.candidate)) {
             assert_eq!(before, arguments, "{id} is another call than before");
@@ -82,7 +83,7 @@ impl Engine {
     }
 }
 
-/// Plays a turn with the moves, then lets the time run out.
+/// Runs a turn with the moves, then lets the time run out.
 fn play(
     plan: &str,
     calls: &[RandomCall],
@@ -161,7 +162,7 @@ fn play(
                     5 => Some(exhausted()),
                     6 => Some(Failure { code: Code::OutcomeUnknown, ..permanent() }),
                     7 => Some(timed_out()),
-                    // It never ran, so nothing is kept of it.
+                    // It never ran, so nothing is recorded.
                     _ => Some(Failure { code: Code::CircuitOpen, reach: Reach::NotSent, ..exhausted() }),
                 };
                 let success = CallEnd::Succeeded { output: RawJson::from_trusted(r#"{"n":1}"#), attempts: 1 };
@@ -212,7 +213,7 @@ proptest! {
             prop_assert_eq!(runs == 0, call.outcome == Outcome::Skipped);
             prop_assert_eq!(call.code.is_none(), call.outcome == Outcome::Succeeded);
             prop_assert!(!call.escalated || matches!(call.outcome, Outcome::Failed | Outcome::Skipped));
-            // A call that lacks a dependency without default is skipped, and told if somebody needs it.
+            // A call that lacks a dependency without default is skipped, and escalated if it is required.
             let is_lacking = calls[position].depends_on.iter().any(|(on, default)| {
                 !default && matches!(result.calls[*on].outcome, Outcome::Failed | Outcome::Skipped)
                     && result.calls[*on].code != Some(Code::DeadlineExceeded)
@@ -237,7 +238,7 @@ proptest! {
         let mut engine = Engine::default();
         let before = play(&text, &calls, parallelism, &first, Submitted::First, &mut engine).result.unwrap();
         let submitted = Submitted::Again(engine.choices.clone());
-        // `play` and `replays` assert that nothing finished is run again.
+        // `play` and `replays` assert that no finished call runs again.
         let after = play(&text, &calls, parallelism, &second, submitted, &mut engine).result.unwrap();
         for (before, after) in before.calls.iter().zip(&after.calls) {
             let ended = after.code != Some(Code::DeadlineExceeded) && after.outcome != Outcome::LeftRunning;

@@ -1,4 +1,4 @@
-//! Events: what can happen in a turn, the flat form in which it is stored, and the sentence for it.
+//! Trace events of a turn: the facts, the flat stored form, and a sentence for each.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use crate::turn::handler::Strategy;
 use crate::turn::plan::Need;
 use crate::turn::result::Outcome;
 
-/// Something that happened in a turn, not yet tied to a trace.
+/// A fact about a turn, not yet part of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// When.
+    /// Time of the fact.
     pub at: Timestamp,
-    /// To which call of the plan.
+    /// The call of the plan.
     pub call: Option<ToolCallId>,
-    /// With which tool.
+    /// The tool.
     pub tool: Option<ToolRef>,
-    /// What.
+    /// The fact.
     pub fact: Fact,
 }
 
 impl Note {
-    /// The same as others may see it: what tools say may hold secrets. A text is redacted before it is cut, because half a
-    /// secret is not known for one.
+    /// Returns the note with secrets redacted, because texts of tools may hold secrets. A text is redacted before it is
+    /// cut, because half a secret is not recognised.
     #[must_use]
     pub fn redacted(mut self) -> Self {
         match &mut self.fact {
@@ -59,106 +59,106 @@ impl Note {
         self
     }
 
-    /// It as a person reads it.
+    /// Returns the note as a sentence.
     pub fn sentence(&self) -> String {
         sentence(self)
     }
 }
 
-/// What can happen in a turn.
+/// A fact about a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The turn began.
+    /// The turn started.
     TurnStarted {
         /// Calls in its plan.
         calls: usize,
     },
     /// A call was finished by an earlier submission of the same turn and does not run again.
     CallRestored {
-        /// How it ended then.
+        /// The earlier outcome.
         outcome: Outcome,
     },
     /// A tool was started.
     ToolStarted,
-    /// A tool is tried again.
+    /// A tool is retried.
     ToolRetry {
-        /// The attempt to come, counted from one.
+        /// The next attempt, counted from one.
         attempt: u32,
-        /// After this wait.
+        /// The delay before it.
         delay: Duration,
     },
-    /// A tool did its job.
+    /// A tool succeeded.
     ToolSucceeded {
-        /// Attempts it took.
+        /// Attempts made.
         attempts: u32,
     },
     /// A tool failed.
     ToolError(ToolFault),
-    /// A tool took too long.
+    /// A tool timed out.
     ToolTimeout {
-        /// What it was allowed.
+        /// The timeout.
         timeout: Duration,
-        /// The rest of what is known.
+        /// Details of the failure.
         fault: ToolFault,
     },
     /// The error handler decided.
     Decision {
-        /// What to do.
+        /// The action.
         strategy: Strategy,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A breaker changed its state.
+    /// A circuit breaker changed its state.
     CircuitBreaker {
-        /// To this.
+        /// The new state.
         state: State,
     },
-    /// Another tool does the job.
+    /// An alternative tool runs.
     AlternativeUsed {
         /// The planned tool.
         instead_of: ToolRef,
     },
-    /// A default stands in for an output.
+    /// A default replaces an output.
     DefaultUsed {
         /// The call whose output is missing.
         dependency: ToolCallId,
     },
-    /// A call does not run.
+    /// A call is skipped.
     ToolSkipped {
-        /// Why not.
+        /// The reason.
         because: SkipReason,
-        /// Whether the turn needed it.
+        /// Required or optional.
         need: Need,
-        /// Whether a person should know.
+        /// True if the skip is reported to the user.
         escalated: bool,
     },
     /// The end of the turn stopped a running call.
     ToolCancelled,
     /// The end of the turn left a call running.
     ToolLeftRunning,
-    /// A call that was cut off by the end of the turn has ended after all.
+    /// A call that was cut off by the end of the turn has ended.
     LateResult {
-        /// Why it failed, if it did.
+        /// The error code, if it failed.
         code: Option<Code>,
     },
-    /// The time of the turn is over.
+    /// The deadline of the turn passed.
     TurnTimeout {
-        /// What it was allowed.
+        /// The time the turn had.
         timeout: Duration,
     },
-    /// The caller withdrew the turn.
+    /// The caller cancelled the turn.
     TurnCancelled,
     /// The turn ended.
     TurnEnded {
-        /// The sentence for the user.
+        /// The summary for the user.
         summary: String,
-        /// Whether a person should know.
+        /// True if a call of the turn is reported to the user.
         escalated: bool,
     },
 }
 
 impl Fact {
-    /// What it is called in a trace.
+    /// Returns the event type in a trace.
     pub const fn event_type(&self) -> EventType {
         match self {
             Self::TurnStarted { .. } => EventType::TurnStarted,
@@ -183,56 +183,56 @@ impl Fact {
     }
 }
 
-/// What is known about a tool that failed.
+/// Details of the failure of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolFault {
-    /// What was said.
+    /// The error message.
     pub error: String,
-    /// The rule that says what kind of failure that is.
+    /// The classification rule that matched the failure.
     pub rule: Option<String>,
-    /// The code.
+    /// The error code.
     pub code: Code,
-    /// Whether it can succeed later.
+    /// Transient or permanent.
     pub nature: Nature,
-    /// The tool's breaker.
+    /// The state of the tool's circuit breaker.
     pub breaker: State,
     /// Attempts made.
     pub attempts: u32,
-    /// What the error handler decided.
+    /// The decision of the error handler.
     pub decision: Strategy,
 }
 
-/// Why a call does not run.
+/// The reason for skipping a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// Something it depends on did not succeed.
+    /// A dependency did not succeed.
     Dependency(ToolCallId),
-    /// The time of the turn was over first.
+    /// The deadline of the turn passed first.
     Deadline,
-    /// The turn was withdrawn first.
+    /// The turn was cancelled first.
     Cancelled,
 }
 
-/// One event of a trace, as it is stored and exported: one JSON object, one line.
+/// One event of a trace, as stored and exported: one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// What happened.
+    /// Type of the event.
     pub event_type: EventType,
-    /// The group it belongs to.
+    /// Group of the event.
     pub kind: Kind,
-    /// When, in ISO 8601 with milliseconds.
+    /// Time of the event, in ISO 8601 with milliseconds.
     #[serde(with = "iso")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub timestamp: Timestamp,
-    /// The trace.
+    /// Id of the trace.
     pub trace_id: TraceId,
-    /// The span, if it belongs to one.
+    /// Id of the span, if the event belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span_id: Option<SpanId>,
-    /// Its place among the events of the trace.
+    /// Position among the events of the trace.
     pub sequence: u64,
-    /// The call of the plan.
+    /// Id of the call in the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<ToolCallId>,
     /// The tool.
@@ -243,52 +243,52 @@ pub struct Event {
     pub tool_namespace: Option<Namespace>,
     /// The event as a sentence.
     pub sentence: String,
-    /// What was allowed, for time-outs.
+    /// The timeout, for timeouts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The wait before a retry.
+    /// The delay before a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// What was said by what failed.
+    /// The error message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The rule that says what kind of failure that is.
+    /// The classification rule that matched the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The code of what failed.
+    /// The error code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// Whether trying again can help.
+    /// Transient if a retry can help, permanent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub classification: Option<Nature>,
-    /// The state of the tool's breaker.
+    /// The state of the tool's circuit breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub circuit_breaker_state: Option<State>,
     /// Retries made so far: attempts without the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_count: Option<u32>,
-    /// What the error handler decided.
+    /// The decision of the error handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Strategy>,
-    /// Why it decided so.
+    /// The reason for the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How a call ended.
+    /// The outcome of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// The call that something was missing from.
+    /// The dependency that did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency_id: Option<ToolCallId>,
-    /// Whether a person should know.
+    /// True if it is reported to the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalated: Option<bool>,
-    /// Events that were left out before this one.
+    /// Number of events that were dropped before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<u64>,
 }
 
-/// What happened.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the variants are those of `Fact`, and of the cut")]
@@ -314,23 +314,23 @@ pub enum EventType {
     TraceCut,
 }
 
-/// The coarse group of an event.
+/// The group of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Kind {
-    /// A tool began or ended.
+    /// A tool started or ended.
     ToolInvocation,
-    /// Something failed.
+    /// A failure.
     Error,
-    /// Something was decided about a failure.
+    /// A decision about a failure.
     Decision,
-    /// Something was seen that concerns more than one call.
+    /// An observation that concerns more than one call.
     Observation,
     /// The turn as a whole.
     Summary,
 }
 
-/// Where an event stands.
+/// The position of an event.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) trace: TraceId,
@@ -339,7 +339,7 @@ pub(super) struct Place {
 }
 
 impl Event {
-    /// The flat form of a note.
+    /// Returns the flat form of a note.
     pub(super) fn of(place: Place, note: &Note) -> Self {
         let mut event = Self {
             call_id: note.call.clone(),
@@ -403,7 +403,7 @@ impl Event {
         event
     }
 
-    /// An event that says no more than its sentence.
+    /// Returns an event that has only a sentence.
     pub(super) fn blank(place: Place, event_type: EventType, at: Timestamp, sentence: String) -> Self {
         Self {
             event_type,
@@ -434,7 +434,7 @@ impl Event {
     }
 }
 
-/// The longest text of a tool that is kept in one event.
+/// The longest text of a tool that is stored in one event.
 pub(super) const TEXT_BYTES: usize = 1024;
 
 const fn kind(event_type: EventType) -> Kind {
@@ -456,7 +456,7 @@ const fn kind(event_type: EventType) -> Kind {
     }
 }
 
-/// A note as a person reads it.
+/// Returns a note as a sentence.
 fn sentence(note: &Note) -> String {
     let tool = note.tool.as_ref().map_or("the tool", |tool| tool.tool.as_str());
     match &note.fact {
@@ -476,7 +476,7 @@ fn sentence(note: &Note) -> String {
             let verb = match strategy {
                 Strategy::Retry => "retry",
                 Strategy::AlternativeTool => "use an alternative",
-                Strategy::PartialSuccess => "go on without it",
+                Strategy::PartialSuccess => "continue without it",
                 Strategy::Escalate => "escalate",
                 Strategy::GracefulFailure => "give up",
             };
@@ -484,7 +484,7 @@ fn sentence(note: &Note) -> String {
         }
         Fact::CircuitBreaker { state } => match state {
             State::Open => format!("Circuit breaker opened for {tool}"),
-            State::ForcedOpen => format!("Circuit breaker opened by hand for {tool}"),
+            State::ForcedOpen => format!("Circuit breaker forced open for {tool}"),
             State::HalfOpen => format!("Circuit breaker half-opened for {tool}"),
             State::Closed => format!("Circuit breaker closed for {tool}"),
         },
@@ -504,7 +504,7 @@ fn sentence(note: &Note) -> String {
                     format!("{what} tool skipped due to dependency failure: {tool} needs {dependency}")
                 }
                 SkipReason::Deadline => {
-                    format!("{what} tool skipped because the turn's time was over: {tool}")
+                    format!("{what} tool skipped because the turn's deadline passed: {tool}")
                 }
                 SkipReason::Cancelled => {
                     format!("{what} tool skipped because the turn was cancelled: {tool}")

@@ -1,11 +1,10 @@
-//! The story of a turn: what happened, in events a program can count and sentences a person can read.
+//! The trace of a turn, as events for programs and sentences for readers.
 //!
-//! A trace is written while the turn runs and only read after it: nothing in it changes or disappears, a
-//! closed span takes no more events, a closed trace takes nothing. It is bounded: the *first* events are
-//! kept, because a story is understood from its beginning, and the end is always told: room is reserved for
-//! the event that says how many were left out and for the one that says how the turn ended.
+//! A trace is append-only. A closed span takes no more events, and a closed trace takes nothing. A trace is bounded.
+//! The *first* events are stored, because a turn is understood from its beginning. The end is always stored too: room
+//! is reserved for the event with the number of dropped events and for the event of the end of the turn.
 //!
-//! Parameters and outputs never enter a trace. Texts of errors do; whoever exports a trace redacts them.
+//! Parameters and outputs never enter a trace. Error texts do, and exporters redact them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,31 +24,31 @@ pub use event::{Event, EventType, Fact, Kind, Note, SkipReason, ToolFault};
 use event::{Place, TEXT_BYTES};
 pub use id::{SpanId, TraceId};
 
-/// A stretch of time that events belong to: one call of the turn, or the turn itself.
+/// A span of time that events belong to: one call of the turn, or the turn itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Span {
-    /// Its id.
+    /// Id of the span.
     pub span_id: SpanId,
-    /// The span that it is part of.
+    /// Id of the parent span.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_span_id: Option<SpanId>,
-    /// What it is about.
+    /// Name of the span.
     pub name: String,
-    /// The call of the plan.
+    /// Id of the call in the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<ToolCallId>,
-    /// The calls that it waited for.
+    /// Ids of the calls that it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<ToolCallId>,
-    /// The request under which the call is in the history.
+    /// Id of the request in the call history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,
-    /// When it began.
+    /// Time at which it started.
     #[serde(with = "iso")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub started_at: Timestamp,
-    /// When it ended; open if absent.
+    /// Time at which it ended. Absent if it is open.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "iso::option")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub ended_at: Option<Timestamp>,
@@ -75,7 +74,7 @@ pub struct Trace {
     limit: usize,
 }
 
-/// Why something cannot be written into a trace.
+/// The reason why a write to a trace was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -83,9 +82,9 @@ pub enum TraceError {
     Closed,
     /// The span was closed.
     SpanClosed(SpanId),
-    /// There is no such span.
+    /// The trace has no such span.
     UnknownSpan(SpanId),
-    /// There is such a span already.
+    /// The trace has this span already.
     DuplicateSpan(SpanId),
 }
 
@@ -103,11 +102,11 @@ impl fmt::Display for TraceError {
 impl std::error::Error for TraceError {}
 
 impl Trace {
-    /// Events and spans that are kept of one turn. Raised, each stored trace may grow by about half a
+    /// The default limit of events and spans of one turn. A higher value lets each stored trace grow by about half a
     /// kilobyte per event.
     pub const DEFAULT_LIMIT: usize = 10_000;
 
-    /// Begins a trace that keeps `limit` events and as many spans.
+    /// Begins a trace that stores at most `limit` events and `limit` spans.
     pub fn start(trace_id: TraceId, turn_id: Option<TurnId>, limit: usize, now: Timestamp) -> Self {
         Self {
             trace_id,
@@ -122,7 +121,7 @@ impl Trace {
         }
     }
 
-    /// Opens a span. One beyond the limit is not kept; events that name it are then kept without a span.
+    /// Opens a span. A span beyond the limit is not stored, and its events are stored without a span.
     pub fn start_span(&mut self, mut span: Span) -> Result<(), TraceError> {
         if self.ended_at.is_some() {
             return Err(TraceError::Closed);
@@ -139,7 +138,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Closes a span; it takes no more events.
+    /// Closes a span. It takes no more events.
     pub fn end_span(&mut self, span: SpanId, now: Timestamp) -> Result<(), TraceError> {
         match self.open_span(span)? {
             Some(open) => open.ended_at = Some(now.max(open.started_at)),
@@ -168,7 +167,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Closes the trace and every span of it that is open. It is only read after that.
+    /// Closes the trace and all its open spans. It takes no more writes.
     pub fn close(&mut self, now: Timestamp) {
         if self.ended_at.is_some() {
             return;
@@ -180,28 +179,28 @@ impl Trace {
         self.ended_at = Some(now.max(self.started_at));
     }
 
-    /// The trace's id.
+    /// Returns the trace's id.
     pub fn id(&self) -> TraceId {
         self.trace_id
     }
 
-    /// The events that were kept, in the order in which they were recorded. Each names its trace, so each
-    /// can stand as a line of its own.
+    /// Returns the stored events, in the order in which they were recorded. Each has the trace id, so each is valid as
+    /// a line of its own.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// The spans that were kept.
+    /// Returns the stored spans.
     pub fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.values()
     }
 
-    /// Events that were not kept.
+    /// Returns the number of dropped events.
     pub fn dropped(&self) -> u64 {
         self.dropped_events
     }
 
-    /// The span, if it takes events; nothing if it is one that was beyond the limit.
+    /// Returns the span if it is open, or None if the span was dropped by the limit.
     fn open_span(&mut self, id: SpanId) -> Result<Option<&mut Span>, TraceError> {
         if self.ended_at.is_some() {
             return Err(TraceError::Closed);
@@ -221,7 +220,7 @@ impl Trace {
     fn push_cut(&mut self, at: Timestamp) {
         let dropped = self.dropped_events;
         if dropped > 0 {
-            let sentence = format!("{dropped} events were left out here, the trace was full");
+            let sentence = format!("{dropped} events were dropped here because the trace was full");
             let blank = Event::blank(self.place(None), EventType::TraceCut, at, sentence);
             self.events.push(Event { dropped: Some(dropped), ..blank });
         }
@@ -283,7 +282,7 @@ mod tests {
         }
     }
 
-    /// One of each.
+    /// Returns one fact of each variant.
     fn facts() -> Vec<(Fact, Kind, &'static str)> {
         let because = |reason| Fact::ToolSkipped { because: reason, need: Need::Required, escalated: true };
         let dependency = || ToolCallId::new("a").unwrap();
@@ -345,7 +344,7 @@ mod tests {
             (
                 because(SkipReason::Deadline),
                 Kind::Decision,
-                "Required tool skipped because the turn's time was over: flight_search",
+                "Required tool skipped because the turn's deadline passed: flight_search",
             ),
             (
                 because(SkipReason::Cancelled),
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_trace_keeps_its_beginning_and_its_end_and_says_that_it_was_cut() {
+    fn a_full_trace_stores_its_beginning_and_its_end_and_a_mark_of_the_cut() {
         let mut trace = trace(3);
         for attempt in 1..=10 {
             trace.record(&note(Fact::ToolSucceeded { attempts: attempt }), None).unwrap();
@@ -454,11 +453,11 @@ mod tests {
             ]
         );
         assert_eq!((trace.dropped(), trace.events()[3].dropped), (7, Some(7)));
-        assert_eq!(trace.events()[3].sentence, "7 events were left out here, the trace was full");
-        // The end is told once.
+        assert_eq!(trace.events()[3].sentence, "7 events were dropped here because the trace was full");
+        // The end is stored once.
         trace.record(&note(Fact::TurnEnded { summary: "again".into(), escalated: false }), None).unwrap();
         assert_eq!(trace.events().len(), 5);
-        // Spans are bounded too; what belongs to one that was not kept is kept without it.
+        // Spans are bounded too. Events of a dropped span are stored without it.
         (1..=5).for_each(|id| trace.start_span(span(id)).unwrap());
         assert_eq!(trace.spans().count(), 3);
         assert_eq!(trace.record(&note(Fact::ToolStarted), Some(SpanId::from_bytes([5; 8]))), Ok(()));
@@ -490,7 +489,7 @@ mod tests {
         let fault = ToolFault { error: "é".repeat(100_000), ..fault() };
         trace.record(&note(Fact::ToolError(fault)), None).unwrap();
         assert!(serde_json::to_string(trace.events()).unwrap().len() < 2500);
-        // What a turn says of itself may be twice as long.
+        // The summary of a turn may be twice as long.
         let ended = |bytes: usize| Fact::TurnEnded { summary: "x".repeat(bytes), escalated: false };
         for (bytes, whole) in [(2 * TEXT_BYTES, true), (2 * TEXT_BYTES + 1, false)] {
             assert_eq!(note(ended(bytes)).sentence().len() == bytes, whole, "{bytes}");

@@ -1,5 +1,5 @@
-//! Which era a server is of. Nothing but an answer says so: one that no server of the client's era would give means that the
-//! other era is to be tried, and only what succeeds there is believed.
+//! Detection of the protocol era of a server. It relies on answers only: an answer that no server of the client's era
+//! would give starts an attempt in the other era, and only a success there is conclusive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use super::{Ears, Found, Place, Server, initialized, no_id};
 use crate::pieces::object;
 use crate::server::{HANDSHAKE, Way, gone};
 
-/// How long a server may say nothing to a question that those of the modern era answer at once, before the other era is
-/// tried. Nearly every server answers what it does not know with an error, so this is mostly about those that are slow to
-/// start: one of the modern era alone is still taken for what it is, because it refuses the handshake, but one that knows
-/// both eras would be spoken with in the older one from then on.
+/// The time without an answer to `server/discover` after which the other era is tried. Nearly every server answers
+/// unknown methods with an error, so this mostly concerns servers that start slowly. A slow server of the modern era
+/// alone is still detected, because it refuses the legacy handshake. A slow server of both eras would be used in the
+/// legacy era.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// What became of the first request of a client of the modern era.
+/// The state of the first request of a modern client.
 pub(super) enum First {
-    /// It was what had to be asked to find out.
+    /// The request was `server/discover` itself and has its answer.
     Answered(Place),
-    /// It is still to be sent.
+    /// The request still has to be sent.
     NotYet,
 }
 
-/// Finds out what a server is of which nothing is known, for a client of the modern era.
+/// Detects the era of a server for a client of the modern era.
 pub(super) async fn first(server: &Arc<Server>, request: &Message) -> Result<First, Fault> {
     let _finding = server.bridge.finding.lock().await;
     if server.bridge.found().is_some() {
@@ -50,7 +50,7 @@ pub(super) async fn first(server: &Arc<Server>, request: &Message) -> Result<Fir
                 server.bridge.set(Found::ToLegacy(Arc::new(bridge)));
                 return Ok(First::NotYet);
             }
-            // It was silent because it was slow, and is of the modern era after all.
+            // The server was only slow to answer, and is of the modern era.
             Err(Some(refused)) if is_modern_error(&refused) => {
                 answer = ask(server, &probe).await?;
                 verdict = judge(&probe, answer.as_ref());
@@ -65,13 +65,13 @@ pub(super) async fn first(server: &Arc<Server>, request: &Message) -> Result<Fir
         (true, Some(answer)) => Ok(First::Answered(server.pending.answered_with(answer))),
         (false, Some(Err(fault))) if is_unreachable(&fault) => Err(gone(&fault.message)),
         (true | false, None) if verdict != Verdict::Modern => {
-            Err(gone("the server answers neither of the two eras of the protocol"))
+            Err(gone("the server supports neither protocol era"))
         }
         (true | false, _) => Ok(First::NotYet),
     }
 }
 
-/// The handshake of a client of the older era, whichever era the server is of.
+/// Runs the handshake of a client of the legacy era, with a server of either era.
 pub(super) async fn initialize(server: &Arc<Server>, request: &Message) -> Result<Message, Fault> {
     let answer = server.pass_first(request).await?.answer().await;
     let refuses = match &answer {
@@ -91,7 +91,7 @@ pub(super) async fn initialize(server: &Arc<Server>, request: &Message) -> Resul
     match ToModern::discovered(discovered) {
         Some(bridge) => {
             let answer = bridge.initialized(request, server.name.as_str());
-            // What the client said of itself goes with every request.
+            // The client's introduction is sent with every request.
             server.handshake.answered(request, &answer);
             server.bridge.set(Found::ToModern(Arc::new(bridge)));
             Ok(answer)
@@ -100,13 +100,13 @@ pub(super) async fn initialize(server: &Arc<Server>, request: &Message) -> Resul
     }
 }
 
-/// `server/discover`, for a client that said of itself what is in this `initialize`.
+/// Builds `server/discover` for a client with this `initialize` request.
 pub(super) fn discover(initialize: &Message) -> Message {
     let (capabilities, info) = (initialize.param("capabilities"), initialize.param("clientInfo"));
     discover_with(capabilities.unwrap_or("{}"), info)
 }
 
-/// The same for a client that says it in every request.
+/// Builds `server/discover` for a client that introduces itself in every request.
 fn discover_as(request: &Message) -> Message {
     discover_with(request.meta_member(META_CAPABILITIES).unwrap_or("{}"), request.meta_member(CLIENT_INFO))
 }
@@ -118,14 +118,13 @@ fn discover_with(capabilities: &str, info: Option<&str>) -> Message {
     Message::request(&no_id(), "server/discover", Some(&object([("_meta", meta.as_str())])))
 }
 
-/// Asks, and waits for the answer as long as one may be waited for; nothing if there is none.
+/// Sends the probe and waits for the answer. Returns `None` if there is none in time.
 async fn ask(server: &Arc<Server>, probe: &Message) -> Result<Option<Result<Message, Fault>>, Fault> {
     let mut place = server.pass(probe, Ears::default()).await?;
     Ok(timeout(SILENCE, place.answer()).await.ok())
 }
 
-/// Makes a server of the older era ready for a client that does not know that this is needed. If it is refused in words,
-/// these are given.
+/// Runs the legacy handshake on behalf of a modern client. Returns the server's response if it refuses.
 async fn shake_hands(server: &Arc<Server>, request: &Message) -> Result<ToLegacy, Option<Message>> {
     let initialize = to_legacy::initialize(request);
     let asked = async { server.pass(&initialize, Ears::default()).await?.answer().await };
@@ -143,7 +142,7 @@ async fn shake_hands(server: &Arc<Server>, request: &Message) -> Result<ToLegacy
     Ok(bridge)
 }
 
-/// What an answer to `server/discover` says of who gave it.
+/// The conclusion from an answer to `server/discover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Modern,
@@ -155,7 +154,7 @@ fn judge(asked: &Message, answer: Option<&Result<Message, Fault>>) -> Verdict {
     match answer {
         None => Verdict::Legacy,
         Some(Ok(answer)) if is_modern_result(answer) || is_modern_error(answer) => Verdict::Modern,
-        // Who is asked in the wrong way may say so in either era.
+        // An invalid request gets this error in either era.
         Some(Ok(answer))
             if answer.error_code() == Some(code::INVALID_PARAMS)
                 && asked.meta_member(META_CAPABILITIES).is_none() =>
@@ -168,13 +167,13 @@ fn judge(asked: &Message, answer: Option<&Result<Message, Fault>>) -> Verdict {
     }
 }
 
-/// Whether a server says in its answer to `server/discover` that it speaks a version of the modern era.
+/// Returns true if an answer to `server/discover` lists a version of the modern era.
 pub(super) fn is_modern_result(answer: &Message) -> bool {
     let versions = answer.result().and_then(|result| raw::get(result, "supportedVersions"));
     versions.is_some_and(speaks_modern)
 }
 
-/// Whether no server of the older era gives this error.
+/// Returns true if only a modern server gives this error.
 fn is_modern_error(answer: &Message) -> bool {
     match answer.error_code() {
         Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY) => true,
@@ -190,7 +189,7 @@ fn speaks_modern(versions: &str) -> bool {
     strings(versions).iter().any(|version| !LEGACY.contains(&version.as_str()))
 }
 
-/// Whether a server understood that something was asked, and did not want it.
+/// Returns true if a server received the request and refused it.
 fn is_refusal(fault: &Fault) -> bool {
     match fault.source {
         Source::Http { status } => matches!(status, 400 | 404 | 405 | 406 | 415 | 422),
@@ -205,12 +204,13 @@ fn is_refusal(fault: &Fault) -> bool {
     }
 }
 
-/// Whether nothing at all could be asked.
+/// Returns true if the server could not be reached.
 fn is_unreachable(fault: &Fault) -> bool {
     matches!(fault.source, Source::Transport { .. } | Source::Exit { .. })
 }
 
-/// There are servers of the older era that end when the first word is not the handshake. The next one gets the right word.
+/// Returns true if a child died of the request. Some legacy servers exit when the first message is not `initialize`;
+/// the next process gets that.
 fn dies_of_being_asked(server: &Server, answer: Option<&Result<Message, Fault>>) -> bool {
     let has_died = matches!(answer, Some(Err(fault)) if is_unreachable(fault));
     has_died && matches!(server.way, Way::Child(_))
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_era_of_a_server_is_told_from_its_answer_to_the_question_of_the_modern_one() {
+    fn the_era_of_a_server_is_detected_from_its_answer_to_discover() {
         let asked = discover_with("{}", None);
         for (given, verdict) in [
             (answer(r#""result":{"supportedVersions":["2026-07-28"]}"#), Verdict::Modern),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_says_of_the_client_what_the_client_says() {
+    fn discover_has_the_introduction_of_the_client() {
         let initialize = parsed(
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"roots":{}},"clientInfo":{"name":"c"}}}"#,
         );

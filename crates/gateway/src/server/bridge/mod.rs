@@ -1,14 +1,14 @@
-//! Between the two eras of the protocol: a server is to its client one of the client's own era.
+//! Translation between the two protocol eras: each client sees a server of its own era.
 //!
-//! The client's era is tried first, so that what is of one era goes on as it came. Only a server that cannot speak it is
-//! spoken with in the other one, and what is found out about it is kept as long as the [`Server`] is.
+//! The client's era is tried first, so that messages of one era pass unchanged. The other era is used only for a server
+//! that does not support the client's. The detected era is stored for the lifetime of the [`Server`].
 //!
-//! | file | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `find` | which era a server is of, from what it answers |
-//! | `words` | objects with members added or left out |
-//! | `to_legacy/` | a client that needs no handshake, and a server that does: calls that are held while the client is asked |
-//! | `to_modern/` | the other way round: calls in rounds, with the questions between them |
+//! | `era_detection` | detects the era of a server from its answers |
+//! | `json_edits` | adds and removes members of JSON objects |
+//! | `to_legacy/` | a modern client and a legacy server: calls are held while the client provides input |
+//! | `to_modern/` | a legacy client and a modern server: a call takes several rounds, with the client's input between them |
 
 mod find;
 mod to_legacy;
@@ -32,22 +32,22 @@ use super::handshake::initialized;
 use super::pending::Ears;
 use super::{FromServer, Hear, Life, Place, Recovery, Server};
 
-/// How a server is spoken with.
+/// The translation for one server.
 #[derive(Default)]
 pub(super) struct Bridge {
     found: Mutex<Option<Found>>,
-    /// Held by whoever finds it out, so that one does for all.
+    /// Locked during detection, so that it happens once.
     finding: tokio::sync::Mutex<()>,
 }
 
-/// What was found out about a server.
+/// The detected era of a server.
 #[derive(Clone)]
 enum Found {
-    /// It is of the era of its client.
+    /// The era of its client.
     Same(Era),
-    /// It wants a handshake, which its client does not know.
+    /// The legacy era, with a modern client: the gateway runs the handshake.
     ToLegacy(Arc<ToLegacy>),
-    /// It knows no handshake, which its client wants.
+    /// The modern era, with a legacy client: the gateway answers the handshake.
     ToModern(Arc<ToModern>),
 }
 
@@ -56,7 +56,7 @@ impl Bridge {
         self.found.lock().clone()
     }
 
-    /// Whether it is known of which era the server is.
+    /// Returns true if the era of the server is known.
     pub(super) fn is_known(&self) -> bool {
         self.found.lock().is_some()
     }
@@ -65,14 +65,14 @@ impl Bridge {
         *self.found.lock() = Some(found);
     }
 
-    /// The client has answered what it was asked on behalf of a server that asks nobody.
+    /// Takes the client's answer to a request that the gateway made for a modern server.
     pub(super) fn answered(&self, answer: &Message) {
         if let Some(Found::ToModern(bridge)) = self.found() {
             bridge.answered(answer);
         }
     }
 
-    /// A server that came back with other tools: a client that does not know such news hears it where it listens.
+    /// Adapts the recovery of a server with changed tools: a modern client gets the change through its subscription.
     pub(super) fn recovered(&self, event: FromServer) -> FromServer {
         match (event, self.found()) {
             (FromServer::Recovered(Recovery { tools_changed: true }), Some(Found::ToLegacy(bridge))) => {
@@ -83,7 +83,7 @@ impl Bridge {
         }
     }
 
-    /// Ends what is under way by itself.
+    /// Stops background work.
     pub(super) fn stop(&self) {
         match self.found() {
             Some(Found::ToLegacy(bridge)) => bridge.stop(),
@@ -93,8 +93,8 @@ impl Bridge {
     }
 }
 
-/// Sends a request in words that the server understands. What is seldom done is boxed: otherwise every call would carry the
-/// room for it.
+/// Sends a request in the era of the server. Rare branches are boxed, so that the future of an ordinary call stays
+/// small.
 pub(super) async fn send(
     server: &Arc<Server>,
     request: &Message,
@@ -108,7 +108,7 @@ pub(super) async fn send(
         }
     }
     if found.is_none() && server.handshake.initialize().is_some() {
-        // Another process of ours had found out; while the server is told again what it was told, so do we.
+        // An earlier process had detected the era; repeating the handshake detects it again.
         Box::pin(server.awake()).await?;
         found = server.bridge.found();
     }
@@ -126,10 +126,10 @@ pub(super) async fn send(
     }
 }
 
-/// Sends the first words of a client of the older era.
+/// Sends the first request of a legacy client.
 pub(super) async fn send_first(server: &Arc<Server>, request: &Message) -> Result<Place, Fault> {
     let answer = match server.bridge.found() {
-        // There is no such thing in the modern era, which this request is of: the server says so.
+        // A modern request: the modern era has no `initialize`.
         Some(Found::ToLegacy(_)) if Era::of_request(request) == Era::Modern => {
             Ok(words::no_method("initialize"))
         }
@@ -140,7 +140,7 @@ pub(super) async fn send_first(server: &Arc<Server>, request: &Message) -> Resul
     Ok(server.pending.answered_with(answer))
 }
 
-/// A notification of the client as the server knows it, if it does.
+/// Translates a notification of the client. Returns `None` if the server's era does not have it.
 pub(super) fn told(server: &Arc<Server>, notification: &Message) -> Option<Message> {
     match server.bridge.found() {
         Some(Found::ToModern(bridge)) => to_modern::told(server, &bridge, notification),
@@ -148,7 +148,7 @@ pub(super) fn told(server: &Arc<Server>, notification: &Message) -> Option<Messa
     }
 }
 
-/// What a server did by itself, perhaps on the stream of a request: gives back what is for its owner.
+/// Translates an event of a server, perhaps from the stream of a request. Returns the part for the owner.
 pub(super) fn heard(
     server: &Arc<Server>,
     event: FromServer,
@@ -170,7 +170,7 @@ pub(super) fn heard(
 }
 
 impl Server {
-    /// Tells a server that came back what it was told before.
+    /// Repeats the client's handshake and settings to a restarted server.
     pub(super) async fn repeat<'a>(
         self: &Arc<Self>,
         ask: impl Fn(Message) -> BoxFuture<'a, Result<Place, Fault>> + Send + Sync,
@@ -191,7 +191,7 @@ impl Server {
                 }
                 tell(initialized()).await;
             } else if self.bridge.found().is_none() {
-                // Told by another process of ours, which had found out that the server has to be told nothing.
+                // An earlier process had found that the server is modern and needs no handshake.
                 let discovered = ask(find::discover(&request)).await?.answer().await;
                 if let Some(bridge) = ToModern::discovered(discovered) {
                     let bridge = Arc::new(bridge);
@@ -204,12 +204,12 @@ impl Server {
         Ok(())
     }
 
-    /// Whether it is of the modern era, as far as is known.
+    /// Returns true if the server is known to be of the modern era.
     pub(super) fn is_modern(&self) -> bool {
         matches!(self.bridge.found(), Some(Found::ToModern(_) | Found::Same(Era::Modern)))
     }
 
-    /// A request of ours as the server wants it.
+    /// Translates a request of the gateway into the era of the server.
     pub(super) fn dressed(&self, request: Message) -> Message {
         match self.bridge.found() {
             Some(Found::ToModern(_)) => to_modern::dressed(self, &request),
@@ -217,13 +217,13 @@ impl Server {
         }
     }
 
-    /// The place of a request that is answered by us.
+    /// Returns a pending request that the gateway answers itself.
     fn answered(self: &Arc<Self>, answer: Message) -> Place {
         self.pending.answered_with(Ok(answer))
     }
 }
 
-/// The id of requests and answers that get another one before they go anywhere.
+/// Returns the placeholder id of messages whose id is replaced before they are sent.
 fn no_id() -> Id {
     Id::number(0)
 }

@@ -1,4 +1,4 @@
-//! Objects with members added or left out. What else is in them keeps every byte.
+//! JSON objects with members added or removed. Other members stay unchanged, byte for byte.
 
 use serde_json::value::RawValue;
 use steadfast_mcp::message::{Message, code};
@@ -7,21 +7,21 @@ use steadfast_mcp::raw::{self, RawJson};
 use super::no_id;
 use crate::pieces::{self, json};
 
-/// The member of `_meta` of a request with who the client is.
+/// The member of `_meta` in a request that identifies the client.
 pub(super) const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-/// The member of `_meta` of a result with who the server is.
+/// The member of `_meta` in a result that identifies the server.
 pub(super) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// What makes a result one that asks for something.
+/// The result type of an input request.
 pub(super) const INPUT_REQUIRED: &str = "\"input_required\"";
 
-/// The requests that a server may answer by asking for something.
+/// Returns true if a server may answer this method with an input request.
 pub(super) fn may_ask(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
 
-/// What a client must be able to do to be asked this; nothing if there is no such question. A client that does not say which
-/// ways of elicitation it has has the one with forms.
+/// Checks that a client with these capabilities supports this method. A client that lists no elicitation modes supports
+/// forms.
 pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str>) -> Result<(), String> {
     let needed = match method {
         "sampling/createMessage" => "sampling",
@@ -39,14 +39,14 @@ pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str
     Ok(())
 }
 
-/// An object without those of its members that are named so.
+/// Removes members from an object.
 pub(super) fn without(object: &str, names: &[&str]) -> RawJson {
     let members: Vec<_> = raw::members(object).filter(|member| !names.contains(&&*member.name)).collect();
     let kept = members.iter().filter_map(|member| Some((&*member.name, object.get(member.value.clone())?)));
     pieces::object(kept)
 }
 
-/// A response whose result has these members in front of its own, as far as it has not got them.
+/// Inserts members at the beginning of a result, except for those that it has.
 pub(super) fn with_first(response: &Message, members: &[(&str, &str)]) -> Message {
     let (Some(id), Some(result)) = (response.id(), response.result()) else { return response.clone() };
     let Some(own) = result.trim_start().strip_prefix('{') else { return response.clone() };
@@ -61,7 +61,7 @@ pub(super) fn with_first(response: &Message, members: &[(&str, &str)]) -> Messag
     Message::result_response(&id, &json(&text))
 }
 
-/// A response whose result has no member of this name.
+/// Removes a member from a result.
 pub(super) fn with_none(response: &Message, name: &str) -> Message {
     match (response.id(), response.result()) {
         (Some(id), Some(result)) if raw::get(result, name).is_some() => {
@@ -71,25 +71,25 @@ pub(super) fn with_none(response: &Message, name: &str) -> Message {
     }
 }
 
-/// The strings of a list.
+/// Parses the strings of a list.
 pub(super) fn strings(list: &str) -> Vec<String> {
     let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
     items.iter().filter_map(|item| raw::string(item.get()).map(|text| text.into_owned())).collect()
 }
 
-/// A list of strings.
+/// Builds a list of strings.
 pub(super) fn list<S: AsRef<str>>(strings: &[S]) -> String {
     let items: Vec<_> =
         strings.iter().map(|text| RawJson::string(text.as_ref()).as_str().to_owned()).collect();
     format!("[{}]", items.join(","))
 }
 
-/// A result with nothing in it.
+/// Returns an empty result.
 pub(super) fn nothing() -> Message {
     Message::result_response(&no_id(), &json("{}"))
 }
 
-/// What is said to a method that the era of the client does not have.
+/// Returns the error for a method that the client's era does not have.
 pub(super) fn no_method(method: &str) -> Message {
     let why = format!("there is no method {method}");
     Message::error_response(Some(&no_id()), code::METHOD_NOT_FOUND, &why, None)
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_added_where_they_are_missing_and_left_out_where_they_are_not_wanted() {
+    fn missing_members_are_added_and_unwanted_ones_removed() {
         let first = |result, members: &[(&str, &str)]| {
             with_first(&response(result), members).result().unwrap().to_owned()
         };
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_asked_only_what_it_said_it_can_answer() {
+    fn a_client_gets_only_requests_that_it_supports() {
         let all = r#"{"sampling":{},"elicitation":{"url":{}},"roots":{}}"#;
         for method in ["sampling/createMessage", "elicitation/create", "roots/list"] {
             assert_eq!(can_be_asked(all, method, None), Ok(()));

@@ -1,4 +1,4 @@
-//! Getting a connection: names, TCP, TLS.
+//! Connections to servers: DNS, TCP and TLS.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone)]
 pub(super) struct Address {
     host: String,
@@ -21,28 +21,28 @@ pub(super) struct Address {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// Why a URL cannot be used.
+/// The reason why a URL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadUrl {
-    /// It is not one, or not of `http` or `https`.
+    /// The URL is malformed, or its scheme is neither `http` nor `https`.
     NotHttp,
-    /// It has a user name or password in it; these belong into a header.
+    /// The URL has a user name or password in it. Credentials belong in a header.
     Credentials,
-    /// Its port is not a number up to 65535.
+    /// The port is not a number up to 65535.
     Port,
-    /// TLS cannot be set up: the roots of trust of this machine could not be read.
+    /// TLS cannot be set up: the root certificates of this machine could not be read.
     NoRoots(String),
 }
 
 impl fmt::Display for BadUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotHttp => f.write_str("not a URL with http or https"),
+            Self::NotHttp => f.write_str("not an http or https URL"),
             Self::Credentials => {
                 f.write_str("the URL has a user name or password in it: use a header instead")
             }
             Self::Port => f.write_str("the port of the URL is not a number from 0 to 65535"),
-            Self::NoRoots(why) => write!(f, "no roots of trust for https: {why}"),
+            Self::NoRoots(why) => write!(f, "no trusted root certificates for https: {why}"),
         }
     }
 }
@@ -50,7 +50,7 @@ impl fmt::Display for BadUrl {
 impl std::error::Error for BadUrl {}
 
 impl Address {
-    /// Where this URL leads. `tls` stands in for the roots of this machine.
+    /// Returns the address in this URL. `tls` replaces the root certificates of this machine.
     pub(super) fn of(url: &Uri, tls: Option<Arc<ClientConfig>>) -> Result<Self, BadUrl> {
         let authority = url.authority().ok_or(BadUrl::NotHttp)?;
         if authority.as_str().contains('@') {
@@ -67,7 +67,7 @@ impl Address {
             }
             _ => return Err(BadUrl::NotHttp),
         };
-        // One that is too large is not given at all, and the default would lead somewhere else.
+        // A port that is too large is missing from the parsed URL, and the default port would be the wrong one.
         let has_port = authority.as_str().rsplit(']').next().is_some_and(|rest| rest.contains(':'));
         let port = match (authority.port_u16(), has_port) {
             (Some(port), _) => port,
@@ -77,11 +77,11 @@ impl Address {
         Ok(Self { host: bare, port, tls })
     }
 
-    /// A connection, in at most so long.
+    /// Opens a connection within this time.
     pub(super) async fn connect(&self, patience: Duration) -> io::Result<Box<dyn Stream>> {
         match tokio::time::timeout(patience, self.any()).await {
             Ok(connected) => connected,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connecting took too long")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connecting timed out")),
         }
     }
 
@@ -100,20 +100,20 @@ impl Address {
 fn configure(stream: &TcpStream) -> io::Result<()> {
     // A small request must not wait for an acknowledgement that the server delays.
     stream.set_nodelay(true)?;
-    // A stream may be silent for hours; this is how we learn that its other end is not there any more.
+    // A stream may be silent for hours. Keep-alive probes detect that its other end is gone.
     let keep_alive = socket2::TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 3);
     socket2::SockRef::from(stream).set_tcp_keepalive(&keep_alive)
 }
 
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// How long one of several addresses is waited for.
+/// Time limit for each of several addresses.
 const EACH: Duration = Duration::from_secs(2);
 
-/// The first of these addresses that answers.
+/// Connects to the first of these addresses that accepts.
 async fn first(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut addresses = addresses.take(8).peekable();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     while let Some(address) = addresses.next() {
         let connecting = TcpStream::connect(address);
         let connected = match addresses.peek() {
@@ -131,7 +131,7 @@ async fn first(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStr
     Err(last)
 }
 
-/// TLS with the roots that this machine trusts.
+/// Returns a TLS configuration with the root certificates of this machine.
 fn native() -> Result<Arc<ClientConfig>, BadUrl> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = rustls::RootCertStore::empty();

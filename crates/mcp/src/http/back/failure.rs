@@ -1,4 +1,4 @@
-//! What can go wrong on the way to a server, by how far it got.
+//! Failures of requests to a server, by how far the request got.
 
 use std::fmt;
 use std::io;
@@ -7,55 +7,55 @@ use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
 
 use crate::message::{Message, code};
 
-/// A message got no answer, or none that can be used.
+/// The failure of a message that got no usable response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Nothing of the message was sent.
     NotSent {
-        /// What broke.
+        /// The transport error.
         error: Transport,
-        /// In words.
+        /// The error text.
         text: String,
     },
-    /// The connection broke after some of the message may have been sent.
+    /// The connection broke after a part of the message may have been sent.
     Lost {
-        /// What broke.
+        /// The transport error.
         error: Transport,
-        /// In words.
+        /// The error text.
         text: String,
     },
-    /// The server does not know our session (any more).
+    /// The server does not know the session, or no longer knows it.
     SessionLost,
-    /// The server answered with a status that is not a success.
+    /// The server returned a status that is not a success.
     Status {
         /// The status.
         status: u16,
-        /// When the server wants to be asked again.
+        /// The wait that the server asked for.
         retry_after: Option<RetryAfter>,
         /// The JSON-RPC error in the body, if there is one.
         error: Option<Box<Message>>,
         /// The beginning of any other body.
         text: String,
     },
-    /// The server answered, but not as the protocol has it.
+    /// The server responded, but not as the protocol defines it.
     BadAnswer {
-        /// What is wrong.
+        /// Description of the violation.
         text: String,
     },
-    /// The server answered with more than what is taken.
+    /// The response is longer than the limit.
     TooLarge {
-        /// The length of the answer, if the server announced it.
+        /// The length of the response, if the server announced it.
         told: Option<u64>,
-        /// The greatest length that is taken.
+        /// The limit in bytes.
         limit: usize,
     },
 }
 
 impl Failure {
-    /// The fault that it is, for the core to classify.
+    /// Returns the fault for the core to classify.
     ///
-    /// Where a body has a JSON-RPC error, its code says more than the status beside it; except for statuses that speak of
-    /// the way and not of the call (who may ask, how much, when).
+    /// If the body has a JSON-RPC error, its code is more specific than the HTTP status. The exceptions are statuses
+    /// about access and load (authorization, rate limits, availability), not about the call.
     pub fn fault(&self) -> Fault {
         match self {
             Self::NotSent { error, text } => {
@@ -74,7 +74,7 @@ impl Failure {
                 let said = error.as_ref().and_then(|error| error.error_text());
                 let message = match said {
                     Some(said) => said.into_owned(),
-                    // Whoever reads it needs at least a word.
+                    // The text must not be empty.
                     None if text.trim().is_empty() => format!("the server answered with the status {status}"),
                     None => text.clone(),
                 };
@@ -85,7 +85,8 @@ impl Failure {
         }
     }
 
-    /// Whether a server of the modern era said this: then the request is to be corrected, not the era changed.
+    /// Returns true if the error is from a server of the modern era. Then the request must be corrected, and the era
+    /// stays the same.
     pub fn is_modern(&self) -> bool {
         const MODERN: [i64; 3] = [code::HEADER_MISMATCH, code::MISSING_CAPABILITY, code::UNSUPPORTED_VERSION];
         match self {
@@ -104,7 +105,7 @@ impl Failure {
         Self::NotSent { error: transport(error), text: error.to_string() }
     }
 
-    /// An error of a connection that was in use.
+    /// Returns the failure for an error of a connection that was in use.
     pub(super) fn lost(error: &(dyn std::error::Error + 'static)) -> Self {
         Self::Lost { error: transport_of(error), text: words(error) }
     }
@@ -120,7 +121,7 @@ impl fmt::Display for Failure {
                 write!(f, "status {status}: {}", error.error_text().unwrap_or_default())
             }
             Self::Status { status, error: None, text, .. } => write!(f, "status {status}: {text}"),
-            Self::BadAnswer { text } => write!(f, "not an answer of MCP: {text}"),
+            Self::BadAnswer { text } => write!(f, "not a valid MCP response: {text}"),
             Self::TooLarge { told, limit } => f.write_str(&too_large(*told, *limit)),
         }
     }
@@ -128,15 +129,15 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Describes a message that is longer than what is taken.
+/// Describes a message that is longer than the limit.
 pub fn too_large(bytes: Option<u64>, limit: usize) -> String {
     match bytes {
-        Some(bytes) => format!("it has {bytes} bytes, and at most {limit} are taken"),
-        None => format!("it has more than {limit} bytes, which is the most that is taken"),
+        Some(bytes) => format!("it has {bytes} bytes, and the limit is {limit}"),
+        None => format!("it has more than {limit} bytes, which is the limit"),
     }
 }
 
-/// The kind of an error somewhere below this one.
+/// Returns the transport error at the root of this error.
 fn transport_of(error: &(dyn std::error::Error + 'static)) -> Transport {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn how_far_a_message_got_decides_what_its_failure_means() {
+    fn the_progress_of_a_message_decides_the_fault_of_its_failure() {
         let not_sent = |error| Failure::NotSent { error, text: String::new() };
         let wait = Some(RetryAfter::Delay(std::time::Duration::from_secs(1)));
         for (failure, reach, nature) in [
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modern_server_is_known_by_its_codes() {
+    fn a_modern_server_is_recognized_by_its_codes() {
         for code in [-32020, -32021, -32022] {
             assert!(status(400, Some(code), None).is_modern());
         }

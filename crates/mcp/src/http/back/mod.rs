@@ -1,10 +1,10 @@
 //! The client side of streamable HTTP, for both eras of the protocol.
 //!
-//! A [`Server`] is one URL. A message is sent by [`Server::post`] and answered by nothing, one message or a stream; the older
-//! era also listens ([`Server::listen`]), resumes, and ends its session ([`Server::end`]). What fails says how far it
-//! got ([`Failure`]); only what was certainly not sent is tried again here, on a fresh connection. There is a time-out for
-//! connecting and none for an answer: how long a call may take is decided above, by dropping it. Requests that are not MCP's
-//! go to an [`Origin`].
+//! A [`Server`] is one URL. [`Server::post`] sends a message. The response is empty, one message, or a stream. The
+//! legacy era can also listen ([`Server::listen`]), resume streams, and end its session ([`Server::end`]). A
+//! [`Failure`] records how far the message got. Only a message that was certainly not sent is retried here, on a
+//! fresh connection. There is a timeout for connecting, but none for a response: the layer above limits the duration
+//! of a call, and ends it by dropping the future. Requests outside MCP use an [`Origin`].
 
 mod connect;
 mod failure;
@@ -36,14 +36,14 @@ use super::{
 };
 use crate::message::{Message, code};
 
-/// How a server is spoken with.
+/// Settings for the connections to a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The longest message that is accepted.
     pub message_bytes: usize,
-    /// Its connections.
+    /// The limits of the connection pool.
     pub pool: PoolLimits,
-    /// Instead of the roots that this machine trusts.
+    /// Replaces the root certificates of this machine.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
@@ -53,38 +53,38 @@ impl Default for Settings {
     }
 }
 
-/// What goes with every message to a server.
+/// The headers that accompany each message to a server.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// The version of the protocol, where one is agreed on.
+    /// The protocol version, if one was negotiated.
     pub version: Option<Box<str>>,
-    /// The session, in the older era.
+    /// The session, in the legacy era.
     pub session: Option<Box<str>>,
-    /// Headers of any other kind: authorization, `Idempotency-Key`, `Mcp-Param-…`.
+    /// All other headers: authorization, `Idempotency-Key`, `Mcp-Param-…`.
     pub headers: HeaderMap,
 }
 
-/// What a server answered to a message.
+/// The response of a server to a message.
 #[derive(Debug)]
 pub struct Answer {
-    /// The session that it opened.
+    /// The session that the response opened.
     pub session: Option<Box<str>>,
-    /// The answer itself.
+    /// The content.
     pub content: Content,
 }
 
-/// What is in an answer.
+/// The content of a response.
 #[derive(Debug)]
 pub enum Content {
-    /// Nothing; a notification or a response was accepted.
+    /// Nothing: a notification or a response was accepted.
     Accepted,
     /// One message.
     One(Message),
-    /// Any number, as they come.
+    /// A stream of any number of messages.
     Stream(EventStream),
 }
 
-/// A server at a URL. Copies share its connections.
+/// A server at a URL. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Server {
     pool: Arc<Pool>,
@@ -94,7 +94,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server at this URL. Nothing is connected yet.
+    /// Creates a client for the server at this URL, without connecting.
     pub fn new(url: &str, settings: Settings) -> Result<Self, BadUrl> {
         let url: Uri = url.parse().map_err(|_| BadUrl::NotHttp)?;
         let address = Address::of(&url, settings.tls)?;
@@ -110,7 +110,7 @@ impl Server {
         })
     }
 
-    /// Sends a message. Dropping the future closes the connection, which in the modern era cancels a request.
+    /// Sends a message. Dropping the future closes the connection, which cancels a request in the modern era.
     pub async fn post(&self, message: &Message, context: &Context) -> Result<Answer, Failure> {
         let mut request = self.request(Method::POST, context, Full::new(message.bytes().clone()));
         let headers = request.headers_mut();
@@ -132,7 +132,7 @@ impl Server {
         Ok(Answer { session, content })
     }
 
-    /// Listens for messages of a session that belong to no request, or goes on with a stream behind the last event seen.
+    /// Listens for messages of a session that belong to no request, or resumes a stream after the last event.
     pub async fn listen(&self, context: &Context, last_event: Option<&str>) -> Result<EventStream, Failure> {
         let mut request = self.request(Method::GET, context, Full::default());
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -149,7 +149,7 @@ impl Server {
         }
     }
 
-    /// Tells the server that a session will not be used any more.
+    /// Reports to the server that a session is no longer used.
     pub async fn end(&self, context: &Context) -> Result<(), Failure> {
         let request = self.request(Method::DELETE, context, Full::default());
         let (response, used) = self.pool.send(request).await?;
@@ -194,10 +194,10 @@ impl Server {
             return Ok(Content::Accepted);
         }
         if kind != "application/json" {
-            // Servers say all kinds of things behind a 202, which nobody reads.
+            // Some servers send a body with a 202. It is ignored.
             return match parts.status {
                 StatusCode::ACCEPTED => Ok(Content::Accepted),
-                _ => Err(Failure::BadAnswer { text: format!("the answer is of the type {kind:?}") }),
+                _ => Err(Failure::BadAnswer { text: format!("the response has the content type {kind:?}") }),
             };
         }
         match Message::parse(text, self.message_bytes) {
@@ -208,13 +208,13 @@ impl Server {
     }
 }
 
-/// The response, if it is a success; else what it says. Its connection is not used again.
+/// Returns the response if it is a success, else the failure. The connection of a failure is not reused.
 async fn success(response: Response<Incoming>, context: &Context) -> Result<Response<Incoming>, Failure> {
     if response.status().is_success() {
         return Ok(response);
     }
     let (parts, body) = response.into_parts();
-    // What the status says is enough to go on with; its words are not waited for long.
+    // The status is enough to continue, so there is only a short wait for the body.
     let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
     let said = match said {
         Ok(Ok(Read::Whole(said))) => said,
@@ -238,7 +238,7 @@ const TIME_FOR_AN_ERROR: Duration = Duration::from_secs(5);
 
 enum Read {
     Whole(Bytes),
-    /// It is longer than what is taken: so long, where its server said it before.
+    /// The body is longer than the limit. Contains its length if the server announced it.
     TooLong(Option<u64>),
 }
 
@@ -255,7 +255,7 @@ async fn read(mut body: Incoming, most: usize) -> Result<Read, Failure> {
             return Ok(Read::TooLong(told));
         }
         match &mut more {
-            // A short answer comes in one piece, and is not copied.
+            // A short response comes in one piece, and is not copied.
             None if all.is_empty() => all = data,
             None => more = Some([&all[..], &data[..]].concat()[..].into()),
             Some(more) => more.extend_from_slice(&data),
@@ -264,7 +264,8 @@ async fn read(mut body: Incoming, most: usize) -> Result<Read, Failure> {
     Ok(Read::Whole(more.map_or(all, BytesMut::freeze)))
 }
 
-/// How long the server says that it keeps the connection, less what a request needs to arrive.
+/// Returns how long the server keeps the connection according to its headers, minus the time that a request takes to
+/// arrive.
 fn kept(headers: &HeaderMap) -> Option<Duration> {
     let hint = headers.get("keep-alive")?.to_str().ok()?;
     let seconds = hint.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;

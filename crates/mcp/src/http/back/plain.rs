@@ -1,7 +1,7 @@
-//! Requests that are not MCP's, over the same connections: for tools that are plain HTTP.
+//! Plain HTTP requests over the same connections, for tools that are not MCP servers.
 //!
-//! How far a request got matters for them as much as for a message ([`Failure`]), and so does everything that the pool does
-//! about connections that close while they are kept. Redirects are answers like any other, and nobody follows them here.
+//! These requests need the same report of how far they got ([`Failure`]), and the same handling of pooled connections
+//! that close. Redirects are returned like any other response, and not followed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use super::pool::{Pool, Used};
 use super::{MOST_OF_AN_ERROR, Read, Settings, TIME_FOR_AN_ERROR, kept, read};
 use crate::sse::{Event, Item, Parser};
 
-/// Scheme, host and port that requests go to. Copies share its connections.
+/// An HTTP origin: scheme, host and port. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Origin {
     pool: Arc<Pool>,
@@ -29,33 +29,33 @@ pub struct Origin {
 /// A request to an origin.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Its method.
+    /// The method.
     pub method: Method,
     /// Path and query.
     pub target: Uri,
-    /// Its headers, but for `Host`.
+    /// The headers, except `Host`.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The body.
     pub body: Bytes,
 }
 
-/// An answer, whatever its status.
+/// A response with any status.
 #[derive(Clone, Debug)]
 pub struct Replied {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers.
     pub headers: HeaderMap,
-    /// Its body. That of an answer which is no success is only worth so much: nothing if it is long or slow.
+    /// The body. For a status that is not a success, the body is empty if it is long or slow.
     pub body: Bytes,
 }
 
-/// Whether some of a request may have been sent: for whoever drops it half way.
+/// Records if a part of a request may have been sent, for callers that drop the request half-way.
 #[derive(Clone, Debug, Default)]
 pub struct UnderWay(Arc<AtomicBool>);
 
 impl UnderWay {
-    /// Whether some of it may have been.
+    /// Returns true if a part of the request may have been sent.
     pub fn is_sent(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -66,7 +66,7 @@ impl UnderWay {
 }
 
 impl Origin {
-    /// The origin of this URL; its path and query do not matter. Nothing is connected yet.
+    /// Creates a client for the origin of this URL, without connecting. Path and query are ignored.
     pub fn new(url: &str, settings: Settings) -> Result<Self, BadUrl> {
         let url: Uri = url.parse().map_err(|_| BadUrl::NotHttp)?;
         let authority = url.authority().ok_or(BadUrl::NotHttp)?;
@@ -75,8 +75,8 @@ impl Origin {
         Ok(Self { pool: Pool::new(address, settings.pool), host, longest: settings.message_bytes })
     }
 
-    /// Sends a request and reads its answer. Dropping the future closes the connection; `under_way` says what may have been
-    /// sent until then.
+    /// Sends a request and reads the response. Dropping the future closes the connection. `under_way` then shows if a
+    /// part of the request may have been sent.
     pub async fn send(&self, asked: Asked, under_way: &UnderWay) -> Result<Replied, Failure> {
         let request = self.request(asked);
         let (response, used) = self.pool.send_noting(request, under_way).await?;
@@ -94,7 +94,7 @@ impl Origin {
         }
     }
 
-    /// Sends a request whose answer is a stream of server-sent events; any other answer is given as it is.
+    /// Sends a request whose response is a stream of server-sent events. Returns any other response as it is.
     pub async fn follow(&self, asked: Asked) -> Result<Result<EventFlow, Replied>, Failure> {
         let (response, used) = self.pool.send(self.request(asked)).await?;
         let (parts, body) = response.into_parts();
@@ -117,7 +117,8 @@ impl Origin {
     }
 }
 
-/// An answer that is not what was asked for. What the status says is enough to go on with; its words are not waited for long.
+/// Reads a response that is not a success. The status is enough to continue, so there is only a short wait for the
+/// body.
 async fn unsuccessful(status: StatusCode, headers: HeaderMap, body: Incoming, used: Used) -> Replied {
     let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
     let body = match said {
@@ -130,7 +131,7 @@ async fn unsuccessful(status: StatusCode, headers: HeaderMap, body: Incoming, us
     Replied { status, headers, body }
 }
 
-/// Events as they come, of whatever kind. Dropping it closes the connection.
+/// A stream of server-sent events of any type. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct EventFlow {
     body: Incoming,
@@ -139,9 +140,9 @@ pub struct EventFlow {
 }
 
 impl EventFlow {
-    /// The next event; `None` when the server has ended the stream. One that is too long is passed over.
+    /// Returns the next event, or `None` when the server has ended the stream. Skips events that are too long.
     ///
-    /// Nothing is lost if the future is dropped before it is done.
+    /// This method is cancel safe: no event is lost if the future is dropped.
     pub async fn next(&mut self) -> Option<Result<Event, Failure>> {
         loop {
             match self.parser.next_item() {
@@ -160,7 +161,7 @@ impl EventFlow {
         }
     }
 
-    /// The id of the last event that had one.
+    /// Returns the id of the last event that had one.
     pub fn last_id(&self) -> Option<&str> {
         self.parser.last_id()
     }

@@ -1,7 +1,7 @@
-//! Connections to one server, kept for a moment between two requests.
+//! A pool of connections to one server, kept for a moment between two requests.
 //!
-//! A server that closes a connection just when we use it again leaves us not knowing whether it got the request, and a
-//! call with side effects then cannot be repeated. So connections are kept for less time than servers keep them.
+//! If a server closes a connection just as it is reused, it is unknown if the server got the request, and a call with
+//! side effects cannot be repeated. So connections are kept for less time than servers usually keep them.
 
 use std::io;
 use std::sync::Arc;
@@ -29,18 +29,18 @@ pub(super) struct Pool {
     state: Mutex<State>,
 }
 
-/// How many connections there may be, and for how long.
+/// Limits of a connection pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
-    /// Connections at a time, streams included. A message waits for one as long as for connecting.
+    /// Open connections, including streams. A message waits for a free one as long as for connecting.
     pub connections: usize,
-    /// Connections that are kept between requests.
+    /// Idle connections that are kept.
     pub idle: usize,
-    /// How long they are. Common servers close after 5 s.
+    /// Time that an idle connection is kept. Common servers close after 5 s.
     pub idle_time: Duration,
-    /// How long connecting may take.
+    /// The timeout for connecting.
     pub connect: Duration,
-    /// The bytes of an answer's head.
+    /// The longest head of a response, in bytes.
     pub head_bytes: usize,
 }
 
@@ -58,9 +58,9 @@ impl Default for PoolLimits {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one used last is at the end.
+    /// Idle connections; the most recently used one is last.
     idle: Vec<Idle>,
-    /// Whether a task ends those that were kept long enough.
+    /// True while a task closes idle connections whose time has passed.
     is_swept: bool,
 }
 
@@ -71,7 +71,7 @@ struct Idle {
     _place: OwnedSemaphorePermit,
 }
 
-/// A connection in use. Dropped before its answer was read to the end, it is closed.
+/// A connection in use. It is closed if it is dropped before its response was read to the end.
 #[derive(Debug)]
 pub(super) struct Used {
     sender: SendRequest<Full<Bytes>>,
@@ -85,7 +85,7 @@ impl Pool {
         Arc::new(Self { address, limits, places, state: Mutex::default() })
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits for the head of the response.
     pub(super) async fn send(
         self: &Arc<Self>,
         request: Request<Full<Bytes>>,
@@ -93,7 +93,7 @@ impl Pool {
         self.send_noting(request, &UnderWay::default()).await
     }
 
-    /// The same for one who wants to know, when it drops this half way, whether something may have been sent.
+    /// Does the same, and records if a part of the request may have been sent, for callers that drop the future.
     pub(super) async fn send_noting(
         self: &Arc<Self>,
         mut request: Request<Full<Bytes>>,
@@ -107,7 +107,8 @@ impl Pool {
             under_way.set(true);
             match used.sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, used)),
-                // A connection that closed while it was kept gives the request back untouched: another one may take it.
+                // A connection that closed while idle returns the request untouched, so another connection may take
+                // it.
                 Err(mut error) => match (error.take_message(), is_fresh) {
                     (Some(unsent), false) => {
                         under_way.set(false);
@@ -146,7 +147,7 @@ impl Pool {
         builder.max_buf_size(self.limits.head_bytes.max(8 << 10));
         let not_sent = |error: hyper::Error| Failure::not_sent(&io::Error::other(error.to_string()));
         let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(not_sent)?;
-        // Ends with the connection, which ends with its sender and the answer that it brings.
+        // Ends with the connection, which ends with its sender and the response in progress.
         tokio::spawn(connection);
         sender.ready().await.map_err(not_sent)?;
         Ok(Used { sender, place, pool: Arc::clone(self) })
@@ -165,7 +166,7 @@ impl Pool {
     }
 }
 
-/// Ends connections that were kept long enough, as long as there are any.
+/// Closes idle connections whose time has passed, until there are none.
 async fn sweep(pool: std::sync::Weak<Pool>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
@@ -181,8 +182,8 @@ async fn sweep(pool: std::sync::Weak<Pool>, every: Duration) {
 }
 
 impl Used {
-    /// The answer was read to its end: the connection may serve another request. `hint` is how long the server says that it
-    /// keeps it.
+    /// Returns the connection to the pool after its response was read to the end. `hint` is how long the server keeps
+    /// it.
     pub(super) fn done(self, hint: Option<Duration>) {
         let pool = Arc::clone(&self.pool);
         if self.sender.is_closed() {
@@ -191,7 +192,7 @@ impl Used {
         if self.sender.is_ready() {
             return pool.keep(self, hint);
         }
-        // The end of the answer is known to us a moment before it is to the connection.
+        // The end of the response is known here a moment before the connection knows it.
         tokio::spawn(async move {
             let mut used = self;
             if used.sender.ready().await.is_ok() {

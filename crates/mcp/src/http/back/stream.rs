@@ -12,23 +12,24 @@ use crate::long::LongText;
 use crate::message::{Message, Unreadable};
 use crate::sse::{Item, Parser};
 
-/// What a stream brought.
+/// One item of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// A message.
     Message(Message),
-    /// An event that is none. The stream goes on.
+    /// An event without a valid message. The stream continues.
     NotAMessage {
-        /// Its data.
+        /// The data of the event.
         data: Bytes,
-        /// What is wrong with it.
+        /// The reason why it is not a message.
         why: Unreadable,
     },
-    /// An event that was too long, and was skipped. The stream goes on.
+    /// An event that was too long, and was skipped. The stream continues.
     TooLong(LongText),
 }
 
-/// Messages as they come. Dropping it closes the connection, which in the modern era cancels the request.
+/// A stream of messages from a server. Dropping it closes the connection, which cancels the request in the modern
+/// era.
 #[derive(Debug)]
 pub struct EventStream {
     body: Incoming,
@@ -42,15 +43,15 @@ impl EventStream {
         Self { body, used: Some((used, kept)), parser: Parser::new(longest), ended: false }
     }
 
-    /// The next thing that came; `None` when the server has ended the stream, an error once if it broke.
+    /// Returns the next item, `None` when the server has ended the stream, or an error once if the stream broke.
     ///
-    /// Nothing is lost if the future is dropped before it is done.
+    /// This method is cancel safe: no item is lost if the future is dropped.
     pub async fn next(&mut self) -> Option<Result<Received, Failure>> {
         loop {
             while let Some(item) = self.parser.next_item() {
                 match item {
                     Item::TooLong(long) => return Some(Ok(Received::TooLong(long))),
-                    // Other types are not MCP's; the old transport begins with one of its own.
+                    // MCP uses no other types. The old SSE transport begins with a type of its own.
                     Item::Event(event) if event.kind.as_deref().is_some_and(|kind| kind != "message") => {}
                     Item::Event(event) => {
                         return Some(Ok(match Message::parse(event.data.clone(), usize::MAX) {
@@ -83,12 +84,12 @@ impl EventStream {
         }
     }
 
-    /// The last event that had an id: behind it the stream can be resumed, in the older era.
+    /// Returns the id of the last event that had one. In the legacy era, the stream can be resumed after this event.
     pub fn last_event_id(&self) -> Option<&str> {
         self.parser.last_id()
     }
 
-    /// How long the server wants to be left alone before the stream is resumed.
+    /// Returns how long the server wants the client to wait before it resumes the stream.
     pub fn retry(&self) -> Option<Duration> {
         self.parser.retry()
     }

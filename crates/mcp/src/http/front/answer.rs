@@ -1,4 +1,4 @@
-//! The hand with which a request is answered.
+//! The responder: how the layer above responds to a request.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::session::Session;
 use crate::delivery::{Arrived, Delivery};
 use crate::message::{Id, Message, code};
 
-/// Answers one request: any number of messages, then one final answer.
+/// Responds to one request: any number of messages, then one final response.
 ///
-/// What comes first decides how it is told: a final answer alone is one JSON text, anything else opens a stream. A
-/// request whose responder is dropped without an answer gets an internal error.
+/// The first item decides the form. A final response alone is sent as one JSON text, anything else opens a stream. If
+/// a responder is dropped without a response, the request gets an internal error.
 #[derive(Debug)]
 pub struct Responder {
     pipe: Arc<Pipe>,
@@ -25,50 +25,50 @@ impl Responder {
         Self { pipe, id }
     }
 
-    /// The id of the request.
+    /// Returns the id of the request.
     pub fn id(&self) -> &Id {
         &self.id
     }
 
-    /// Tells the client that it is in this session from now on. To be said before anything else is: the answer's headers
-    /// carry it.
+    /// Assigns a session to the client. Must be called before anything is sent, because the headers of the response
+    /// carry the session.
     pub fn open_session(&self, session: &Arc<Session>) {
         self.pipe.set_session(Arc::clone(session));
     }
 
-    /// Sends a message that belongs to this request, such as progress, or a request of the server's own.
+    /// Sends a message that belongs to this request, such as progress, or a request of the server.
     pub fn send(&self, message: Message) -> Result<(), Unsent> {
         self.pipe.send(message)
     }
 
-    /// Another way to send messages that belong to this request.
+    /// Returns a second sender for messages that belong to this request.
     pub fn notifier(&self) -> Notifier {
         Notifier(Arc::clone(&self.pipe))
     }
 
-    /// Gives the final answer, and says how to learn whether it arrived.
+    /// Sends the final response. Returns a [`Delivery`] that waits for its arrival.
     pub fn finish(self, response: Message) -> Delivery {
         self.pipe.finish(response, None)
     }
 
-    /// The same; `arrived` is done as soon as it is known that it did.
+    /// Does the same, and calls `arrived` as soon as the delivery is known.
     pub fn finish_telling(self, response: Message, arrived: Option<Arrived>) -> Delivery {
         self.pipe.finish(response, arrived)
     }
 
-    /// Refuses the request by an HTTP status. After a first message it is too late for a status; the error ends the
-    /// stream instead.
+    /// Refuses the request with an HTTP status. After a first message it is too late for a status. Then the error
+    /// ends the stream.
     pub fn refuse(self, refusal: Refusal) {
         self.pipe.refuse(refusal);
     }
 
-    /// Whether nobody waits for the answer at this moment. In the modern era that means that the request is cancelled; in
-    /// the older one the client may come back to the stream.
+    /// Returns true if no client waits for the response now. In the modern era this cancels the request. In the
+    /// legacy era the client may resume the stream.
     pub fn is_gone(&self) -> bool {
         !self.pipe.is_attached()
     }
 
-    /// Waits until nobody waits for the answer.
+    /// Waits until no client waits for the response.
     pub async fn gone(&self) {
         self.pipe.detached().await;
     }
@@ -79,13 +79,13 @@ impl Drop for Responder {
         if self.pipe.has_ended() {
             return;
         }
-        let text = "the request was given up without an answer";
+        let text = "the request ended without a response";
         let error = Message::error_response(Some(&self.id), code::INTERNAL_ERROR, text, None);
         self.pipe.refuse(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error));
     }
 }
 
-/// Sends messages on one stream: that of a request, beside its [`Responder`], or one that listens.
+/// Sends messages on one stream: the stream of a request, beside its [`Responder`], or a stream that listens.
 #[derive(Clone, Debug)]
 pub struct Notifier(pub(super) Arc<Pipe>);
 
@@ -95,29 +95,29 @@ impl Notifier {
         self.0.send(message)
     }
 
-    /// Gives the answer to a request whose own stream is not known any more, on one that listens, and says how to learn
-    /// whether it arrived; `arrived` is done as soon as it is known that it did.
+    /// Sends the response to a request whose own stream is gone, on a stream that listens. Calls `arrived` as soon as
+    /// the delivery is known.
     pub fn answer(&self, response: Message, arrived: Option<Arrived>) -> Result<Delivery, Unsent> {
         self.0.answer(response, arrived)
     }
 
-    /// Whether nobody reads the stream at this moment.
+    /// Returns true if no client reads the stream now.
     pub fn is_gone(&self) -> bool {
         !self.0.is_attached()
     }
 
-    /// Waits until nobody waits for the answer.
+    /// Waits until no client reads the stream.
     pub async fn gone(&self) {
         self.0.detached().await;
     }
 }
 
-/// Why a message was not taken.
+/// The reason why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsent {
-    /// The client reads too slowly; what waits for it is as much as may.
+    /// The buffer is full because the client reads too slowly.
     Full,
-    /// The client is gone and cannot come back to this stream.
+    /// The client is gone and cannot resume this stream.
     Gone,
     /// The stream has ended.
     Ended,

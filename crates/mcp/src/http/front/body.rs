@@ -1,4 +1,4 @@
-//! What goes back to the client: nothing, one JSON text, or a stream of events.
+//! Response bodies: empty, one JSON text, or a stream of events.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,11 +16,11 @@ use super::streams::StreamPermit;
 use crate::delivery::{Link, Tracker};
 use crate::sse;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub struct AnswerBody {
     content: Content,
-    /// The permit of an event stream, held as long as it lasts.
+    /// The permit of an event stream, held as long as the stream lasts.
     _counted: Option<StreamPermit>,
 }
 
@@ -51,41 +51,41 @@ impl AnswerBody {
 pub(super) struct Events {
     source: Attached,
     link: Link,
-    /// The number of the stream, where events have ids.
+    /// The number of the stream, if its events have ids.
     number: Option<u64>,
-    /// What is sent before everything else.
+    /// Bytes that are sent before everything else.
     prelude: Option<Bytes>,
-    /// Goes with the first event.
+    /// The retry time, sent with the first event.
     retry: Option<Duration>,
     keep_alive: Duration,
     timer: Pin<Box<Sleep>>,
     ended: bool,
 }
 
-/// What every stream is told with.
+/// Settings shared by all streams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner {
-    /// How long a client shall wait before it resumes.
+    /// Time that a client must wait before it resumes.
     pub(super) retry: Duration,
-    /// How often something is sent when there is nothing to say.
+    /// Interval at which a comment is sent while there are no messages.
     pub(super) keep_alive: Duration,
 }
 
 impl Events {
-    /// A stream that cannot be resumed.
+    /// Creates a stream that cannot be resumed.
     pub(super) fn plain(source: Attached, link: Link, manner: Manner) -> Self {
         let timer = Box::pin(tokio::time::sleep(manner.keep_alive));
         let keep_alive = manner.keep_alive;
         Self { source, link, number: None, prelude: None, retry: None, keep_alive, timer, ended: false }
     }
 
-    /// A stream that can be resumed.
+    /// Creates a stream that can be resumed.
     pub(super) fn numbered(source: Attached, link: Link, manner: Manner, number: u64) -> Self {
         Self { number: Some(number), retry: Some(manner.retry), ..Self::plain(source, link, manner) }
     }
 
-    /// Begins with an event without data, so that the client can resume before anything happened. For clients that know
-    /// of that; to others it is a message that cannot be read.
+    /// Starts the stream with an event without data, so that the client can resume before the first message. Only for
+    /// clients that support this. Others see a malformed message.
     pub(super) fn primed(mut self) -> Self {
         if let Some(stream) = self.number {
             let mut prelude = BytesMut::new();
@@ -126,7 +126,7 @@ impl Events {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => {
                 self.timer.as_mut().reset(Instant::now() + self.keep_alive);
-                // The new time must be waited for as well.
+                // The new timer must be polled, or it never wakes this task.
                 let _ = self.timer.as_mut().poll(cx);
                 Poll::Ready(Some(Bytes::from_static(sse::KEEP_ALIVE)))
             }
@@ -134,7 +134,7 @@ impl Events {
     }
 }
 
-/// About so much is given to the connection at a time.
+/// Approximate size of one frame.
 const FRAME: usize = 64 << 10;
 
 impl Body for AnswerBody {

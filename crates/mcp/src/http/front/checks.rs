@@ -1,4 +1,4 @@
-//! What is checked of a request before its message is looked at.
+//! Checks of a request before its message is read.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,34 +8,35 @@ use http::{HeaderMap, StatusCode, Uri};
 
 use super::refusal::Refusal;
 
-/// Names under which this server may be asked for, beside those of the loopback interface.
+/// Allowed host names and origins of this server, besides the names of the loopback interface.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// Hosts, without a port.
     pub hosts: Vec<String>,
-    /// Origins that web pages may come from, such as `https://app.example.com`. Pages of the hosts above may anyway.
+    /// Origins of web pages that are allowed, such as `https://app.example.com`. Pages of the hosts above are always
+    /// allowed.
     pub origins: Vec<String>,
 }
 
-/// Why somebody is not served, whatever they ask for.
+/// The reason why a client is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAdmitted {
-    /// The status of the answer.
+    /// The status of the response.
     pub status: StatusCode,
-    /// What it says.
+    /// The text of the response.
     pub text: &'static str,
 }
 
 impl NotAdmitted {
-    /// A token is needed, and none came that is somebody's.
+    /// A token is required, and the request has no valid one.
     pub const TOKEN: Self = Self {
         status: StatusCode::UNAUTHORIZED,
-        text: "a bearer token is needed: `Authorization: Bearer …`",
+        text: "a bearer token is required: `Authorization: Bearer …`",
     };
-    /// The token is that of somebody who makes no calls.
+    /// The token belongs to a viewer, who makes no calls.
     pub const VIEWER: Self = Self {
         status: StatusCode::FORBIDDEN,
-        text: "this token is that of a viewer, who sees things and calls nothing; send that of a client",
+        text: "this is a viewer token, which cannot make calls; send a client token",
     };
 }
 
@@ -44,8 +45,9 @@ pub(super) fn host_and_origin(uri: &Uri, headers: &HeaderMap, names: &Names) -> 
 }
 
 impl Names {
-    /// Whether a request asks for us by a name of ours, and from a page that may. A page of a stranger can make a name of its
-    /// own point to us; it cannot make the browser lie about that name.
+    /// Checks that a request uses an allowed host name and comes from an allowed page. This stops DNS rebinding: a
+    /// page of a stranger can make its own name resolve to this server, but it cannot make the browser send another
+    /// name.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), NotAdmitted> {
         let forbidden = |text| Err(NotAdmitted { status: StatusCode::FORBIDDEN, text });
         let mut hosts = headers.get_all(HOST).iter();
@@ -55,15 +57,16 @@ impl Names {
             (_, Some(_), _) => (None, None),
         };
         let Some(named) = named else {
-            return Err(NotAdmitted { status: StatusCode::BAD_REQUEST, text: "one Host header is needed" });
+            return Err(NotAdmitted { status: StatusCode::BAD_REQUEST, text: "one Host header is required" });
         };
-        // In the absolute form the target names the host, and counts more than the header (RFC 9112, section 3.2.2).
+        // In the absolute form, the target names the host and takes precedence over the header (RFC 9112, section
+        // 3.2.2).
         if [Some(named), target].into_iter().flatten().any(|host| !self.has_host(without_port(host))) {
-            return forbidden("this Host is not served here");
+            return forbidden("this Host is not allowed");
         }
         for origin in headers.get_all(ORIGIN) {
             if !origin.to_str().is_ok_and(|origin| self.has_origin(origin)) {
-                return forbidden("this Origin may not ask here");
+                return forbidden("this Origin is not allowed");
             }
         }
         Ok(())
@@ -84,7 +87,7 @@ impl Names {
     }
 }
 
-/// The authority of a request target in the absolute form, such as `http://host:80/mcp`.
+/// Returns the authority of a request target in the absolute form, such as `http://host:80/mcp`.
 pub fn target_host(uri: &Uri) -> Option<&str> {
     uri.authority().map(Authority::as_str)
 }
@@ -107,7 +110,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// What stands behind `Bearer` in the one header for it.
+/// Returns the token after `Bearer` in the `Authorization` header.
 pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (Some(one), None) = (all.next(), all.next()) else { return None };
@@ -125,7 +128,7 @@ pub(super) fn content_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Tells whether a body has a content coding, such as `gzip`. None is decoded here.
+/// Returns true if a body has a content coding, such as `gzip`. None is decoded here.
 pub fn is_encoded(headers: &HeaderMap) -> bool {
     headers.get_all(CONTENT_ENCODING).iter().any(|value| match value.to_str() {
         Ok(codings) => codings
@@ -136,9 +139,9 @@ pub fn is_encoded(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The answer to such a body.
+/// The error for such a body.
 pub const ENCODED: &str =
-    "a body with a Content-Encoding is not decoded here: send it as it is, without that header";
+    "a body with a Content-Encoding is not supported: send it unencoded, without that header";
 
 pub(super) fn content_is_not_encoded(headers: &HeaderMap) -> Result<(), Refusal> {
     match is_encoded(headers) {
@@ -147,7 +150,7 @@ pub(super) fn content_is_not_encoded(headers: &HeaderMap) -> Result<(), Refusal>
     }
 }
 
-/// Whether a client takes all of these types. One that does not say takes everything.
+/// Checks that a client accepts all of these types. A client without an `Accept` header accepts everything.
 pub(super) fn accepts(headers: &HeaderMap, types: &[&str]) -> Result<(), Refusal> {
     if !headers.contains_key(ACCEPT) {
         return Ok(());
@@ -180,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Anything that a header can carry.
+    /// Any value that a header can carry.
     fn any_value() -> impl Strategy<Value = HeaderValue> {
         let words = prop::sample::select(vec![
             "localhost",
@@ -213,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_headers_say_they_are_judged_and_no_stranger_passes(
+        fn any_headers_are_checked_and_no_foreign_host_is_admitted(
             values in proptest::collection::vec((0..5_usize, any_value()), 0..8),
         ) {
             let names = [HOST, ORIGIN, ACCEPT, CONTENT_TYPE, AUTHORIZATION];

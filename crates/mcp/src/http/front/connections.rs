@@ -1,16 +1,16 @@
-//! The connections of a listener: which one gets a slot, and which one has to give its slot back.
+//! The connections of a listener: admission to connection slots, and eviction.
 //!
-//! A listener has a number of slots for connections, and a small reserve beyond them. A connection that finds no free slot takes
-//! that of a connection without a request: the oldest unauthenticated one, or else the one that has been idle longest. So half-open
-//! connections, however many there are, keep nobody out. If every connection has a request in flight, the new one is accepted into
-//! the reserve. Its purpose is known when the head of its request was read: requests for health and administration are served there,
-//! and every other request is answered with 503 and `Retry-After`.
+//! A listener has a number of connection slots, and a small reserve beyond them. A connection that finds no free slot
+//! takes that of a connection without a request: the oldest unauthenticated one, or else the one that has been idle
+//! longest. So half-open connections cannot lock out other clients. If every connection has a request in flight, the
+//! new one is accepted into the reserve. Its purpose is known once the head of its request was read: requests for
+//! health and administration are served there, and every other request is answered with 503 and `Retry-After`.
 //!
-//! The number of unauthenticated connections from one remote address is limited. One more takes the slot of the oldest of them. All
-//! clients of this machine share the loopback address, so it is exempt.
+//! The number of unauthenticated connections from one remote address is limited. One more takes the slot of the
+//! oldest of them. All clients of this machine share the loopback address, so it is exempt.
 //!
-//! A connection whose request was received keeps its slot until the request is answered, and so does one whose last answer may not
-//! have arrived yet.
+//! A connection whose request was received keeps its slot until the request is answered. So does a connection whose
+//! last response may not have arrived yet.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,7 +31,7 @@ pub(super) struct Connections {
     slots: usize,
     /// Slots beyond them, for essential requests.
     reserve: usize,
-    /// Unauthenticated connections of one address.
+    /// The most unauthenticated connections of one address.
     unauthenticated: usize,
     table: Mutex<Table>,
     /// Notified when a connection ends.
@@ -40,14 +40,14 @@ pub(super) struct Connections {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By number, so that the oldest come first.
+    /// Ordered by number, so that the oldest come first.
     entries: BTreeMap<u64, Entry>,
     next: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// The network that it comes from, unless that is exempt.
+    /// The network of the remote address, unless it is exempt.
     network: Option<IpAddr>,
     activity: Activity,
     link: Link,
@@ -62,7 +62,7 @@ pub(super) struct ConnectionSlot {
     is_reserved: Arc<AtomicBool>,
 }
 
-/// The interval at which a slot is looked for while every connection has a request in flight.
+/// Interval at which the slots are checked while every connection has a request in flight.
 const RECHECK: Duration = Duration::from_millis(100);
 
 impl Connections {
@@ -71,8 +71,8 @@ impl Connections {
         Arc::new(Self { slots, reserve, unauthenticated, table: Mutex::default(), freed: Notify::new() })
     }
 
-    /// Waits until one more connection may be accepted. It only has to wait if the reserve is full too, which does not last:
-    /// connections in the reserve close after their answer.
+    /// Waits until one more connection may be accepted. This only waits if the reserve is full too, which does not
+    /// last: connections in the reserve close after their response.
     pub(super) async fn wait_for_slot(&self) {
         loop {
             let freed = self.freed.notified();
@@ -81,7 +81,7 @@ impl Connections {
                 if table.entries.len() < self.slots + self.reserve {
                     return;
                 }
-                // It closes within moments, and its end is waited for.
+                // An evicted connection closes within moments. This waits for its end.
                 table.evict(|_| true);
             }
             let _ = tokio::time::timeout(RECHECK, freed).await;
@@ -123,13 +123,13 @@ impl Connections {
 }
 
 impl Table {
-    /// Counts the connections of this kind that are not being closed.
+    /// Counts the matching connections that are not being closed.
     fn count(&self, is_meant: impl Fn(&Entry) -> bool) -> usize {
         self.entries.values().filter(|one| !one.activity.is_evicted() && is_meant(one)).count()
     }
 
-    /// Evicts a connection of this kind that has no request: the oldest unauthenticated one, or else the one that has been idle
-    /// longest. Returns false if there is none.
+    /// Evicts a matching connection that has no request: the oldest unauthenticated one, or else the one that has
+    /// been idle longest. Returns false if there is none.
     fn evict(&self, is_meant: impl Fn(&Entry) -> bool) -> bool {
         let waiting = self.entries.values().filter(|one| is_meant(one) && !one.link.is_in_doubt());
         let since = waiting.filter_map(|one| Some((one, one.activity.waits_since()?)));
@@ -151,7 +151,7 @@ impl ConnectionSlot {
         let own = table.entries.get(&self.number).and_then(|one| one.network);
         let is_unauthenticated = |one: &Entry| own.is_some() && one.network == own && !one.link.is_admitted();
         let is_ordinary = |one: &Entry| !one.is_reserved.load(Ordering::Relaxed);
-        // The connection itself is among those that are counted.
+        // The connection itself is counted too.
         let has_slot = table.count(is_unauthenticated) <= self.connections.unauthenticated
             && (table.count(is_ordinary) < self.connections.slots || table.evict(is_ordinary));
         self.is_reserved.store(!has_slot, Ordering::Relaxed);
@@ -166,8 +166,8 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Returns the network whose addresses count as one, since an IPv6 host has a whole network of them. Loopback addresses are exempt:
-/// all clients of this machine share them.
+/// Returns the network whose addresses count as one, because an IPv6 host has a whole network of them. Loopback
+/// addresses are exempt, because all clients of this machine share them.
 fn network(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         address if address.is_loopback() => None,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     async fn comes(connections: &Arc<Connections>, address: &str) -> Client {
-        // No two come at the same time.
+        // No two connections arrive at the same time.
         tokio::time::advance(Duration::from_millis(1)).await;
         let (activity, link) = (Activity::new(), Link::new());
         let slot = connections.add(address.parse().unwrap(), &activity, &link);

@@ -1,4 +1,4 @@
-//! Which era a message belongs to, and whether its headers say what its body says.
+//! The era of a message, and the check that its headers match its body.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -10,7 +10,7 @@ use crate::http::{
 use crate::message::{Message, code};
 use crate::raw::RawJson;
 
-/// How a message is spoken.
+/// The protocol version of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spoken {
     pub(super) era: Era,
@@ -18,7 +18,7 @@ pub(super) struct Spoken {
     pub(super) version: Option<Box<str>>,
 }
 
-/// The version that a request without a message names, if it is one with sessions; the others have no such requests.
+/// Returns the version of a request without a message. Only the legacy era has such requests.
 pub(super) fn of_bodiless(headers: &HeaderMap) -> Result<Spoken, Refusal> {
     let not_allowed =
         || Refusal::invalid(StatusCode::METHOD_NOT_ALLOWED, "only POST is supported by this version");
@@ -33,11 +33,11 @@ pub(super) fn of_bodiless(headers: &HeaderMap) -> Result<Spoken, Refusal> {
                 Err(Refusal::invalid(StatusCode::BAD_REQUEST, "this MCP-Protocol-Version is not supported"))
             }
         },
-        Err(Twice) => Err(Refusal::invalid(StatusCode::BAD_REQUEST, "MCP-Protocol-Version stands twice")),
+        Err(Twice) => Err(Refusal::invalid(StatusCode::BAD_REQUEST, "MCP-Protocol-Version is repeated")),
     }
 }
 
-/// How a message is spoken, and that it is spoken well.
+/// Returns the version of a message, after checking its headers.
 pub(super) fn of_message(
     headers: &HeaderMap,
     message: &Message,
@@ -45,7 +45,7 @@ pub(super) fn of_message(
 ) -> Result<Spoken, Refusal> {
     let mismatch = |text: &str| Refusal::bad_request(message, code::HEADER_MISMATCH, text, None);
     let in_header = single(headers, &MCP_PROTOCOL_VERSION)
-        .map_err(|Twice| mismatch("header mismatch: MCP-Protocol-Version stands twice"))?;
+        .map_err(|Twice| mismatch("header mismatch: MCP-Protocol-Version is repeated"))?;
     let in_header = match in_header {
         None => None,
         Some(value) => {
@@ -63,7 +63,7 @@ pub(super) fn of_message(
         }
         (None, Some(version)) => spoken(Era::of(version).unwrap_or(Era::Modern), version),
         (Some(header), Some(body)) if header != body => {
-            let text = format!("header mismatch: MCP-Protocol-Version is {header:?}, the body says {body:?}");
+            let text = format!("header mismatch: MCP-Protocol-Version is {header:?}, the body has {body:?}");
             Err(mismatch(&text))
         }
         (Some(header), body) => match Era::of(header) {
@@ -77,7 +77,7 @@ pub(super) fn of_message(
     }
 }
 
-/// The rules of the modern era for one message.
+/// Checks one message against the rules of the modern era.
 fn stands_alone(
     headers: &HeaderMap,
     message: &Message,
@@ -85,10 +85,10 @@ fn stands_alone(
     supported: &[impl AsRef<str>],
 ) -> Result<(), Refusal> {
     if message.is_response() {
-        let text = "this version of the protocol has no requests that a client could answer";
+        let text = "in this protocol version a server sends no requests, so there is nothing to respond to";
         return Err(Refusal::bad_request(message, code::INVALID_REQUEST, text, None));
     }
-    // What headers a notification needs is not defined.
+    // The protocol does not define headers for notifications.
     if message.is_notification() {
         return Ok(());
     }
@@ -118,7 +118,7 @@ enum Needed {
     No,
 }
 
-/// Whether a header says what the body says.
+/// Checks that a header matches the body.
 fn agrees(
     headers: &HeaderMap,
     message: &Message,
@@ -128,17 +128,17 @@ fn agrees(
 ) -> Result<(), Refusal> {
     let mismatch = |text: &str| Err(Refusal::bad_request(message, code::HEADER_MISMATCH, text, None));
     let Ok(value) = single(headers, name) else {
-        return mismatch(&format!("header mismatch: {name} stands twice"));
+        return mismatch(&format!("header mismatch: {name} is repeated"));
     };
     match (value.map(decode_value), body) {
         (None, _) if needed == Needed::No => Ok(()),
         (None, _) => mismatch(&format!("header mismatch: the header {name} is missing")),
         (Some(Some(header)), Some(body)) if header == body => Ok(()),
         (Some(Some(header)), Some(body)) => {
-            mismatch(&format!("header mismatch: {name} is {header:?}, the body says {body:?}"))
+            mismatch(&format!("header mismatch: {name} is {header:?}, the body has {body:?}"))
         }
         (Some(Some(_)), None) => {
-            mismatch(&format!("header mismatch: the body has nothing that {name} could name"))
+            mismatch(&format!("header mismatch: nothing in the body corresponds to {name}"))
         }
         (Some(None), _) => mismatch(&format!("header mismatch: {name} is not well formed")),
     }
@@ -153,7 +153,7 @@ fn unsupported(message: &Message, version: &str, supported: &[impl AsRef<str>]) 
     Refusal::bad_request(message, code::UNSUPPORTED_VERSION, "unsupported protocol version", data.as_ref())
 }
 
-/// A header that must not stand twice did.
+/// The error for a header that must not be repeated.
 struct Twice;
 
 fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, Twice> {
@@ -171,9 +171,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What passes as modern says in its headers what its body says, whatever the headers look like.
+        /// In a message that is accepted as modern, headers and body agree, for any headers.
         #[test]
-        fn whatever_the_headers_say_they_are_judged(
+        fn any_headers_are_checked(
             values in proptest::collection::vec(
                 (0..3_usize, prop_oneof![
                     prop::sample::select(vec!["2026-07-28", "2025-11-25", "tools/call", "pay", "=?base64?cGF5?=", "=?base64?!?="])
@@ -228,7 +228,7 @@ mod tests {
     const CALL: (&str, &str) = ("mcp-method", "tools/call");
 
     #[test]
-    fn a_modern_request_says_in_its_headers_what_its_body_says() {
+    fn a_modern_request_repeats_its_body_in_its_headers() {
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{$META}}"#;
         let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a b",$META}}"#;
         let read = r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"ü",$META}}"#;
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_version_is_told_with_those_that_are() {
+    fn an_unsupported_version_is_refused_with_the_supported_ones() {
         let message = Message::parse(&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}"[..], 1000).unwrap();
         let refusal = unsupported(&message, "v\"9", &["2026-07-28", "2025-11-25"]);
         let error: serde_json::Value = serde_json::from_slice(refusal.error.bytes()).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_the_older_era_are_known_by_version_or_by_saying_nothing() {
+    fn legacy_messages_are_recognized_by_version_or_by_its_absence() {
         let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
         let told = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
         let answer =

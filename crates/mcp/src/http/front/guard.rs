@@ -1,4 +1,4 @@
-//! A connection that is watched: it tells its link what was written and when it ended, and it cuts a client that is too slow.
+//! A guarded connection: reports writes and its end to its link, and enforces timeouts against slow clients.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -15,38 +15,38 @@ use tokio::time::{Instant, Sleep};
 
 use crate::delivery::{GRACE, Link};
 
-/// How long a connection may take for what it does.
+/// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// From its first byte (of a new connection: from its beginning) to the end of a request's head.
+    /// From the first byte (of a new connection: from its beginning) to the end of a request's head.
     pub(super) head: Duration,
     /// Between two requests.
     pub(super) idle: Duration,
-    /// For taking any byte that we have for it.
+    /// For taking any byte that is ready to be sent.
     pub(super) write: Duration,
 }
 
-/// What a connection is doing, as far as its requests are concerned.
+/// The activity of a connection with regard to its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Activity(Arc<Doing>);
 
 #[derive(Debug)]
 struct Doing {
     now: AtomicU8,
-    /// Since when no request is being answered; nothing while one is.
+    /// Time since which no request is being answered. Empty while one is.
     waits_since: Mutex<Option<Instant>>,
     /// Another connection needs the slot of this one, so it ends unless a request has arrived on it.
     is_evicted: AtomicBool,
-    /// Some of an answer may not be with the operating system yet.
+    /// True while a part of a response may not be with the operating system yet.
     is_writing: AtomicBool,
-    /// Wakes the reader: a time has begun to run for it.
+    /// Wakes the reader, because a timer was started for it.
     reader: Mutex<Option<Waker>>,
 }
 
 const HEAD: u8 = 0;
 const BUSY: u8 = 1;
 const IDLE: u8 = 2;
-/// The reason of a timer, and nothing that a connection does.
+/// Only the reason of a timer, not an activity of a connection.
 const EVICTED: u8 = 3;
 
 impl Activity {
@@ -60,28 +60,28 @@ impl Activity {
         }))
     }
 
-    /// The head of a request was read. From here on the connection keeps its slot until that is answered.
+    /// Records that the head of a request was read. From here on the connection keeps its slot until the response.
     pub(super) fn busy(&self) {
         self.0.now.store(BUSY, Ordering::Relaxed);
         *self.0.waits_since.lock() = None;
         self.0.is_evicted.store(false, Ordering::Relaxed);
     }
 
-    /// The answer was given.
+    /// Records that the response was given.
     pub(super) fn idle(&self) {
         self.0.now.store(IDLE, Ordering::Relaxed);
         *self.0.waits_since.lock() = Some(Instant::now());
         self.wake_reader();
     }
 
-    /// Returns the time since which the connection has no request in flight, so that it can be closed without harm. Returns nothing
-    /// while a request is being answered or its answer is being written.
+    /// Returns the time since which the connection has no request in flight, so that it can be closed without harm.
+    /// Returns `None` while a request is being answered or its response is being written.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         let since = *self.0.waits_since.lock();
         since.filter(|_| !self.is_writing() && !self.is_evicted())
     }
 
-    /// Ends the connection, unless a whole request has arrived on it before this is noticed.
+    /// Ends the connection, unless a whole request arrives on it before the eviction is noticed.
     pub(super) fn evict(&self) {
         self.0.is_evicted.store(true, Ordering::Relaxed);
         self.wake_reader();
@@ -92,7 +92,7 @@ impl Activity {
         self.0.is_evicted.load(Ordering::Relaxed)
     }
 
-    /// Returns true if some of an answer may not have been handed to the operating system yet.
+    /// Returns true if a part of a response may not have been handed to the operating system yet.
     pub(super) fn is_writing(&self) -> bool {
         self.0.is_writing.load(Ordering::Relaxed)
     }
@@ -131,7 +131,7 @@ impl Activity {
     }
 }
 
-/// A watched connection. All of it is polled by one task, so what it does never changes unseen.
+/// A guarded connection. A single task polls all of it, so no change is missed.
 #[derive(Debug)]
 pub(super) struct Guarded<C> {
     inner: C,
@@ -147,15 +147,15 @@ impl<C> Guarded<C> {
         Self { inner, link, activity, patience, reading: Timer::default(), writing: Timer::default() }
     }
 
-    /// A connection on which anything fails is over. An error is told once: who asks again finds a connection that looks as
-    /// if it had ended well.
+    /// Closes the link after an error. The error is returned only once: later calls see a connection that seems to
+    /// have ended normally.
     fn heed<T>(&self, done: &io::Result<T>) {
         if done.is_err() {
             self.link.close();
         }
     }
 
-    /// Whatever was to be written: as long as it cannot be, the time runs.
+    /// Runs the write timeout while a write is blocked.
     fn watched<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(written) => {
@@ -192,7 +192,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Guarded<C> {
                 self.reading.stop();
                 return Poll::Pending;
             }
-            // What arrived before is still read, and what was answered is written to its end.
+            // Input that arrived before is still read, and responses are written to their end.
             _ if self.activity.is_evicted() && !self.activity.is_writing() => {
                 self.reading.run(EVICTED, Duration::ZERO);
             }
@@ -233,7 +233,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Guarded<C> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
-            // Whoever flushes has written everything that it had before.
+            // A successful flush means that everything before it is written.
             self.link.flushed();
             self.activity.0.is_writing.store(false, Ordering::Relaxed);
         }
@@ -249,11 +249,11 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Guarded<C> {
     }
 }
 
-/// After the last answer on a connection: finds out whether its client took all of it.
+/// Detects, after the last response on a connection, if its client has read all of it.
 ///
-/// A client that has what it wants ends the connection. That alone proves nothing: it may have given up while the answer was
-/// on its way. But whoever closes a connection on which something lies unread, or comes in later, resets it, and our own
-/// end is acknowledged only behind everything that came before it. So both sides have to end, and nothing may be reset.
+/// A client that is done closes the connection. That alone proves nothing: it may have given up before it read the
+/// response. But a client that closes a connection with unread data, or before more data comes in, resets it, and it
+/// acknowledges the end of the stream only after everything before. So both sides must end without a reset.
 pub(super) async fn part(mut stream: TcpStream, link: &Link) {
     if !link.is_in_doubt() {
         return;
@@ -262,7 +262,7 @@ pub(super) async fn part(mut stream: TcpStream, link: &Link) {
         stream.shutdown().await?;
         while stream.read(&mut [0; 512]).await? > 0 {}
         let mut pause = Duration::from_millis(1);
-        // A connection that is over on both sides has nobody at its other end any more.
+        // Once a connection has ended on both sides, it has no peer address.
         while stream.peer_addr().is_ok() {
             tokio::time::sleep(pause).await;
             pause *= 2;
@@ -274,14 +274,15 @@ pub(super) async fn part(mut stream: TcpStream, link: &Link) {
     }
 }
 
-/// How long a limit that has passed still waits for what may have arrived in time.
+/// Grace period after a timeout, for input that arrived in time.
 ///
-/// A process that was frozen (stopped, starved, or on a laptop that slept) learns on waking that a limit has passed before it
-/// learns which bytes have come meanwhile. The runtime asks for those each time before it lets a timer fire, so one more short
-/// wait is enough to hear of them. Without it a request that had arrived in full would be answered with a closed connection.
+/// A process that was frozen (stopped, starved, or on a laptop that slept) wakes up with an expired timeout before it
+/// knows which bytes have arrived meanwhile. The runtime polls for input each time before it fires a timer, so one
+/// more short wait is enough. Without it, a request that had arrived in full would get a closed connection.
 const LAST_LOOK: Duration = Duration::from_millis(10);
 
-/// Waits for this as long as the limit allows, and for what arrived before the limit while the process was frozen.
+/// Waits for the future until the limit, and a moment longer for input that arrived in time while the process was
+/// frozen.
 pub async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     for limit in [limit, LAST_LOOK] {
@@ -292,17 +293,17 @@ pub async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> 
     None
 }
 
-/// A time that runs for one reason at a time.
+/// A timer that runs for one reason at a time.
 #[derive(Debug, Default)]
 struct Timer {
     reason: Option<u8>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The time has passed, and what came before it is still waited for.
+    /// True once the time has passed, during the grace period for earlier input.
     is_last_look: bool,
 }
 
 impl Timer {
-    /// Lets it run for this reason; it goes on if it already does.
+    /// Starts the timer for this reason, unless it already runs for it.
     fn run(&mut self, reason: u8, patience: Duration) {
         if self.reason.replace(reason) == Some(reason) {
             return;
@@ -342,7 +343,7 @@ mod tests {
         write: Duration::from_secs(30),
     };
 
-    /// A connection as a process sees it that was frozen: what came meanwhile is known only when it is asked so many times.
+    /// A connection of a process that was frozen: its input becomes known only after this number of polls.
     struct AfterFreeze {
         unaware: usize,
         arrived: VecDeque<u8>,
@@ -368,10 +369,10 @@ mod tests {
         Guarded::new(inner, Link::new(), Activity::new(), PATIENCE)
     }
 
-    /// At load 10 a client's first request was sent in full, and its connection was reset.
+    /// Regression: at load 10, a client sent its first request in full, and its connection was reset.
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_arrived_while_we_were_frozen_is_read_and_not_reset() {
-        // The first look finds nothing, and neither does the one for which the timer wakes us.
+    async fn a_request_that_arrived_while_the_process_was_frozen_is_read_and_not_reset() {
+        // Neither the first poll nor the one after the timer finds any input.
         let mut connection = guarded(2);
         let mut read = [0; 8];
         assert_eq!(connection.read(&mut read).await.unwrap(), 4);
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_arrived_before_a_limit_counts_and_nothing_else_does() {
+    async fn only_input_from_before_a_timeout_counts() {
         let asked = std::cell::Cell::new(0);
         let known_at = |times| {
             asked.set(0);

@@ -1,16 +1,17 @@
 //! The server side of streamable HTTP, for both eras of the protocol.
 //!
-//! An [`Endpoint`] turns HTTP requests into messages for the layer above, which is a [`Front`], and what that says into
-//! HTTP answers. It knows the transport's rules (who may ask, which headers, which status, which stream) and none of
-//! the messages' meaning. It can be mounted wherever requests of [`http`] come from; [`serve`] is a lean place for it.
+//! An [`Endpoint`] turns HTTP requests into messages for the layer above, which is a [`Front`], and its responses
+//! into HTTP responses. It implements the rules of the transport (admission, headers, statuses, streams) and does not
+//! interpret the messages. It can be mounted in any server of [`http`] requests. [`serve`] is a small one.
 //!
-//! **Delivery.** [`Responder::finish`] gives a [`crate::delivery::Delivery`]. An answer is *written* when the connection
-//! handed all its bytes to the operating system, and *delivered* when that connection then brings another message (other than
-//! a cancel of that call) or is still open after a grace time. The client side of a connection is followed by its
-//! [`Link`]: [`serve`] makes one for each, tells it of every flush and of the end.
+//! **Delivery.** [`Responder::finish`] returns a [`crate::delivery::Delivery`]. A response is *written* when the
+//! connection has handed all its bytes to the operating system. It is *delivered* when that connection then brings
+//! another message (other than a cancellation of that call), or is still open after a grace period. A [`Link`] tracks
+//! the client side of a connection: [`serve`] creates one for each connection, and reports every flush and the end to
+//! it.
 //!
-//! **Slow clients** harm only themselves: sending never waits, streams are bounded, and a connection that takes no bytes
-//! for a while, or brings none of a request that it began, is cut.
+//! **Slow clients** harm only themselves: sending never waits, and streams are bounded. A connection is closed if it
+//! takes no bytes for a while, or does not complete a request that it began.
 
 mod answer;
 mod body;
@@ -56,104 +57,107 @@ use super::{Era, LAST_EVENT_ID, MCP_SESSION_ID};
 use crate::delivery::Link;
 use crate::message::{Id, Kind, Message, code};
 
-/// The layer above.
+/// The layer above an endpoint.
 pub trait Front: Send + Sync + 'static {
-    /// As whom this bearer token (or none) may ask here, or why not. Compare in constant time: [`Tokens`] does.
+    /// Returns the principal for this bearer token (or none), or the reason for not admitting it. Compare in constant
+    /// time, as [`Tokens`] does.
     fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, NotAdmitted>;
 
-    /// The versions of the protocol that are spoken here, for clients that ask for another one.
+    /// Returns the supported protocol versions, for clients that request another one.
     fn versions(&self) -> Vec<String>;
 
-    /// The session of this name, if it exists and this principal may speak in it.
+    /// Returns the session with this name, if it exists and this principal may use it.
     fn session(
         &self,
         id: &SessionId,
         principal: &Principal,
     ) -> impl Future<Output = Option<Arc<Session>>> + Send;
 
-    /// A message came in. This must not block: whoever answers takes the [`Responder`] along. The client of a notification
-    /// or a response is told at once whether it was accepted.
+    /// Handles an incoming message. This must not block: take the [`Responder`] to respond later. For a notification
+    /// or a response, the return value is the immediate reply.
     fn message(&self, incoming: Incoming) -> Result<(), Refusal>;
 
-    /// A client listens for messages of its session that belong to no request; the stream is open already.
+    /// Handles a client that listens for messages of its session that belong to no request. The stream is already
+    /// open.
     fn listening(&self, listening: Listening);
 
-    /// A client says that it will not use its session any more. Afterwards it must not be found.
+    /// Handles a client that ends its session. Afterwards the session must not be found.
     fn end(&self, session: Arc<Session>, caller: Caller) -> impl Future<Output = ()> + Send;
 }
 
-/// A message of a client.
+/// A message from a client.
 #[derive(Debug)]
 pub struct Incoming {
     /// The message.
     pub message: Message,
-    /// Who sent it.
+    /// The sender.
     pub caller: Caller,
-    /// How it is spoken.
+    /// The era of the message.
     pub era: Era,
-    /// The version that the client named in its headers, which is one that we know.
+    /// The version that the client named in its headers. It is a known one.
     pub version: Option<Box<str>>,
-    /// Its session. In the older era only an `initialize` comes without one; in the modern one there is none.
+    /// The session. In the legacy era only an `initialize` comes without one. In the modern era there is none.
     pub session: Option<Arc<Session>>,
-    /// For a request: the way to answer it.
+    /// For a request: its responder.
     pub responder: Option<Responder>,
 }
 
 /// A client that listens.
 #[derive(Debug)]
 pub struct Listening {
-    /// For whose messages.
+    /// The session whose messages it listens for.
     pub session: Arc<Session>,
-    /// Who it is.
+    /// The caller.
     pub caller: Caller,
-    /// Whether it goes on with a stream.
+    /// The state of the stream: new or resumed.
     pub resumed: Resumed,
-    /// The way to send something on the very stream that it listens on.
+    /// A sender for messages on this very stream.
     pub stream: Notifier,
 }
 
-/// Whether a client goes on with a stream.
+/// The state of a stream at its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resumed {
-    /// It did not ask to.
+    /// A new stream.
     Fresh,
-    /// It does, behind the last event that it has seen.
+    /// A resumed stream, which continues after the last event that the client has seen.
     Yes,
-    /// It asked to, but the stream of that event is not known; it listens on a new one. What it missed is not known either.
+    /// A new stream, although the client asked to resume one: the stream of that event is not known. It is not known
+    /// either which events the client missed.
     Unknown(Box<str>),
 }
 
-/// Who sent a request, and how.
+/// The caller of a request, and its connection.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// As whom it was admitted.
+    /// The principal as which it was admitted.
     pub principal: Principal,
-    /// Its headers.
+    /// The headers of the request.
     pub headers: HeaderMap,
-    /// Where it comes from.
+    /// The remote address.
     pub address: Option<SocketAddr>,
     /// The connection.
     pub link: Link,
 }
 
-/// How an endpoint behaves.
+/// Settings of an endpoint.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Names under which it may be asked for.
+    /// Allowed host names and origins.
     pub names: Names,
-    /// The longest message. Higher costs memory for each client that sends one.
+    /// The longest message. A higher value costs memory for each client that sends one.
     pub body_bytes: usize,
-    /// How long a client may take to send one.
+    /// Time limit for a client to send a message.
     pub body_time: Duration,
-    /// After so long without a word an answer becomes a stream, so that the connection can be kept alive.
+    /// Time without any message after which a response becomes a stream, so that the connection can be kept alive.
     pub quiet: Duration,
-    /// How often a stream without messages sends a comment.
+    /// Interval at which a stream without messages sends a comment.
     pub keep_alive: Duration,
-    /// How long a client shall wait before it resumes a stream.
+    /// Time that a client must wait before it resumes a stream.
     pub retry: Duration,
-    /// How much a stream may hold.
+    /// Limits of one stream.
     pub stream: StreamLimits,
-    /// The streams on which clients listen, also those of other endpoints.
+    /// Streams on which clients listen, shared with other endpoints.
     pub streams: EventStreams,
 }
 
@@ -161,11 +165,11 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             names: Names::default(),
-            // Arguments of calls, and pictures that a client was asked for.
+            // Enough for arguments of calls, and for pictures that a server requested from a client.
             body_bytes: 16 << 20,
             body_time: Duration::from_secs(30),
             quiet: Duration::from_secs(10),
-            // Below the half minute after which common proxies lose patience.
+            // Below the 30 s after which common proxies close a connection.
             keep_alive: Duration::from_secs(15),
             retry: Duration::from_secs(1),
             stream: StreamLimits::default(),
@@ -174,7 +178,7 @@ impl Default for Settings {
     }
 }
 
-/// One place at which MCP is spoken over HTTP.
+/// An HTTP endpoint of MCP.
 #[derive(Debug)]
 pub struct Endpoint<F> {
     front: Arc<F>,
@@ -182,12 +186,12 @@ pub struct Endpoint<F> {
 }
 
 impl<F: Front> Endpoint<F> {
-    /// An endpoint in front of this layer.
+    /// Creates an endpoint in front of this layer.
     pub fn new(front: Arc<F>, settings: Settings) -> Self {
         Self { front, settings }
     }
 
-    /// Answers a request that came over the connection of this peer. Its path was looked at by whoever calls this.
+    /// Responds to a request from this peer. The caller of this method has already matched the path.
     pub async fn respond<B>(&self, request: Request<B>, peer: Peer) -> Response<AnswerBody>
     where
         B: Body<Data = Bytes> + Send,
@@ -247,10 +251,11 @@ impl<F: Front> Endpoint<F> {
         let listens = message.method() == Some("subscriptions/listen");
         let counted = if listens { Some(self.permit_stream(&caller, Some(&id))?) } else { None };
         let pipe = Pipe::new(self.settings.stream, session.clone());
-        // From here on the stream knows when the connection is gone: dropping this future tells it.
+        // From here on the stream detects the end of the connection, because this future is then dropped.
         let attached = pipe.attach(None);
         let link = caller.link.clone();
-        // The version that an `initialize` asks for is in its body; clients of the newest one know events without data.
+        // The version that an `initialize` requests is in its body. Clients of the newest one accept events without
+        // data.
         let is_primed = [version.as_deref(), message.param_text("protocolVersion").as_deref()]
             .contains(&Some(super::LEGACY[0]));
         let responder = Some(Responder::new(pipe, id));
@@ -259,13 +264,13 @@ impl<F: Front> Endpoint<F> {
         Ok(answer.map(|body| body.counted(counted)))
     }
 
-    /// Counts one more stream on which this caller listens.
+    /// Takes a permit for one more stream on which this caller listens.
     fn permit_stream(&self, caller: &Caller, id: Option<&Id>) -> Result<StreamPermit, Refusal> {
         let follower = Follower::Client(caller.principal.clone());
         self.settings.streams.open(follower).map_err(|why| Refusal::too_many_streams(id, why))
     }
 
-    /// Waits for the beginning of an answer and tells it accordingly.
+    /// Waits for the first item of the stream, and responds in the form that fits it.
     async fn answer(
         &self,
         attached: Attached,
@@ -281,7 +286,7 @@ impl<F: Front> Endpoint<F> {
         let mut response = match first {
             First::Refused(refusal) => return Err(refusal),
             First::Nothing => {
-                return Err(Refusal::invalid(StatusCode::INTERNAL_SERVER_ERROR, "no answer was given"));
+                return Err(Refusal::invalid(StatusCode::INTERNAL_SERVER_ERROR, "no response was given"));
             }
             First::Answer(event) => {
                 let status = match era {
@@ -351,7 +356,7 @@ impl<F: Front> Endpoint<F> {
     async fn session(&self, caller: &Caller, message: Option<&Message>) -> Result<Arc<Session>, Refusal> {
         let id = message.filter(|message| message.is_request()).and_then(Message::id);
         let Some(value) = caller.headers.get(MCP_SESSION_ID) else {
-            let text = "the header Mcp-Session-Id is missing: begin with initialize";
+            let text = "the header Mcp-Session-Id is missing: start with initialize";
             let error = Message::error_response(id.as_ref(), code::INVALID_REQUEST, text, None);
             return Err(Refusal::new(StatusCode::BAD_REQUEST, error));
         };
@@ -363,7 +368,7 @@ impl<F: Front> Endpoint<F> {
         found.ok_or_else(|| Refusal::unknown_session(id.as_ref()))
     }
 
-    /// The body, as far as it is short enough and comes soon enough.
+    /// Reads the body, within the limits of size and time.
     async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Bytes, Refusal>
     where
         B: Body<Data = Bytes> + Send,
@@ -386,7 +391,7 @@ impl<F: Front> Endpoint<F> {
             let mut more: Option<BytesMut> = None;
             while let Some(frame) = body.as_mut().frame().await {
                 let broken =
-                    |_| Refusal::invalid(StatusCode::BAD_REQUEST, "the body could not be read to its end");
+                    |_| Refusal::invalid(StatusCode::BAD_REQUEST, "the body could not be read completely");
                 let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
                 let length = more.as_ref().map_or(all.len(), BytesMut::len);
                 if length + data.len() > most {
@@ -403,7 +408,7 @@ impl<F: Front> Endpoint<F> {
         };
         match within(self.settings.body_time, reading).await {
             Some(read) => read,
-            None => Err(Refusal::invalid(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
+            None => Err(Refusal::invalid(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
         }
     }
 
@@ -457,7 +462,7 @@ fn refused(refusal: &Refusal, link: &Link) -> Response<AnswerBody> {
         _ => {}
     }
     if let Some(wait) = refusal.retry_after {
-        // Whole seconds, and never too few.
+        // Whole seconds, rounded up.
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }

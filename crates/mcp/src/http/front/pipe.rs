@@ -1,11 +1,11 @@
-//! One stream of messages to a client: from whoever answers to whichever connection carries it.
+//! One stream of messages to a client, from the sender to the connection that currently carries it.
 //!
 //! ```text
 //!   send, finish ──▶ waiting ──▶ taken by the connection ──▶ kept for a while, if the stream can be resumed
 //! ```
 //!
 //! Sending never waits: a client that does not read fills its own stream and nothing else. At any time at most one
-//! connection reads; a newer one takes over from an older one.
+//! connection reads. A newer one takes over from an older one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,96 +21,100 @@ use super::session::Session;
 use crate::delivery::{Arrived, Delivery, Tracker};
 use crate::message::Message;
 
-/// How much one stream may hold.
+/// Limits of one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamLimits {
-    /// Messages that wait for a connection to take them.
+    /// Messages that wait to be taken by a connection.
     pub waiting_messages: usize,
-    /// Their bytes.
+    /// Total bytes of these messages.
     pub waiting_bytes: usize,
-    /// Messages that were taken and are kept in case that they did not arrive, in streams that can be resumed.
+    /// Messages that are kept after they were taken, in case they did not arrive. Only in streams that can be
+    /// resumed.
     pub kept_messages: usize,
-    /// Their bytes.
+    /// Total bytes of these messages.
     pub kept_bytes: usize,
 }
 
 impl Default for StreamLimits {
-    /// A megabyte waiting, and a quarter of one to look back on.
+    /// 1 MiB waiting, and 256 KiB for resumption.
     fn default() -> Self {
         Self { waiting_messages: 512, waiting_bytes: 1 << 20, kept_messages: 128, kept_bytes: 256 << 10 }
     }
 }
 
-/// A stream. Shared by who sends, the connection that reads, and the session that remembers it.
+/// A stream, shared by its sender, the connection that reads it, and the session that remembers it.
 #[derive(Debug)]
 pub(super) struct Pipe {
     state: Mutex<State>,
-    /// Whether a connection reads.
+    /// True while a connection reads the stream.
     attached: watch::Sender<bool>,
     limits: StreamLimits,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Taken ones first, as far as they are kept.
+    /// Events that were taken and are kept come first.
     events: VecDeque<Event>,
-    /// How many of them were taken.
+    /// Number of events that were taken.
     taken: usize,
     taken_bytes: usize,
     waiting_bytes: usize,
     next_number: u64,
-    /// Whether it is told as a stream of events: it has messages before the answer, or took long.
+    /// True if the response is a stream of events, because it has messages before the final response, or took long.
     streams: bool,
-    /// Whether what was taken is kept.
+    /// True if events are kept after they were taken.
     resumable: bool,
-    /// Which connection reads: counts up with each.
+    /// Number of the connection that reads. Incremented for each connection.
     reader: u64,
     end: End,
-    /// The session that the answer tells the client about.
+    /// Session that the response announces to the client.
     session: Option<Arc<Session>>,
     waker: Option<Waker>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Event {
-    /// Its place in the stream, from one.
+    /// Position in the stream, counted from one.
     pub(super) number: u64,
     pub(super) message: Message,
-    /// Set for answers.
+    /// Set for responses.
     pub(super) tracker: Option<Tracker>,
     pub(super) behind: Behind,
 }
 
-/// What comes behind an event.
+/// Position of an event relative to the end of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// More may come.
+    /// More events may follow.
     More,
-    /// It is the last one.
+    /// The event is the last one.
     Nothing,
 }
 
 #[derive(Clone, Debug)]
 enum End {
-    /// More may come.
+    /// More events may follow.
     Open,
-    /// What is there is all.
+    /// The stream is complete.
     Done,
-    /// There is no stream, but a refusal.
+    /// The request was refused.
     Refused(Refusal),
 }
 
-/// What a stream begins with, and so how it is told over HTTP.
+/// First item of a stream. It decides the form of the HTTP response.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is looked at once, and a box would be one for each answer")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is used once, and a box would be an allocation for each response"
+)]
 pub(super) enum First {
-    /// The final answer at once.
+    /// The final response.
     Answer(Event),
-    /// Something else comes before it.
+    /// A message before the final response.
     Stream,
     /// A refusal.
     Refused(Refusal),
-    /// It ended without an answer.
+    /// The stream ended without a response.
     Nothing,
 }
 
@@ -132,12 +136,12 @@ impl Pipe {
         Arc::new(Self { state: Mutex::new(state), attached: watch::Sender::new(false), limits })
     }
 
-    /// Takes a message that is not the last one.
+    /// Adds a message that is not the last one.
     pub(super) fn send(&self, message: Message) -> Result<(), Unsent> {
         self.take_one(message, None)
     }
 
-    /// Takes the answer to a request that another stream was for; more may come behind it.
+    /// Adds the response to a request that belonged to another stream. More messages may follow.
     pub(super) fn answer(&self, message: Message, arrived: Option<Arrived>) -> Result<Delivery, Unsent> {
         let (tracker, delivery) = Tracker::telling(message.id(), arrived);
         self.take_one(message, Some(tracker)).map(|()| delivery)
@@ -153,7 +157,7 @@ impl Pipe {
         }
         let length = message.bytes().len();
         let waiting = state.events.len() - state.taken;
-        // A single long message always fits: there is no other way to bring it.
+        // A single long message always fits, because there is no other way to send it.
         let is_full = waiting >= self.limits.waiting_messages
             || (waiting > 0 && state.waiting_bytes + length > self.limits.waiting_bytes);
         if is_full {
@@ -166,11 +170,12 @@ impl Pipe {
         Ok(())
     }
 
-    /// Takes the final answer. It is taken however full the stream is: there is one for each request.
+    /// Adds the final response, even if the stream is full: each request has exactly one.
     pub(super) fn finish(&self, message: Message, arrived: Option<Arrived>) -> Delivery {
         let (tracker, delivery) = Tracker::telling(message.id(), arrived);
         let mut state = self.state.lock();
-        // A stream that nobody reads and nobody can resume drops it, and the delivery says so.
+        // If no connection reads the stream and none can resume it, the response is dropped, and the delivery reports
+        // it as lost.
         let is_lost = !matches!(state.end, End::Open) || (!*self.attached.borrow() && !state.resumable);
         let waker = match is_lost {
             true => state.waker.take(),
@@ -184,12 +189,13 @@ impl Pipe {
         delivery
     }
 
-    /// Ends it without more.
+    /// Ends the stream without another message.
     pub(super) fn end(&self) {
         self.end_with(|_| End::Done);
     }
 
-    /// Ends it with a refusal. Where a stream has begun it is too late for a status; there the error is the last message.
+    /// Ends the stream with a refusal. If the stream has begun, it is too late for a status, and the error is the
+    /// last message.
     pub(super) fn refuse(&self, refusal: Refusal) {
         self.end_with(|state| {
             if !state.streams {
@@ -211,7 +217,7 @@ impl Pipe {
         wake(waker);
     }
 
-    /// The session that the answer will name.
+    /// Returns the session that the response will name.
     pub(super) fn session(&self) -> Option<Arc<Session>> {
         self.state.lock().session.clone()
     }
@@ -220,7 +226,7 @@ impl Pipe {
         self.state.lock().session = Some(session);
     }
 
-    /// From now on it is told as a stream of events, unless it was refused before.
+    /// Makes the response a stream of events, unless it was refused before.
     pub(super) fn begin_stream(&self) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         if let End::Refused(refusal) = &state.end {
@@ -230,18 +236,18 @@ impl Pipe {
         Ok(())
     }
 
-    /// From now on it can be resumed.
+    /// Makes the stream resumable.
     pub(super) fn make_resumable(&self) {
         let mut state = self.state.lock();
         (state.streams, state.resumable) = (true, true);
     }
 
-    /// Whether nothing more will come into it.
+    /// Returns true if nothing more will be added.
     pub(super) fn has_ended(&self) -> bool {
         !matches!(self.state.lock().end, End::Open)
     }
 
-    /// The bytes that it holds.
+    /// Returns the number of bytes that the stream holds.
     pub(super) fn bytes(&self) -> usize {
         let state = self.state.lock();
         state.taken_bytes + state.waiting_bytes
@@ -254,11 +260,11 @@ impl Pipe {
     /// Waits until no connection reads.
     pub(super) async fn detached(&self) {
         let mut attached = self.attached.subscribe();
-        // The sender lives in `self`, so this ends by the value only.
+        // The sender lives in `self`, so only the value ends this wait.
         let _ = attached.wait_for(|attached| !attached).await;
     }
 
-    /// A connection begins to read where the last one stopped, or behind the event of this number.
+    /// Attaches a connection, which continues where the last one stopped, or after the event with this number.
     pub(super) fn attach(self: &Arc<Self>, behind: Option<u64>) -> Attached {
         let mut state = self.state.lock();
         state.reader += 1;
@@ -269,12 +275,12 @@ impl Pipe {
         let waker = state.waker.take();
         self.attached.send_replace(true);
         drop(state);
-        // Whoever read before finds out that it is not the reader any more.
+        // The previous reader detects that it was replaced.
         wake(waker);
         Attached { pipe: Arc::clone(self), reader }
     }
 
-    /// Waits for the first thing that comes.
+    /// Waits for the first item.
     fn poll_first(&self, reader: u64, cx: &mut Context<'_>) -> Poll<First> {
         let mut state = self.state.lock();
         if let End::Refused(refusal) = &state.end {
@@ -319,7 +325,7 @@ impl Pipe {
         state.waker = None;
         self.attached.send_replace(false);
         if !state.resumable {
-            // Nobody can ever read it; its trackers must not say otherwise.
+            // The response can never be read. Its trackers must report it as lost.
             let events = std::mem::take(&mut state.events);
             (state.taken, state.taken_bytes, state.waiting_bytes) = (0, 0, 0);
             drop(state);
@@ -336,7 +342,7 @@ impl State {
         self.waker.take()
     }
 
-    /// Hands out the next one that waits, and keeps it if the stream can be resumed.
+    /// Takes the next waiting event, and keeps it if the stream can be resumed.
     fn take(&mut self, limits: &StreamLimits) -> Option<Event> {
         let event = self.events.get(self.taken)?.clone();
         self.taken += 1;
@@ -344,7 +350,7 @@ impl State {
         self.taken_bytes += event.message.bytes().len();
         let (messages, bytes) =
             if self.resumable { (limits.kept_messages, limits.kept_bytes) } else { (0, 0) };
-        // The last one taken stays in a stream that can be resumed, however long it is: it may be the answer.
+        // In a resumable stream, the last event taken is kept whatever its length: it may be the response.
         while self.taken > usize::from(self.resumable) && (self.taken > messages || self.taken_bytes > bytes)
         {
             let Some(oldest) = self.events.pop_front() else { break };
@@ -354,7 +360,7 @@ impl State {
         Some(event)
     }
 
-    /// What stands behind this number waits again, as far as it is still there.
+    /// Returns the events after this number to the waiting ones, as far as they are still kept.
     fn rewind(&mut self, behind: u64) {
         while let Some(last) = self.taken.checked_sub(1)
             && let Some(event) = self.events.get(last)
@@ -364,7 +370,7 @@ impl State {
             (self.taken, self.taken_bytes) = (last, self.taken_bytes - length);
             self.waiting_bytes += length;
         }
-        // And what the client says it has, it has.
+        // Events that the client has seen need no resending.
         while let Some(event) = self.events.get(self.taken)
             && event.number <= behind
         {
@@ -375,7 +381,7 @@ impl State {
     }
 }
 
-/// One connection's hold on a stream. Dropping it lets go.
+/// The attachment of one connection to a stream. Dropping it detaches the connection.
 #[derive(Debug)]
 pub(super) struct Attached {
     pipe: Arc<Pipe>,
@@ -402,7 +408,7 @@ impl Drop for Attached {
     }
 }
 
-/// The data of an event: the message on one line.
+/// Returns the data of an event: the message on one line.
 pub(super) fn data_of(event: &Event) -> Bytes {
     event.message.one_line()
 }

@@ -1,4 +1,4 @@
-//! Answers that HTTP itself gives: a status, and a JSON-RPC error beside it.
+//! HTTP-level refusals: a status with a JSON-RPC error.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ pub struct Refusal {
     pub status: StatusCode,
     /// The JSON-RPC error in the body.
     pub error: Box<Message>,
-    /// When to come back, if that would help.
+    /// Value of `Retry-After`, if a retry can help.
     pub retry_after: Option<Duration>,
 }
 
 impl Refusal {
-    /// An error of JSON-RPC under this status.
+    /// Creates a refusal from a JSON-RPC error and a status.
     pub fn new(status: StatusCode, error: Message) -> Self {
         Self { status, error: Box::new(error), retry_after: None }
     }
 
-    /// The session is not known (any more): the client has to begin a new one.
+    /// The session is not known, or no longer known: the client must start a new one.
     pub fn unknown_session(id: Option<&Id>) -> Self {
-        let text = "session not found: send initialize without a session id to begin a new one";
+        let text = "session not found: send initialize without a session id to start a new one";
         Self::new(StatusCode::NOT_FOUND, Message::error_response(id, code::INVALID_REQUEST, text, None))
     }
 
-    /// There is too much to do already.
+    /// The server is overloaded.
     pub fn overloaded(id: Option<&Id>, retry_after: Duration) -> Self {
         let error = Message::error_response(id, code::INTERNAL_ERROR, "overloaded: try again later", None);
         Self { retry_after: Some(retry_after), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error) }
@@ -39,12 +39,12 @@ impl Refusal {
 
     /// Every connection has a request in flight.
     pub fn no_connection() -> Self {
-        let text = "overloaded: as many connections as allowed are in use; try again later";
+        let text = "overloaded: connection limit reached; try again later";
         let error = Message::error_response(None, code::INTERNAL_ERROR, text, None);
         Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
     }
 
-    /// The caller follows as many event streams as allowed.
+    /// The caller has reached the limit of event streams.
     pub(super) fn too_many_streams(id: Option<&Id>, why: TooManyStreams) -> Self {
         let error = Message::error_response(id, code::INTERNAL_ERROR, &why.message(), None);
         let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);
@@ -64,7 +64,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, why.answer())
     }
 
-    /// Says which one of several things it is about.
+    /// Names the one of several things that the refusal is about.
     pub(super) fn about(mut self, what: &str) -> Self {
         let data = RawJson::string(what);
         let text = self.error.error_text().unwrap_or_default().into_owned();
@@ -73,7 +73,8 @@ impl Refusal {
     }
 }
 
-/// The status of a final answer that is given as JSON. In the modern era some errors have a status of their own.
+/// Returns the status of a final response that is sent as JSON. In the modern era some errors have a status of their
+/// own.
 pub(super) fn status_of(response: &Message) -> StatusCode {
     match response.error_code() {
         Some(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,

@@ -1,7 +1,7 @@
-//! A lean place for endpoints: accepts connections, speaks HTTP/1.1 on them, and knows when each one is gone.
+//! A small HTTP/1.1 server for endpoints. It accepts connections, and detects the end of each one.
 //!
-//! Which connections have a slot is decided in `connections`. A connection that loses its slot before it sent a request, and a
-//! request without a slot, is answered with 503 and `Retry-After`.
+//! The `connections` module assigns the connection slots. A connection that loses its slot before it sent a request,
+//! and a request without a slot, are answered with 503 and `Retry-After`.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -30,7 +30,7 @@ use super::connections::{ConnectionSlot, Connections};
 use super::guard::{self, Activity, Guarded, Patience};
 use crate::delivery::Link;
 
-/// The body of a request as it comes.
+/// The body of an incoming request.
 pub type RequestBody = Incoming;
 
 /// The other end of a connection.
@@ -38,11 +38,12 @@ pub type RequestBody = Incoming;
 pub struct Peer {
     /// The connection.
     pub link: Link,
-    /// Where it comes from.
+    /// The remote address.
     pub address: Option<SocketAddr>,
 }
 
-/// A service that answers the requests of a listener. Functions of a request and its peer are services, without essential requests.
+/// A service that answers the requests of a listener. Functions of a request and a peer are services without
+/// essential requests.
 pub trait HttpService: Send + Sync + 'static {
     /// The bodies of its answers.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static;
@@ -54,8 +55,8 @@ pub trait HttpService: Send + Sync + 'static {
         peer: Peer,
     ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
 
-    /// Returns true if the request is answered even if every connection has a request in flight. Such requests must be short:
-    /// health checks, and what an operator reads and changes.
+    /// Returns true if the request is answered even if every connection has a request in flight. Such requests must
+    /// be short: health checks, and operator requests.
     fn is_essential(&self, request: &Request<Incoming>) -> bool {
         let _ = request;
         false
@@ -88,37 +89,38 @@ where
 
 /// The JSON body with which the HTTP API refuses a request because every connection has a request in flight.
 pub const OVERLOADED: Bytes = Bytes::from_static(
-    br#"{"error":{"code":"overloaded","message":"as many connections as allowed are in use: try again later","retryAfterMs":1000}}"#,
+    br#"{"error":{"code":"overloaded","message":"connection limit reached; try again later","retryAfterMs":1000}}"#,
 );
 /// The value of `Retry-After`.
 const LATER: Duration = Duration::from_secs(1);
 
-/// How much a listener bears, and for how long.
+/// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// Connections at a time. One more takes the slot of a connection without a request. If all have a request in flight, it is
-    /// answered with 503, unless its request is essential. Each may cost a message's length of memory.
+    /// Open connections. One more takes the slot of a connection without a request. If all have a request in flight,
+    /// it is answered with 503, unless its request is essential. Each connection may need as much memory as the
+    /// longest message.
     pub connections: usize,
     /// Connections beyond them, for essential requests and for refusals.
     pub reserve: usize,
-    /// Connections from one remote address on which no request was authenticated yet. One more takes the slot of the oldest of
+    /// Connections from one remote address without an authenticated request. One more takes the slot of the oldest of
     /// them.
     pub unauthenticated_per_address: usize,
-    /// The bytes of a request's head.
+    /// Longest head of a request, in bytes.
     pub head_bytes: usize,
-    /// The headers of a request.
+    /// Most headers of a request.
     pub headers: usize,
-    /// How long a request's head may take.
+    /// Timeout for the head of a request.
     pub head_time: Duration,
-    /// How long a connection may rest between two requests. Clients keep connections for up to 90 s; a server that closes
-    /// before they do makes their next request fail.
+    /// Time that a connection may be idle between two requests. Clients keep connections for up to 90 s. If the
+    /// server closes a connection earlier than its client, the client's next request fails.
     pub idle: Duration,
-    /// How long a client may take no bytes.
+    /// Time that a client may take no bytes.
     pub write_stall: Duration,
-    /// How long what was sent may stay unacknowledged. Below [`crate::delivery::GRACE`], so that a connection that is dead
-    /// does not look open.
+    /// Time that sent data may stay unacknowledged. Below [`crate::delivery::GRACE`], so that a dead connection does
+    /// not count as open.
     pub unacknowledged: Duration,
-    /// How long connections may take to end when the listener stops.
+    /// Time that connections have to end when the listener stops.
     pub stop: Duration,
 }
 
@@ -139,7 +141,7 @@ impl Default for ServeLimits {
     }
 }
 
-/// Serves until it is told to stop and every connection has ended.
+/// Serves until the stop signal, and then until every connection has ended.
 pub async fn serve<S: HttpService>(
     listener: TcpListener,
     limits: ServeLimits,
@@ -150,7 +152,7 @@ pub async fn serve<S: HttpService>(
     let connections =
         Connections::new(limits.connections, limits.reserve, limits.unauthenticated_per_address);
     let tasks = TaskTracker::new();
-    // Ends what is left when the time for ending is over, also when this future is dropped.
+    // Closes the remaining connections after the time for stopping, and also if this future is dropped.
     let cut = CancellationToken::new();
     let _cut = cut.clone().drop_guard();
     loop {
@@ -179,7 +181,7 @@ async fn accept(listener: &TcpListener, connections: &Connections) -> Option<(Tc
     match listener.accept().await {
         Ok(accepted) => Some(accepted),
         Err(_) => {
-            // No handles left, most likely: the ones that end give some back.
+            // Most likely, no file descriptors are left. Connections that end free some.
             connections.evict_one();
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
@@ -187,7 +189,7 @@ async fn accept(listener: &TcpListener, connections: &Connections) -> Option<(Tc
     }
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 struct HttpConnection {
     stream: TcpStream,
     address: SocketAddr,
@@ -227,15 +229,15 @@ impl HttpConnection {
                     Err(refusal) => refusal.map(Content::Whole),
                 };
                 if is_reserved {
-                    // The next request on it may want something else.
+                    // The next request on this connection may not be essential.
                     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(answer.map(|content| Answering { content, activity }))
             }
         });
         let mut builder = http1::Builder::new();
-        // How much is read before a head must have ended. What comes in one piece may be more than that, so its length is
-        // looked at again.
+        // The number of bytes to read before the head must have ended. A single read may return more, so the length
+        // is checked again.
         builder.max_headers(limits.headers).max_buf_size(limits.head_bytes.max(8 << 10)).keep_alive(true);
         {
             let mut connection = pin!(builder.serve_connection(TokioIo::new(guarded), answering));
@@ -256,11 +258,11 @@ impl HttpConnection {
     }
 }
 
-/// The time for which the rest of a refused request is read, so that its client gets to read the answer.
+/// Time for which the rest of a refused request is read, so that its client can read the response.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Reads what still comes, and forgets it: a connection that is closed with something unread on it is reset, and with it goes
-/// the answer.
+/// Reads and discards the remaining input. Closing a connection with unread input resets it, and the response is
+/// lost.
 async fn linger(stream: &mut TcpStream, activity: &Activity) -> io::Result<()> {
     stream.shutdown().await?;
     let mut scrap = [0; 4 << 10];
@@ -274,13 +276,13 @@ async fn linger(stream: &mut TcpStream, activity: &Activity) -> io::Result<()> {
 
 /// Sets the options of an accepted connection.
 fn configure(stream: &TcpStream, limits: &ServeLimits) {
-    // Without this a small answer waits for an acknowledgement that the client delays.
+    // Without this, a small response waits for an acknowledgement that the client delays.
     let _ = stream.set_nodelay(true);
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(limits.unacknowledged));
 }
 
-/// Closes a link with the connection that it is, however that ends.
+/// Closes a link when its connection ends, in any way.
 struct Closing(Link);
 
 impl Drop for Closing {
@@ -289,7 +291,7 @@ impl Drop for Closing {
     }
 }
 
-/// The length of what stands before the body, as it is usually written.
+/// Returns the length of everything before the body, as it is usually written.
 fn length_of_head<B>(request: &Request<B>) -> usize {
     let target = request.uri().path_and_query().map_or(1, |target| target.as_str().len());
     let line = request.method().as_str().len() + target + " HTTP/1.1\r\n".len() + 1;
@@ -297,7 +299,7 @@ fn length_of_head<B>(request: &Request<B>) -> usize {
     headers.fold(line, usize::saturating_add).saturating_add(2)
 }
 
-/// What such a request is told that says too much before it begins. Nobody reads the rest of it.
+/// Returns the response to a request whose head is too long. The rest of the request is not read.
 fn too_long() -> Response<Bytes> {
     let mut answer = Response::new(Bytes::new());
     *answer.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
@@ -315,7 +317,7 @@ fn overloaded(text: Bytes) -> Response<Bytes> {
     answer
 }
 
-/// Returns the same answer as it is written on a connection on which no complete request has arrived.
+/// Returns the same response as bytes, for a connection on which no complete request has arrived.
 fn evicted() -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: {}\r\n\
@@ -326,7 +328,7 @@ fn evicted() -> Vec<u8> {
     [head.as_bytes(), &OVERLOADED].concat()
 }
 
-/// A body that tells when it is over.
+/// A body that reports its end.
 struct Answering<B> {
     content: Content<B>,
     activity: Activity,
@@ -378,7 +380,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn small_answers_are_sent_at_once_and_unacknowledged_ones_end_the_connection() {
+    async fn small_responses_are_sent_at_once_and_unacknowledged_ones_end_the_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().await.unwrap();

@@ -1,7 +1,7 @@
-//! A session of the older era, as far as streams are concerned: those that can be resumed, those that listen, and what
-//! waits for one to listen.
+//! The streams of a session of the legacy era: resumable streams, listening streams, and messages that wait for one.
 //!
-//! Which sessions exist, whose they are and how long they live is decided above; whoever keeps a session keeps one of these.
+//! The layer above decides which sessions exist, who owns them, and how long they live. It keeps one of these for
+//! each session.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,24 +14,24 @@ use super::Unsent;
 use super::pipe::{Attached, Pipe, StreamLimits};
 use crate::message::Message;
 
-/// The name of a session: visible ASCII, at most 256 characters.
+/// A session id: visible ASCII, at most 256 characters.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Box<str>);
 
 impl SessionId {
-    /// Takes a text that should be one.
+    /// Parses a session id.
     pub fn new(text: &str) -> Option<Self> {
         let fits = (1..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then(|| Self(text.into()))
     }
 
-    /// Its text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Who knows the name of a session can speak in it, so logs must not have it in full.
+/// A client that knows the id can use the session, so logs must not contain all of it.
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}…", self.0.get(..self.0.len().min(6)).unwrap_or_default())
@@ -49,9 +49,9 @@ pub struct Session {
 #[derive(Debug, Default)]
 struct State {
     next_stream: u64,
-    /// Streams that can be resumed by their number, oldest first; those that listen are among them.
+    /// Streams that can be resumed by their number, oldest first. Includes the listening ones.
     streams: VecDeque<Numbered>,
-    /// Messages that wait for a stream that listens.
+    /// Messages that wait for a listening stream.
     pending: VecDeque<Message>,
     pending_bytes: usize,
     closed: bool,
@@ -64,43 +64,44 @@ struct Numbered {
     pipe: Arc<Pipe>,
 }
 
-/// What became of a message for no request in particular.
+/// The result of pushing a message that belongs to no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// It goes out on a stream that listens.
+    /// The message was sent on a listening stream.
     Sent,
-    /// Nobody listens; it waits for one.
+    /// No stream listens. The message waits for one.
     Kept,
 }
 
-/// Streams of a session that are remembered. More than any client has open at a time.
+/// Remembered streams of a session. More than any client has open at a time.
 const MOST_STREAMS: usize = 128;
-/// Messages that wait for a stream that listens, and their bytes.
+/// Messages that wait for a listening stream, and their total bytes.
 const MOST_PENDING: usize = 64;
 const MOST_PENDING_BYTES: usize = 256 << 10;
-/// What all streams of a session may hold when they are done. Beyond it the oldest are forgotten.
+/// Total bytes in the finished streams of a session. Beyond it, the oldest streams are dropped.
 const MOST_BYTES: usize = 4 << 20;
 
 impl Session {
-    /// A session of this name.
+    /// Creates a session with this id.
     pub fn new(id: SessionId, limits: StreamLimits) -> Arc<Self> {
         Arc::new(Self { id, state: Mutex::default(), limits })
     }
 
-    /// The same for a session that others had before, whose streams are not known here. Those that are made now get numbers
-    /// that none of them had, so that nobody who comes back to one of them is given another.
+    /// Creates a session that existed before, and whose streams are not known here. New streams get numbers that no
+    /// earlier stream had, so that a client that resumes an earlier stream cannot get another one.
     pub fn again(id: SessionId, limits: StreamLimits) -> Arc<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let next_stream = u64::try_from(since.as_micros()).unwrap_or(u64::MAX / 2);
         Arc::new(Self { id, state: Mutex::new(State { next_stream, ..State::default() }), limits })
     }
 
-    /// Its name.
+    /// Returns the id.
     pub fn id(&self) -> &SessionId {
         &self.id
     }
 
-    /// Sends a message that belongs to no request: on the stream that began to listen last, else when one does.
+    /// Sends a message that belongs to no request: on the newest listening stream, or else when a stream begins to
+    /// listen.
     pub fn push(&self, message: Message) -> Result<Pushed, Unsent> {
         let mut state = self.state.lock();
         if state.closed {
@@ -119,12 +120,12 @@ impl Session {
         Ok(Pushed::Kept)
     }
 
-    /// Whether a stream listens for messages that belong to no request.
+    /// Returns true if a stream listens for messages that belong to no request.
     pub fn is_listening(&self) -> bool {
         self.state.lock().streams.iter().any(|stream| stream.listens && stream.pipe.is_attached())
     }
 
-    /// Ends all its streams. What comes afterwards is refused.
+    /// Ends all streams. Later messages are refused.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -136,13 +137,13 @@ impl Session {
         }
     }
 
-    /// Remembers the stream of an answer, so that it can be resumed; gives its number.
+    /// Remembers the stream of a response, so that it can be resumed. Returns its number.
     pub(super) fn remember(&self, pipe: &Arc<Pipe>) -> u64 {
         pipe.make_resumable();
         self.add(Arc::clone(pipe), false)
     }
 
-    /// A new stream that listens, and its number.
+    /// Creates a listening stream. Returns it with its number.
     pub(super) fn listen(&self) -> (Attached, u64) {
         let pipe = Pipe::new(self.limits, None);
         pipe.make_resumable();
@@ -152,7 +153,7 @@ impl Session {
         (attached, number)
     }
 
-    /// Goes on with a stream behind the last event that the client has seen of it.
+    /// Resumes a stream after the last event that the client has seen.
     pub(super) fn resume(&self, last: &EventId) -> Option<Attached> {
         let (pipe, listens) = {
             let state = self.state.lock();
@@ -170,7 +171,7 @@ impl Session {
         let mut state = self.state.lock();
         state.pending_bytes = 0;
         for message in std::mem::take(&mut state.pending) {
-            // A stream takes at least as much as may be pending.
+            // A stream holds at least as much as the pending messages.
             let _ = pipe.send(message);
         }
     }
@@ -185,8 +186,8 @@ impl Session {
         }
         state.streams.push_back(Numbered { number, listens, pipe });
         let mut held: usize = state.streams.iter().map(|stream| stream.pipe.bytes()).sum();
-        // The oldest that are done go first; of too many, simply the oldest: they end like any other, and only cannot be
-        // resumed any more.
+        // The oldest finished streams are dropped first. If there are too many streams, the oldest is dropped: it
+        // ends normally, but it cannot be resumed any more.
         while state.streams.len() > MOST_STREAMS || held > MOST_BYTES {
             let over = state.streams.len() > MOST_STREAMS;
             let rest = state.streams.len() - 1;
@@ -203,7 +204,7 @@ impl Session {
     }
 }
 
-/// The name of an event within its session: which stream, which event of it.
+/// The id of an event within its session: the number of the stream, and the number of the event in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EventId {
     pub(super) stream: u64,

@@ -1,7 +1,7 @@
 //! Limits of event streams: for each principal, and for all together.
 //!
-//! A stream keeps its connection for as long as its client likes, so streams may take only a part of all connections. Calls and
-//! everything else use the rest.
+//! A stream keeps its connection for as long as its client likes, so streams may take only a part of all
+//! connections. Calls and everything else use the rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,10 +97,10 @@ impl TooManyStreams {
     pub fn message(self) -> String {
         match self {
             Self::OfFollower(most) => format!(
-                "you follow {most} event streams, as many as allowed: close one, or try again later; the operator can raise gateway.streams_per_principal"
+                "limit of {most} event streams reached: close one, or try again later; the operator can raise gateway.streams_per_principal"
             ),
             Self::OfAll(most) => format!(
-                "{most} event streams are followed, as many as allowed: try again later; the operator can raise gateway.connections"
+                "total limit of {most} event streams reached: try again later; the operator can raise gateway.connections"
             ),
         }
     }

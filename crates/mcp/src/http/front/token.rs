@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Principals and bearer tokens.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use parking_lot::RwLock;
 use steadfast_core::id::{ActorId, TenantId};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// As whom a client was admitted.
+/// The identity as which a client was admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal {
-    /// Who it is.
+    /// The actor.
     pub actor: ActorId,
-    /// On whose behalf. Somebody of the same name is somebody else there.
+    /// The tenant on whose behalf the actor calls. The same actor name in another tenant is another principal.
     pub tenant: Option<TenantId>,
 }
 
 impl Principal {
-    /// One of no tenant.
+    /// Creates a principal without a tenant.
     pub fn new(actor: ActorId) -> Self {
         Self { actor, tenant: None }
     }
 }
 
-/// One who has a token.
+/// The holder of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Makes calls.
+    /// A client, who makes calls.
     Client(Principal),
-    /// Looks, and does nothing else.
+    /// A viewer, who has read access only.
     Viewer(ActorId),
 }
 
@@ -37,7 +37,7 @@ pub enum Holder {
 pub struct AdminToken(Box<[u8]>);
 
 impl AdminToken {
-    /// Makes a token of this secret, unless it is empty.
+    /// Creates a token from this secret, unless it is empty.
     pub fn new(secret: &str) -> Option<Self> {
         (!secret.is_empty()).then(|| Self(secret.as_bytes().into()))
     }
@@ -48,34 +48,34 @@ impl AdminToken {
     }
 }
 
-/// Shows nothing of the secret.
+/// Does not show the secret.
 impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AdminToken")
     }
 }
 
-/// Bearer tokens, and who has them. All clones are one, so that a token that is taken away is gone everywhere.
+/// Bearer tokens and their holders. Clones share them, so that a removed token stops working everywhere.
 #[derive(Clone, Default)]
 pub struct Tokens(Arc<RwLock<Vec<Held>>>);
 
 type Held = (Box<[u8]>, Holder);
 
 impl Tokens {
-    /// Adds a token. One that is empty admits nobody.
+    /// Adds a token. An empty one admits no request.
     pub fn add(&self, token: &str, holder: Holder) {
         if !token.is_empty() {
             self.0.write().push((token.as_bytes().into(), holder));
         }
     }
 
-    /// From now on these count, and no others.
+    /// Replaces all tokens by these.
     pub fn replace(&self, tokens: &Self) {
         let tokens = tokens.0.read().clone();
         *self.0.write() = tokens;
     }
 
-    /// Whose token this is. The time it takes tells nothing of the tokens but how many and how long they are.
+    /// Returns the holder of this token. The time it takes depends only on the number and length of the tokens.
     pub fn holder(&self, bearer: &[u8]) -> Option<Holder> {
         let held = self.0.read();
         let mut found = u64::MAX;
@@ -86,13 +86,13 @@ impl Tokens {
         usize::try_from(found).ok().and_then(|place| held.get(place)).map(|(_, holder)| holder.clone())
     }
 
-    /// Whether anybody makes calls with a token. Only where nobody does may calls come without one.
+    /// Returns true if any token belongs to a client. Calls without a token are possible only if none does.
     pub fn have_clients(&self) -> bool {
         self.0.read().iter().any(|(_, holder)| matches!(holder, Holder::Client(_)))
     }
 }
 
-/// Says how many there are and nothing else.
+/// Shows only the number of tokens.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} tokens", self.0.read().len())
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_admits_its_owner_and_nothing_else_admits_anybody() {
+    fn only_a_token_admits_its_holder() {
         let tokens = Tokens::default();
         assert_eq!(tokens.holder(b""), None);
         let (a, b) = (Holder::Client(Principal::new(named("a"))), Holder::Viewer(named("b")));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_7_a_token_that_was_taken_away_admits_nobody_anywhere() {
+    fn sf_7_a_removed_token_admits_no_request_anywhere() {
         let tokens = Tokens::default();
         tokens.add("s3cret-a", Holder::Viewer(named("a")));
         let elsewhere = tokens.clone();

@@ -1,4 +1,4 @@
-//! Who may ask for what (SF-7): every endpoint that the document has, the MCP doors beside them, and the command line.
+//! Access (SF-7): every endpoint in the document, the MCP endpoints beside them, and the command line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::world::PATIENCE;
 /// The token of the agents.
 const CLIENT: &str = "token-of-the-agents";
 
-/// Whom something is for, as the page about the API says it.
+/// The access that an endpoint requires, as the page about the API says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
     Everybody,
@@ -22,7 +22,7 @@ enum For {
     TheAdmin,
 }
 
-/// Everything that the gateway says it can be asked for.
+/// Returns all operations of the gateway's document.
 fn operations(gateway: &Gateway) -> Vec<(String, For)> {
     let document = gateway.get("/openapi.json");
     let mut all = Vec::new();
@@ -45,7 +45,7 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
                 _ if method != "get" => For::TheAdmin,
                 _ => For::Lookers,
             };
-            // What the document says of it: nothing, perhaps a token, a token.
+            // The security of the document: none, an optional token, a token.
             let said = match whom {
                 For::Everybody => json!([]),
                 For::Callers | For::Lookers => json!([{}, { "token": [] }]),
@@ -61,7 +61,7 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
     all
 }
 
-/// The status of the answer; some never end.
+/// Returns the status of the answer. Some answers never end.
 fn status(request: &Request) -> u16 {
     let mut stream = TcpStream::connect(request.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -71,7 +71,7 @@ fn status(request: &Request) -> u16 {
     line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
 }
 
-/// Asked so, with something in the body that means nothing.
+/// Sends this request with an arbitrary body.
 fn ask(gateway: &Gateway, line: &str, headers: &[(&str, &str)]) -> u16 {
     let request = gateway.request(line).body("{}");
     status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
@@ -81,7 +81,7 @@ fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
-/// Nothing was changed, and nothing was run.
+/// Checks that nothing was changed, and that nothing was run.
 fn untouched(gateway: &Gateway) {
     let audit = gateway.get("/v1/audit");
     assert_eq!(audit["audit"], json!([]), "{audit}");
@@ -104,7 +104,7 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
             let status = ask(&gateway, line, &[("authorization", wrong)]);
             assert!(status == 401 || (public && status == 200), "{line} with {wrong:?}: {status}");
         }
-        // It is no part of an address.
+        // A token is not accepted in a URL.
         let elsewhere = format!("{line}?token={ADMIN}&access_token={ADMIN}");
         assert_eq!(ask(&gateway, &elsewhere, &[]) == 401, !public, "{elsewhere}");
         let status = ask(&gateway, line, &[("authorization", &client)]);
@@ -113,7 +113,7 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
     }
     untouched(&gateway);
     for (line, whom) in &operations {
-        // From a page of somebody else, under a name of somebody else: not even with the token.
+        // From a foreign origin, or with a foreign host: not even with the token.
         for (name, value) in [
             ("host", "evil.example"),
             ("host", "127.0.0.1.evil.example"),
@@ -138,7 +138,7 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
 }
 
 #[test]
-fn sf_7_on_this_machine_everybody_calls_and_looks_and_only_the_admin_steers() {
+fn sf_7_on_this_machine_all_may_call_and_read_and_only_the_admin_makes_changes() {
     let gateway = Gateway::new("sf_7_local", "");
     for (line, whom) in operations(&gateway) {
         let status = ask(&gateway, &line, &[]);
@@ -151,7 +151,7 @@ fn sf_7_on_this_machine_everybody_calls_and_looks_and_only_the_admin_steers() {
 }
 
 #[test]
-fn sf_7_each_mcp_door_of_serve_needs_the_token_of_the_agents() {
+fn sf_7_each_mcp_endpoint_of_serve_needs_the_token_of_the_agents() {
     let gateway = Gateway::with("sf_7_doors", "", "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
@@ -181,7 +181,7 @@ fn sf_7_each_mcp_door_of_serve_needs_the_token_of_the_agents() {
 
 /// The documentation says that the admin token may do everything, and `/mcp` answered 401.
 #[test]
-fn sf_7_the_admin_token_makes_calls_at_each_mcp_door() {
+fn sf_7_the_admin_token_makes_calls_at_each_mcp_endpoint() {
     let gateway = Gateway::with("sf_7_admin_mcp", PLAIN, "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
@@ -195,7 +195,7 @@ fn sf_7_the_admin_token_makes_calls_at_each_mcp_door() {
     }
 }
 
-/// Only the header was looked at, where the name in the request line counts more.
+/// Only the header was checked, although the host in the request line takes precedence.
 #[test]
 fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_host() {
     let gateway = Gateway::new("sf_7_absolute", "");
@@ -228,17 +228,17 @@ fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_h
                 request
             };
             assert_eq!(status(&request) == 403, !is_ours, "{line}");
-            // A name of ours in the line does not make up for a strange one in the header.
+            // A valid host in the line does not excuse a foreign one in the header.
             assert_eq!(status(&request.header("host", "evil.example")), 403, "{line} with a strange host");
         }
-        // The page that asks is compared with the name in the line, which counts more than the header.
+        // The origin of the page is compared with the host in the line, which takes precedence over the header.
         let page = gateway.request(&format!("GET http://{authority}/v1/status"));
         let page = page.header("origin", &format!("http://{authority}"));
         assert_eq!(status(&page) == 403, !is_ours, "from a page of {authority}");
     }
 }
 
-/// A compressed body was read as if it were not, and a coding that leaves the text as it is was passed over.
+/// A compressed body was read as plain text, and the coding `identity` was ignored.
 #[test]
 fn sf_7_a_body_with_a_content_encoding_is_refused_and_nothing_is_run() {
     let gateway = Gateway::new("sf_7_encoding", "");

@@ -1,4 +1,4 @@
-//! TR-12 to TR-14: what is told of each attempt and each transition, and the switch that turns everything off.
+//! TR-12 to TR-14: notices of each attempt and each transition, and the switch that turns everything off.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use super::{Gateway, KINDS, PLAIN, Said, envelope, keyed};
 use crate::raw::send;
 
 #[test]
-fn tr_12_each_attempt_is_told_once_before_and_once_after_and_a_short_circuit_once() {
+fn tr_12_each_attempt_is_reported_once_before_and_once_after_and_a_short_circuit_once() {
     let gateway = Gateway::new("tr_12", &format!("{PLAIN}retry.base = \"1ms\"\n"));
     for kind in KINDS {
         let tool = format!("{kind}/look");
         let call = keyed(&tool, &json!({ "id": "a", "fault": "503", "times": 1 }), "k");
         let mut happening = gateway.listen(&format!("?tool={tool}"));
-        // Whoever wants to can hear of its own call while it runs.
+        // A caller can follow its own call while it runs.
         let request = gateway.request("POST /v1/calls").header("accept", "text/event-stream");
         let streamed = send(&request.body(call.to_string())).unwrap();
         let text = String::from_utf8(streamed.body).unwrap();
@@ -41,7 +41,7 @@ fn tr_12_each_attempt_is_told_once_before_and_once_after_and_a_short_circuit_onc
     }
 }
 
-/// A host with hooks of its own runs its tool, and with it its hooks, once for each order that it gets.
+/// A host with hooks of its own runs its tool, and with it its hooks, once for each attempt that it is given.
 #[test]
 fn tr_12_a_host_gets_one_order_for_each_attempt_and_none_where_there_is_nothing_to_run() {
     let gateway = Gateway::new("tr_12_host", &format!("{PLAIN}retry.base = \"1ms\"\n"));
@@ -74,7 +74,7 @@ fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged_within
         let refused = call("look", json!({ "id": "refused" }));
         assert_eq!(refused.code(), "circuit_open", "{}", refused.body);
     }
-    // More names than anybody should keep numbers of.
+    // More names than metrics should have.
     for number in 0..20 {
         gateway.call(&envelope(&format!("http/none{number}"), &json!({})));
     }
@@ -137,12 +137,12 @@ fn tr_14_switched_off_calls_go_straight_through_and_the_way_back_is_safe() {
         command.env("TOOL_RELIABILITY_ENABLED", "false");
     });
     for kind in KINDS {
-        // A key means nothing: the same runs again, and other arguments are no conflict.
+        // A key has no effect: the same call runs again, and other arguments are no conflict.
         for (id, text) in [("a", "pay a, run 2"), ("b", "pay b, run 1"), ("b", "pay b, run 2")] {
             let said = pay(&gateway, kind, id);
             assert_eq!((said.text(), &said.body["fromCache"]), (text, &json!(false)), "{}", said.body);
         }
-        // Nothing is retried, marked, counted or refused, and what the tool says arrives.
+        // Nothing is retried, marked, counted or refused, and the tool's answer arrives.
         for run in 1..=6 {
             let params = json!({ "id": "down", "fault": "503", "text": "HTTP 503: the cellar is flooded" });
             let said = gateway.call(&envelope(&format!("{kind}/look"), &params));
@@ -150,7 +150,7 @@ fn tr_14_switched_off_calls_go_straight_through_and_the_way_back_is_safe() {
             assert_eq!((&said.body["attempts"], gateway.count(kind, "look down")), (&json!(1), run));
         }
     }
-    // A service is asked as it would be without us.
+    // A service receives the same requests as without the gateway.
     let heard = gateway.service.heard();
     let straight = heard.iter().rfind(|heard| heard.line.starts_with("POST /pay")).unwrap();
     assert_eq!(straight.body, json!({ "id": "b" }).to_string());
@@ -160,7 +160,7 @@ fn tr_14_switched_off_calls_go_straight_through_and_the_way_back_is_safe() {
     for event in events {
         assert!(gateway.logged(event).is_empty(), "{event}");
     }
-    // What was done while it was off was not recorded; what was recorded before is still there.
+    // Calls while it was off were not recorded. Earlier records are still there.
     gateway.kill();
     gateway.start(|_| {});
     for kind in KINDS {

@@ -1,6 +1,7 @@
-//! TR-8 to TR-10, EH-3.4 and EH-3.5: a tool that is down is left alone, and found again.
+//! TR-8 to TR-10, EH-3.4 and EH-3.5: the breaker of a failing tool opens, probes, and closes again.
 //!
-//! A cool-down during which something must happen is far longer than any test; one that must be over is waited for.
+//! A cool-down during which something must happen is far longer than any test. The test waits for one that must be
+//! over.
 
 use std::ops::Range;
 use std::thread;
@@ -11,8 +12,8 @@ use super::{Gateway, KINDS, PLAIN, Said, envelope, keyed};
 use crate::raw::Kept;
 use crate::world::wait;
 
-/// Fails once for each number, all at once: the tool says so. A time-out of ours would be another one on a machine that has
-/// not even asked the tool by then.
+/// Makes one failing call for each number, all at once. The tool reports the failure. On a slow machine a timeout of
+/// ours could come before the tool was even called, which is another failure.
 fn fail(gateway: &Gateway, kind: &str, numbers: Range<u32>) {
     thread::scope(|scope| {
         for number in numbers {
@@ -25,7 +26,7 @@ fn fail(gateway: &Gateway, kind: &str, numbers: Range<u32>) {
     });
 }
 
-/// A call that fails, and is made once.
+/// Returns a call that fails, and is made once.
 fn failing(tool: &str, id: &str) -> Value {
     let mut call = envelope(tool, &json!({ "id": id, "fault": "503" }));
     call["transport"]["retryBudget"] = json!({ "maxAttempts": 1, "maxElapsedMs": 60_000 });
@@ -54,7 +55,7 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
         assert_eq!(gateway.breaker(&tool)["state"], "CLOSED", "four are not enough");
         fail(&gateway, kind, 4..5);
         assert_eq!(gateway.breaker(&tool)["state"], "OPEN", "{}", gateway.get("/v1/breakers"));
-        // It would succeed, and is refused with the time when to come again.
+        // It would succeed, and is refused with a retry-after delay.
         let refused = pay(&gateway, kind, "good");
         assert_eq!((refused.status, refused.code()), (503, "circuit_open"), "{}", refused.body);
         assert_eq!(refused.body["status"], "circuit_open");
@@ -68,19 +69,19 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
             assert_eq!((&said["status"], &said["attempts"]), (&json!("circuit_open"), &json!(0)), "{said}");
         }
         assert_eq!(gateway.count(kind, "pay good"), 0);
-        // Its neighbour is free.
+        // Another tool of the server is not affected.
         let look = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "a" })));
         assert_eq!(look.text(), "look a, run 1", "{}", look.body);
     }
 }
 
-/// The profile that seed 002 measures. A breaker that opens stays so for longer than any test.
+/// Returns a gateway with the profile that seed 002 measures. An open breaker stays open for longer than any test.
 fn measured(test: &str) -> Gateway {
     let config = format!("profile = \"measured\"\n{PLAIN}");
     Gateway::with(test, &config, "breaker.cooldown = \"10m\"\n", |_| {})
 }
 
-/// A read that fails once like this: over HTTP with a status, elsewhere in the words of the seed.
+/// Makes a read that fails once like this: over HTTP with a status, elsewhere in the words of the seed.
 fn fails_once(gateway: &Gateway, kind: &str, number: usize, (status, words): (&str, &str)) -> Said {
     let id = format!("bad {number}");
     let params = match kind {
@@ -156,12 +157,12 @@ fn tr_9_two_good_probes_close_the_breaker() {
             scope.spawn(move || {
                 let tool = format!("{kind}/pay");
                 fail(gateway, kind, 0..5);
-                // Whoever asks too early is refused, which changes nothing.
+                // A call that comes too early is refused, which changes nothing.
                 wait(|| !is_open(&pay(gateway, kind, "first")), || "a probe".to_owned());
                 assert_eq!(gateway.breaker(&tool)["state"], "HALF_OPEN", "one good probe is not enough");
                 assert_eq!(pay(gateway, kind, "second").text(), "pay second, run 1");
                 assert_eq!(gateway.breaker(&tool)["state"], "CLOSED");
-                // All come through again, at the first attempt, at the same time: none is over before all have begun.
+                // All calls run again, at the first attempt, concurrently: none is over before all have begun.
                 let gate = gateway.gate(kind);
                 thread::scope(|scope| {
                     for number in 0..8 {
@@ -198,7 +199,7 @@ fn tr_9_two_good_probes_close_the_breaker() {
 
 #[test]
 fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
-    // The second cool-down is far longer than the first.
+    // The second cool-down is far longer than the first one.
     let grows =
         "breaker.cooldown = \"600ms\"\nbreaker.cooldown_growth = 1000\nbreaker.cooldown_cap = \"10m\"\n";
     let gateway = Gateway::with("tr_10", PLAIN, grows, |_| {});
@@ -217,7 +218,7 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
                 let seconds: u64 = refused.answered.header("retry-after").unwrap().parse().unwrap();
                 assert!((2..=600).contains(&seconds), "the time began anew: {seconds}");
                 assert_eq!(gateway.breaker(&tool)["state"], "OPEN");
-                // What succeeded before is still to be had.
+                // Earlier successful answers are still replayed.
                 let replayed = gateway.call(&before);
                 assert_eq!(
                     (replayed.text(), &replayed.body["fromCache"]),

@@ -1,5 +1,5 @@
-//! Input over HTTP that nobody means well with (SF-5): whatever is sent to whatever endpoint, it is answered with a sentence,
-//! the next call works, and nothing of it is kept.
+//! Hostile input over HTTP (SF-5): every endpoint answers any input with a clear sentence, the next call works, and
+//! nothing of the input is kept.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use super::{ADMIN, Gateway, PLAIN, Said, envelope, keyed};
 use crate::hostile::{SLACK, resident};
 use crate::raw::{Request, send};
 
-/// Bodies that are right for nobody.
+/// Returns invalid bodies.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     let good = keyed("bank/pay", &json!({ "id": "x" }), "k").to_string();
     let with = |params: &str| good.replace(r#"{"id":"x"}"#, params).into_bytes();
@@ -61,7 +61,7 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// All that can be asked for, with something in place of the names in the path.
+/// Returns all operations, with values in place of the names in the path.
 fn lines(gateway: &Gateway) -> Vec<(String, bool)> {
     let document = gateway.get("/openapi.json");
     let paths = document["paths"].as_object().unwrap().iter();
@@ -73,7 +73,7 @@ fn lines(gateway: &Gateway) -> Vec<(String, bool)> {
             (format!("{} {path}", method.to_uppercase()), operation.get("requestBody").is_some())
         })
     });
-    // Events go on for ever.
+    // Event streams never end.
     all.filter(|(line, _)| !line.ends_with("/v1/events")).collect()
 }
 
@@ -81,7 +81,7 @@ fn asked(gateway: &Gateway, line: &str) -> Request {
     gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"))
 }
 
-/// A refusal that says what is wrong, in words that can be read and do not go on for ever.
+/// Checks that a refusal names the problem, in a readable and bounded text.
 fn is_a_clear_refusal(said: &Said, what: &str) {
     assert!((400..500).contains(&said.status), "{what}: {said:?}");
     assert!(!said.code().is_empty() && !said.message().is_empty(), "{what}: {}", said.body);
@@ -127,15 +127,15 @@ fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
     let large = keyed("bank/pay", &json!({ "id": "x", "text": "x".repeat(20 << 20) }), "k").to_string();
     works(&gateway, "before");
     let before = resident(gateway.pid());
-    // To a call that nobody has begun nothing can be said at all.
+    // For a call that was never begun nothing is accepted at all.
     let is_taken = |(line, takes): &&(String, bool)| *takes && !line.contains("/v1/calls/1/");
     for (line, _) in lines(&gateway).iter().filter(is_taken) {
         let said = Said::to(&asked(&gateway, line).body(&large));
         assert_eq!((said.status, said.code()), (413, "too_large"), "{line}: {}", said.body);
-        // Whoever only says that much comes is not waited for.
+        // A body that is announced but does not arrive is not awaited.
         let said = Said::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
         assert_eq!(said.status, 413, "{line}: {}", said.body);
-        // In pieces, nobody says beforehand how much it is.
+        // A chunked body does not announce its size.
         let mut pieces = Vec::new();
         for _ in 0..40 {
             pieces.extend_from_slice(format!("80000\r\n{}\r\n", "x".repeat(0x80000)).as_bytes());
@@ -149,7 +149,7 @@ fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
     works(&gateway, "after");
 }
 
-/// What may stand behind a `?`, and in the place of a name.
+/// Returns texts for a query, and for a name.
 fn queries() -> Vec<String> {
     vec![
         "limit=0".into(),
@@ -268,7 +268,7 @@ fn sf_5_headers_that_cannot_be_are_refused_and_the_call_is_not_run() {
 }
 
 #[test]
-fn sf_5_who_stops_in_the_middle_is_in_nobodys_way() {
+fn sf_5_an_incomplete_request_blocks_no_client() {
     let gateway = Gateway::new("sf_5_half", PLAIN);
     let call = envelope("bank/pay", &json!({ "id": "x" })).to_string();
     let begun = |text: &str| {

@@ -1,5 +1,5 @@
-//! The command line, given what nobody means well with (SF-5): arguments, files, names that others chose, and gateways that are
-//! none. It ends with a sentence, never with a crash, and nothing reaches the terminal but text.
+//! The command line with hostile input (SF-5): arguments, files, third-party names, and servers that are no gateway. It
+//! ends with a sentence, never with a crash, and nothing but text reaches the terminal.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::{Gateway, KINDS, envelope};
 use crate::world::{Folder, Process, wait};
 
-/// A folder of somebody who runs commands in it.
+/// The folder in which commands run.
 struct Home(Folder);
 
-/// What a command said.
+/// The output of a command.
 #[derive(Debug)]
 struct Ended {
     code: i32,
@@ -25,7 +25,7 @@ struct Ended {
     err: String,
 }
 
-/// The most that a command may need, in KiB: without its own size, whatever the size of what it was given.
+/// Maximum memory of a command, in KiB: beyond its own size, whatever the size of its input.
 const MOST_MEMORY: u64 = 200 << 10;
 
 impl Home {
@@ -52,8 +52,8 @@ impl Home {
     }
 }
 
-/// What came of a command: it ended by itself, with words and without anything that turns a terminal, and did not need
-/// more and more memory.
+/// Runs a command. Checks that it ended by itself with text, without control characters for a terminal, and with
+/// bounded memory.
 fn ran(mut command: Command, what: &str) -> Ended {
     let what = &what[..what.len().min(300)];
     let mut child =
@@ -72,7 +72,7 @@ fn ran(mut command: Command, what: &str) -> Ended {
     });
     let mut most = 0;
     let look = || {
-        // The highest that it ever had, as far as it can be seen.
+        // The peak that can be observed.
         let seen = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let line = seen.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         most = most.max(line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0));
@@ -92,7 +92,7 @@ fn ran(mut command: Command, what: &str) -> Ended {
     Ended { code, out, err }
 }
 
-/// It failed, and said why in a few words.
+/// Checks that it failed, with a short reason.
 fn is_told(ended: &Ended, codes: &[i32], what: &str) {
     assert!(codes.contains(&ended.code), "{what}: {ended:?}");
     assert!(!ended.err.trim().is_empty() && ended.err.len() < 20_000, "{what}: {} bytes", ended.err.len());
@@ -147,9 +147,9 @@ fn sf_5_absurd_arguments_are_refused_in_words() {
         let ended = home.run(arguments);
         is_told(&ended, &[1, 2], &format!("{arguments:?}").chars().take(200).collect::<String>());
     }
-    // A tool of which nobody has heard may be forgiven.
-    assert!(home.run(&["reset", "\u{1b}[1m/x"]).out.contains("nothing counts against"));
-    // Bytes that are no text.
+    // The trust of an unknown tool may be reset.
+    assert!(home.run(&["reset", "\u{1b}[1m/x"]).out.contains("nothing to restore for"));
+    // Bytes that are not text.
     let raw = OsString::from_vec(vec![0xff, 0xfe, 0x80]);
     for before in
         [&[][..], &["status", "--gateway"], &["approve"], &["breaker", "open"], &["check", "--config"]]
@@ -162,7 +162,7 @@ fn sf_5_absurd_arguments_are_refused_in_words() {
     assert!(!home.0.join("state").exists(), "nothing was made");
 }
 
-/// Every command that looks at the state or changes it.
+/// All commands that read the state or change it.
 const COMMANDS: [&[&str]; 10] = [
     &["status"],
     &["approvals"],
@@ -177,7 +177,7 @@ const COMMANDS: [&[&str]; 10] = [
 ];
 
 #[test]
-fn sf_5_a_state_file_that_is_none_is_told_and_left_as_it_is() {
+fn sf_5_an_invalid_state_file_is_reported_and_stays_unchanged() {
     let home = Home::new("stores");
     let file = home.0.join("state/state.db");
     let good = {
@@ -218,7 +218,7 @@ fn sf_5_a_state_file_that_is_none_is_told_and_left_as_it_is() {
             assert!(whole || by_line(), "{name}, {command:?}: {}", json.out);
         }
     }
-    // What is no file at all.
+    // Not a file at all.
     fs::remove_dir_all(home.0.join("state")).unwrap();
     fs::create_dir_all(&file).unwrap();
     for command in COMMANDS {
@@ -234,7 +234,7 @@ fn sf_5_a_state_file_that_is_none_is_told_and_left_as_it_is() {
 }
 
 #[test]
-fn sf_5_a_configuration_that_is_none_is_told_with_its_place() {
+fn sf_5_an_invalid_configuration_is_reported_with_its_position() {
     let home = Home::new("configurations");
     let file = home.0.join("steadfast.toml");
     let texts: Vec<(&str, Vec<u8>)> = vec![
@@ -270,7 +270,7 @@ fn sf_5_a_configuration_that_is_none_is_told_with_its_place() {
         let mistakes = said["mistakes"].as_array().unwrap();
         assert!(!mistakes.is_empty() || said["error"].is_string(), "{name}: {said}");
     }
-    // One that is right, in odd words.
+    // A valid one with unusual texts.
     let odd = "verify = \"\\u001b[31m\\u202ex\"\n[\"tools\".\"bank/\\u001bpay\"]\nverify = \"\\u001b[2J\"\n";
     fs::write(&file, format!("{odd}[servers.bank]\ncommand = [\"true\", \"\\u001b[2J\"]\n")).unwrap();
     for command in [
@@ -288,14 +288,14 @@ fn sf_5_a_configuration_that_is_none_is_told_with_its_place() {
             json.out
         );
     }
-    // What is no file.
+    // Not a file.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     is_told(&home.run(&["check"]), &[2], "a folder");
     fs::remove_dir(&file).unwrap();
     std::os::unix::fs::symlink(&file, &file).unwrap();
     is_told(&home.run(&["check"]), &[2], "a link to itself");
-    // Files of others, read beside ours.
+    // Configuration of other programs, which is read as well.
     let _ = fs::remove_file(&file);
     for (name, text) in
         [("half.json", "{\"mcpServers\":"), ("deep.json", &"[".repeat(100_000)), ("odd.json", "7")]
@@ -366,7 +366,7 @@ fn sf_5_names_and_words_of_others_cannot_turn_a_terminal_and_json_stays_json() {
     assert!(said.contains("look"), "{said}");
 }
 
-/// Somebody that is no gateway, and answers everything with this.
+/// Starts a server that is not a gateway, and answers everything with this.
 fn stranger(answer: impl Fn(&mut std::net::TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -374,7 +374,7 @@ fn stranger(answer: impl Fn(&mut std::net::TcpStream) + Send + Sync + 'static) -
         let answer = &answer;
         thread::scope(|scope| {
             for mut stream in listener.incoming().map_while(Result::ok) {
-                // Who comes and says nothing is in nobody's way.
+                // A silent client must not block others.
                 scope.spawn(move || {
                     let _ = stream.read(&mut [0; 4096]);
                     answer(&mut stream);
@@ -429,7 +429,7 @@ fn sf_5_a_gateway_that_is_none_cannot_crash_flood_or_paint_the_command_line() {
                 let arguments = [command, &["--gateway", &address], form].concat();
                 let ended = home.run(&arguments);
                 assert!((0..=4).contains(&ended.code), "{name}, {command:?}: {ended:?}");
-                // A tail without calls is one without lines.
+                // A tail without calls prints nothing.
                 let may_be_silent = command[0] == "tail";
                 let is_silent = ended.err.is_empty() && ended.out.is_empty();
                 assert!(!is_silent || may_be_silent, "{name}, {command:?}: {ended:?}");
@@ -437,7 +437,7 @@ fn sf_5_a_gateway_that_is_none_cannot_crash_flood_or_paint_the_command_line() {
             }
         }
     }
-    // One that never stops talking.
+    // A server that never stops sending.
     let endless = stranger(|stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n\"");
         let piece = vec![b'x'; 1 << 20];

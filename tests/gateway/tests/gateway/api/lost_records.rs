@@ -1,5 +1,5 @@
-//! A memory that was lost: the state file or its log is deleted, overwritten, cut off or replaced by an older copy while the gateway
-//! is down. Acknowledged keys do not run again, and everybody is told, until somebody accepts the loss.
+//! Lost records: the state file or its log is deleted, overwritten, truncated or replaced by an older copy while the
+//! gateway is down. Acknowledged keys do not run again, and all outputs report the loss, until an operator accepts it.
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
@@ -23,14 +23,14 @@ fn pay(gateway: &Gateway, round: &str, number: usize) -> super::Said {
     gateway.call(&keyed("http/pay", &json!({ "id": id }), &id))
 }
 
-/// Twelve payments under keys of their own, each acknowledged.
+/// Makes twelve payments with keys of their own, each acknowledged.
 fn acknowledge(gateway: &Gateway, round: &str) {
     for number in 0..PAYMENTS {
         assert_eq!(pay(gateway, round, number).text(), format!("pay {round} {number}, run 1"));
     }
 }
 
-/// None of them runs again: each is answered from what is left, or refused with the reason.
+/// Checks that none of them runs again: each is replayed from the remaining records, or refused with the reason.
 fn none_runs_again(gateway: &Gateway, round: &str) {
     for number in 0..PAYMENTS {
         let said = pay(gateway, round, number);
@@ -50,7 +50,7 @@ fn shown(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).replace('\n', " ")
 }
 
-/// Readiness, status, command line and doctor say what is lost, and how that was noticed.
+/// Checks that readiness, status, command line and doctor report the lost records, and how that was noticed.
 fn everybody_is_told(gateway: &Gateway, round: &str, part: &str) {
     let ready = gateway.asked("GET /readyz", &Value::Null);
     assert_eq!((ready.status, ready.code()), (503, "store_unavailable"), "{round}: {ready:?}");
@@ -72,7 +72,7 @@ fn everybody_is_told(gateway: &Gateway, round: &str, part: &str) {
     assert_eq!(doctor.status.code(), Some(4), "{round}");
 }
 
-/// What no harm can come of twice, and what brings no key, goes on.
+/// Checks that calls that may run twice, and calls without a key, continue.
 fn the_rest_goes_on(gateway: &Gateway, round: &str) {
     let id = json!({ "id": format!("rest {round}") });
     assert_eq!(gateway.call(&keyed("http/look", &id, &format!("look {round}"))).status, 200);
@@ -106,7 +106,7 @@ fn story_of_the_file(gateway: &mut Gateway, round: &str, part: &str, loses: impl
     is_told_until_accepted(gateway, round, part, loses);
 }
 
-/// Loses records, sees that it is told, and has the command line accept it.
+/// Loses records, checks that the loss is reported, and accepts it on the command line.
 fn is_told_until_accepted(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
     loses(gateway);
     gateway.start(|_| {});
@@ -158,7 +158,7 @@ fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_
     story_of_the_file(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
     story_of_the_file(&mut gateway, "deleted", nothing, |gateway| {
         fs::remove_file(state(gateway, "")).unwrap();
-        // It changes nothing, and says so all the same.
+        // It changes nothing, and reports the loss all the same.
         let doctor = gateway.run(&["doctor", "--no-servers"]);
         assert!(shown(&doctor).contains("held committed records"), "{}", shown(&doctor));
         assert!(!state(gateway, "").exists());
@@ -170,7 +170,7 @@ fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_h
     let mut gateway = Gateway::new("lost_copy", PLAIN);
     acknowledge(&gateway, "before");
     gateway.stop();
-    // As an operator does who copies a file that nobody has open.
+    // Like an operator who copies a file that no process has open.
     let copied = fs::read(state(&gateway, "")).unwrap();
     gateway.start(|_| {});
     acknowledge(&gateway, "after");
@@ -204,7 +204,7 @@ fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_h
 }
 
 #[test]
-fn whoever_wants_it_starts_anew_after_a_loss() {
+fn a_new_state_file_can_be_started_after_a_loss() {
     let mut gateway = Gateway::new("lost_anew", &format!("{PLAIN}store.on_damage = \"start_anew\"\n"));
     acknowledge(&gateway, "anew");
     gateway.kill();
@@ -216,9 +216,9 @@ fn whoever_wants_it_starts_anew_after_a_loss() {
     assert!(told[0]["loss"].as_str().unwrap().contains("damaged"), "{told:?}");
 }
 
-/// The file that counts commits is what a loss is noticed by. Where it is gone nobody can tell.
+/// A loss is noticed by the file that counts commits. Without that file a loss could not be excluded.
 #[test]
-fn sf_13_a_commit_counter_that_was_deleted_or_damaged_is_told_as_if_records_were_lost() {
+fn sf_13_a_deleted_or_damaged_commit_counter_is_reported_like_lost_records() {
     let mut gateway = Gateway::new("lost_note", PLAIN);
     let (note, counts) = ("-commits", "counts commits");
     story(&mut gateway, "deleted", counts, |gateway| fs::remove_file(state(gateway, note)).unwrap());
@@ -236,14 +236,14 @@ fn sf_13_a_commit_counter_that_was_deleted_or_damaged_is_told_as_if_records_were
 }
 
 #[test]
-fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told_to_accept_it() {
+fn sf_13_all_gateways_on_one_state_file_report_a_loss_until_it_is_accepted_at_one_of_them() {
     let mut gateway = Gateway::new("lost_shared", PLAIN);
     let mut other = beside(&gateway);
     acknowledge(&gateway, "one");
     switch(&mut gateway, &mut other);
     acknowledge(&gateway, "other");
     gateway.kill();
-    // What only one of them has committed counts for both.
+    // Commits of either gateway count for both.
     switch(&mut gateway, &mut other);
     acknowledge(&gateway, "last");
     gateway.kill();
@@ -268,7 +268,7 @@ fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told
 
 type Running = (Option<Process>, SocketAddr);
 
-/// Another gateway of the same user.
+/// Starts another gateway of the same user.
 fn beside(gateway: &Gateway) -> Running {
     let mut command = gateway.command(&["serve"]);
     let log = OpenOptions::new().append(true).open(gateway.folder.join("log")).unwrap();
@@ -276,13 +276,13 @@ fn beside(gateway: &Gateway) -> Running {
     (Some(process), address)
 }
 
-/// Speaks to the other one from now on.
+/// Uses the other gateway from now on.
 fn switch(gateway: &mut Gateway, other: &mut Running) {
     std::mem::swap(&mut gateway.process, &mut other.0);
     std::mem::swap(&mut gateway.address, &mut other.1);
 }
 
-/// The machine was started again: what the kernel says of its boot is another.
+/// Simulates a reboot of the machine: the kernel reports another boot id.
 fn after_the_next_boot(gateway: &Gateway) -> impl Fn(&mut Command) + use<> {
     let boot = gateway.folder.join("boot_id");
     fs::write(&boot, "00000000-0000-4000-8000-000000000001\n").unwrap();
@@ -292,8 +292,8 @@ fn after_the_next_boot(gateway: &Gateway) -> impl Fn(&mut Command) + use<> {
     }
 }
 
-/// After a power cut the note says what it said when it was synced last: with the first commit. That is no loss as long as the
-/// log is there, and one if it is not.
+/// After a power cut the note has the content of its last sync: that of the first commit. That is no loss as long as
+/// the log is there, and one if it is not.
 #[test]
 fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
     let mut gateway = Gateway::new("power_cut", PLAIN);
@@ -315,7 +315,8 @@ fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
     }
     gateway.kill();
 
-    // The same once more, and the log is gone. What the note says lies in the file itself by then, so that only the log shows it.
+    // The same once more, and the log is gone. By then the file itself contains what the note says, so that only the
+    // log shows it.
     let mut gateway = Gateway::new("power_cut_and_loss", PLAIN);
     let next_boot = after_the_next_boot(&gateway);
     assert_eq!(pay(&gateway, "first", 0).status, 200);

@@ -1,5 +1,5 @@
-//! A service over plain HTTP that counts what it does and misbehaves when it is told to, as the server of these tests does:
-//! `{"id": …, "fault": …, "times": …, "text": …}`, in the body or in the query, and a ledger of what was done.
+//! A service over plain HTTP that counts its effects and misbehaves on request, like the server of these tests:
+//! `{"id": …, "fault": …, "times": …, "text": …}` in the body or in the query, and a ledger of its effects.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,13 +12,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Listens until the test is over.
+/// A service that listens until the test is over.
 pub(super) struct Service {
     pub(super) address: SocketAddr,
     heard: Arc<Mutex<Vec<Heard>>>,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(super) struct Heard {
     pub(super) line: String,
@@ -41,7 +41,7 @@ impl Service {
         Self { address, heard }
     }
 
-    /// What it was asked, in the order in which it came.
+    /// Returns its requests, in order.
     pub(super) fn heard(&self) -> Vec<Heard> {
         self.heard.lock().clone()
     }
@@ -53,7 +53,7 @@ impl Heard {
         headers.filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
     }
 
-    /// What it is asked to do: the name in its path, and what stands in its body or query.
+    /// Returns the command of the request: the name in its path, and its body or query.
     fn asked(&self) -> (String, Value) {
         let target = self.line.split(' ').nth(1).unwrap();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -69,7 +69,7 @@ impl Heard {
     }
 }
 
-/// A text as it was before it stood in a query.
+/// Decodes a text from a query.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.bytes());
     while let Some(byte) = rest.next() {
@@ -105,7 +105,7 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
     let (tool, params) = request.asked();
     let did = format!("{tool} {}", params["id"].as_str().unwrap_or_default());
     let before = {
-        // One after the other, so that each knows which run it is.
+        // One after the other, so that each knows the number of its run.
         let _order = heard.lock();
         let done = fs::read_to_string(ledger).unwrap();
         let mut file = OpenOptions::new().append(true).open(ledger).unwrap();
@@ -115,12 +115,12 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
     let shows = params["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
     let text = params["text"].as_str();
     let (status, answer) = match params["fault"].as_str().filter(|_| shows).unwrap_or_default() {
-        // For ever: whoever asked gives up.
+        // For ever, until the client closes the connection.
         "hang" => {
             let _ = reader.read_to_end(&mut Vec::new());
             return None;
         }
-        // Without a word.
+        // Without an answer.
         "close" => return None,
         "gate" => {
             while fs::exists(ledger.with_extension("gate")).unwrap() {

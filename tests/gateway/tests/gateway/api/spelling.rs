@@ -1,5 +1,5 @@
-//! One spelling for all that the program answers: every field is in camelCase, over HTTP, in the stream of events and with
-//! `--json`. And a failed call never says of itself both that it may succeed later and that it may not.
+//! The spelling of all output: every field is in camelCase, over HTTP, in the stream of events and with `--json`.
+//! Besides, a failed call never says both that it may succeed later and that it may not.
 
 use serde_json::{Value, json};
 
@@ -7,11 +7,11 @@ use super::trust::{STRICT, lose_trust};
 use super::{Gateway, PLAIN, envelope};
 use crate::world::wait;
 
-/// Fields below which names are data: what a tool or a host gave, what a document describes, and how many failures there were of
-/// each severity.
+/// Fields with names that are data: those of a tool or a host, those in the OpenAPI document, and the numbers of
+/// failures by severity.
 const FREE_FORM: &[&str] = &["output", "context", "argumentSummary", "failuresBySeverity", "components"];
 
-/// Looks at each field of an answer.
+/// Checks each field of an answer.
 pub(super) fn check(answer: &Value) {
     match answer {
         Value::Array(items) => items.iter().for_each(check),
@@ -36,7 +36,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
     let config = format!("result_limit = \"1KiB\"\n{}", STRICT.replace("breaker.mode = \"off\"\n", ""));
     let gateway = Gateway::new("spelling", &config);
     let mut events = gateway.listen("");
-    // Something for each list: trust lost, a request that waits, failures, a turn, a breaker that is held open.
+    // An entry for each list: lost trust, a pending request, failures, a turn, a breaker that is held open.
     lose_trust(&gateway, "http");
     gateway.call(&envelope("http/look", &json!({ "id": "asked" })));
     let mut by_model = envelope("bank/look", &json!({ "id": "a" }));
@@ -71,7 +71,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
     ] {
         wait(|| count(path, list) > 0, || format!("{path} has rows"));
     }
-    // Each answer is looked at where it comes in.
+    // Each answer is checked where it is received.
     let id = gateway.get("/v1/history?tool=bank/pay")["calls"][0]["requestId"].as_str().unwrap().to_owned();
     let long = json!({ "id": "e", "fault": "text", "text": "long ".repeat(1000) });
     let shortened = gateway.call(&envelope("bank/look", &long)).body;
@@ -81,7 +81,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
         if operations.get("get").is_none() || path == "/v1/events" {
             continue;
         }
-        // Only servers say what their tools do.
+        // Only tools of servers have annotations.
         let name = if path.ends_with("/annotations") { "bank%2Flook" } else { "http%2Flook" };
         let path = path.replace("{name}", name);
         let of_it = match () {
@@ -114,7 +114,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
     }
 }
 
-/// The shell says that there is no such command: the tool is not there, and calling it again does not bring it.
+/// The shell reports an unknown command: the tool does not exist, and calling it again does not help.
 #[test]
 fn a_tool_that_cannot_be_started_is_no_retriable_error() {
     let gateway = Gateway::new("spelling_gone", &format!("{PLAIN}retry.attempts = 1\n"));

@@ -1,4 +1,4 @@
-//! Hostile clients: messages that are none.
+//! Hostile clients: invalid messages.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, Stdio};
@@ -11,7 +11,7 @@ use super::{SLACK, resident};
 use crate::raw::{Request, send};
 use crate::world::{By, LISTEN, PATIENCE, Process, World, start_gateway};
 
-/// A client that says whatever it wants, and keeps what it hears as it came.
+/// A client that sends any bytes, and keeps the raw bytes that it receives.
 struct Teller {
     child: Process,
     way: Way,
@@ -62,7 +62,7 @@ impl Teller {
         teller
     }
 
-    /// Says something that nothing is answered to.
+    /// Sends bytes that have no answer.
     fn tell(&mut self, bytes: &[u8]) {
         match &mut self.way {
             Way::Line(stdin, _) => stdin.write_all(&[bytes, b"\n"].concat()).unwrap(),
@@ -70,7 +70,7 @@ impl Teller {
         }
     }
 
-    /// Says something, and gives what it was answered with.
+    /// Sends bytes, and returns the answer.
     fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
         match &mut self.way {
             Way::Line(stdin, heard) => {
@@ -82,13 +82,13 @@ impl Teller {
         }
     }
 
-    /// The same, if the answer can be read by everybody.
+    /// Returns the same as JSON, if it is valid.
     fn answer(&mut self, bytes: &[u8]) -> Value {
         let answer = self.ask(bytes);
         serde_json::from_slice(&answer).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&answer)))
     }
 
-    /// A good call works.
+    /// Checks that a valid call works.
     fn works(&mut self, number: usize) {
         let call = format!(
             r#"{{"jsonrpc":"2.0","id":"good","method":"tools/call","params":{{"name":"pay","arguments":{{"id":"good {number}"}}}}}}"#
@@ -98,7 +98,7 @@ impl Teller {
     }
 }
 
-/// What is no message, with the code of the error that it is answered with and the id that the answer bears.
+/// Returns invalid messages, with the error code and the id of the answer.
 fn no_messages() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
     let text = |text: &str| text.as_bytes().to_vec();
     let deep = |open: &str, close: &str| {
@@ -305,7 +305,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
                 );
             }
         }
-        // Wrong types where a call says what it wants: the server says so in its own words, or we do.
+        // Wrong types in the fields of a call: the server refuses them in its own words, or the gateway does.
         for (number, params) in [
             r#"{}"#,
             r#"{"name":7}"#,
@@ -335,7 +335,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
             assert!(answer["error"].is_object() || answer["result"]["isError"] == true, "{params}: {answer}");
             client.works(number);
         }
-        // Names that stand twice where nobody routes by them are the tool's affair; so are numbers of any size.
+        // Duplicate names that do not matter for routing are left to the tool, and so are numbers of any size.
         for arguments in [
             r#"{"id":"a","x":1,"x":2}"#,
             r#"{"id":"b","x":123456789012345678901234567890.5e-10}"#,
@@ -351,7 +351,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
                 "{answer}"
             );
         }
-        // Notifications and answers to nothing change nothing.
+        // Notifications and unexpected answers change nothing.
         for told in [
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":{}}}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":[]}"#,
@@ -369,13 +369,14 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
     });
 }
 
-/// They were refused as an envelope that nobody had sent, at a byte of it; servers of some languages take them.
+/// These were refused as an envelope, at a byte of it, although the client had sent none. Servers in some languages
+/// accept them.
 #[test]
 fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_the_rule() {
     World::each("sf_5_two_ways", "", |world| {
         let mut client = Teller::start(&world);
         for (arguments, place, rule) in [
-            (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"the name "id" stands twice in one object"#),
+            (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"duplicate name "id" in one object"#),
             (r#"{"id":"x","a":"\ud800"}"#, "column 17", "half of a surrogate pair stands alone"),
         ] {
             let asked = format!(
@@ -392,7 +393,8 @@ fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_th
     });
 }
 
-/// They were refused beyond 64 levels, although every server that we know takes them: bare and behind us they are one call.
+/// These were refused beyond 64 levels, although every server that we know accepts them: bare and behind us they are
+/// one call.
 #[test]
 fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
     let nested = |levels: usize| {

@@ -1,4 +1,4 @@
-//! Hostile requests: HTTP that does not keep to the rules of the transport.
+//! Hostile requests: HTTP that violates the rules of the transport.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::world::{By, World};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
-/// Requests that are wrong, with the status that each is answered with and the code of the error beside it.
+/// Returns invalid requests, with the status of the answer and the error code in it.
 fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, Request, u16, Option<i64>)> {
     let good = Request::to(address).header("mcp-session-id", session).body(PING);
     let long = "x".repeat(100_000);
@@ -119,7 +119,7 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
             format!("pay {number}, run 1")
         );
     }
-    // As long as this a header may be.
+    // The maximum length of a header.
     let long =
         Request::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
     let answer = send(&long.body(PING)).expect("an answer");
@@ -160,7 +160,7 @@ fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
 }
 
 #[test]
-fn sf_5_requests_that_never_end_keep_nobody_from_being_served() {
+fn sf_5_requests_that_never_end_block_no_client() {
     let world = World::of("sf_5_half", "", By::Http, By::Stdio);
     let mut client = world.client();
     let address = client.address();

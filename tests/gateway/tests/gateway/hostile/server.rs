@@ -1,4 +1,4 @@
-//! Hostile servers: what is no answer, and answers to nobody.
+//! Hostile servers: invalid answers, and answers to no request.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{SLACK, resident};
 use crate::client::{Said, keyed};
 use crate::world::{By, World};
 
-/// What a server writes before it answers, and what is in nobody's way.
+/// Returns lines that a server writes before it answers, and that must not do any harm.
 fn noise() -> Vec<(&'static str, String)> {
     let text = |text: &str| text.to_owned();
     let hex = |bytes: &[u8]| bytes.iter().fold("hex:".to_owned(), |all, byte| format!("{all}{byte:02x}"));
@@ -60,12 +60,12 @@ fn noise() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn sf_5_what_a_server_writes_that_is_no_answer_is_in_nobodys_way() {
+fn sf_5_other_output_of_a_server_does_no_harm() {
     World::each("sf_5_noise", "", |world| {
         let mut client = world.client();
-        // Some of it reaches the client, which is none of ours to read.
+        // Some lines reach the client, because the gateway does not read them.
         for (number, (name, line)) in noise().into_iter().enumerate() {
-            // The client of these tests reads texts, and this is none that it can.
+            // The client of these tests reads texts, and cannot read this one.
             if name == "lone surrogates" {
                 continue;
             }
@@ -89,11 +89,11 @@ fn sf_5_what_a_server_writes_that_is_no_answer_is_in_nobodys_way() {
     });
 }
 
-/// A write whose answer nobody can read may have happened. Told at once, and not run again: neither by us, nor when its client
-/// sends it again.
+/// A write with an unreadable answer may have happened. That is reported at once, and the call is not run again:
+/// neither by the gateway, nor when its client sends it again.
 #[test]
-fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_again() {
-    // No time-out comes before the guard of the test ends it.
+fn sf_5_an_invalid_answer_is_reported_at_once_and_its_call_is_not_run_again() {
+    // No timeout comes before the timeout of the test.
     World::each(
         "sf_5_no_answer",
         concat!(
@@ -123,7 +123,7 @@ fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_ag
                     }
                     assert_eq!(world.count(&format!("pay {number} {kind}")), 1, "{arguments}");
                 }
-                // What only reads harms nobody, whatever came of it.
+                // A read does no harm, whatever came of it.
                 let mut arguments = answer;
                 arguments["id"] = json!(number.to_string());
                 let said = client.call("look", arguments.clone());
@@ -138,7 +138,7 @@ fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_ag
     );
 }
 
-/// What a server can say to a call that is no answer to it.
+/// Returns invalid answers of a server to a call.
 fn no_answers(back: By) -> Vec<Value> {
     let lines = [
         r#"{"jsonrpc":"2.0","id":$ID}"#,
@@ -148,7 +148,7 @@ fn no_answers(back: By) -> Vec<Value> {
         r#"{"jsonrpc":"2.0","id":$ID,"error":7}"#,
     ];
     let lines = lines.iter().map(|line| json!({ "fault": "instead", "lines": [line] }));
-    // The second is a page of a proxy that thinks all is well, the last the answer to somebody else.
+    // The second is a success page of a proxy, the last one the answer to another request.
     let bodies = [
         ("202 Accepted", "text/plain", ""),
         ("200 OK", "text/html", "<html><body>Please log in</body></html>"),
@@ -163,14 +163,14 @@ fn no_answers(back: By) -> Vec<Value> {
     lines.chain(bodies).collect()
 }
 
-/// Beyond what is taken of one line.
+/// Size beyond the maximum length of a line.
 const HUGE: usize = 70 << 20;
 
-/// A line of 70 MB was dropped, and its call was said to be still running for ever.
+/// A line of 70 MB was dropped, and its call was reported as still running for ever.
 #[test]
-fn sf_5_an_answer_beyond_the_hard_limit_is_told_at_once_with_its_size_and_its_call_is_not_run_again() {
+fn sf_5_an_answer_beyond_the_hard_limit_is_reported_at_once_with_its_size_and_its_call_is_not_run_again() {
     for (front, back) in [(By::Stdio, By::Stdio), (By::Http, By::Http)] {
-        // No time-out comes before the guard of the test ends it.
+        // No timeout comes before the timeout of the test.
         let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\n";
         let world = World::of("sf_5_huge", config, front, back);
         let mut client = world.client();

@@ -1,4 +1,4 @@
-//! TR-13 to TR-15: what is told, the switch that turns everything off, and what is never told.
+//! TR-13 to TR-15: notices, the switch that turns everything off, and secrets.
 
 use std::process::Command;
 
@@ -10,8 +10,8 @@ use crate::world::{World, wait};
 
 #[test]
 fn tr_13_every_transition_is_logged() {
-    // The one hangs, when it was asked in any case, and is left alone for longer than the test lasts; the other fails, and is
-    // soon tried again.
+    // The first tool hangs after it was certainly called, and its breaker stays open for longer than the test. The
+    // second one fails, and is retried soon.
     let hangs =
         "[tools.\"bank/pay\"]\ntimeout = \"5s\"\nbreaker.cooldown = \"10m\"\nbreaker.consecutive = 2\n";
     let fails =
@@ -56,8 +56,8 @@ fn tr_13_every_transition_is_logged() {
         assert!(
             ended("circuit_open").iter().all(|end| end["errorCode"] == "circuit_open" && end["attempt"] == 0)
         );
-        // Of four calls nobody knows what came of them: `pay` hung, and `send` answered with a 503. Where the server is elsewhere
-        // the two that hang may still run when their caller is told, and have not ended for us.
+        // Four calls have an unknown outcome: `pay` hung, and `send` answered with a 503. If the server is remote, the
+        // two that hang may still run when their caller gets the response, and have not ended for the gateway.
         let hung = if world.is_elsewhere() { 2 } else { 0 };
         let early = world.logged_times("tool_call_answered_early", hung);
         assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
@@ -68,7 +68,7 @@ fn tr_13_every_transition_is_logged() {
         );
         assert_eq!(world.logged("tool_call_start").len(), world.logged("tool_call_end").len() + early.len());
         assert!(!world.logged("tool_call_blocked").is_empty());
-        // What every line about a call has.
+        // The fields of every line about a call.
         for line in world.log().iter().filter(|line| line["event"].as_str().unwrap().starts_with("tool_call"))
         {
             for field in ["time", "level", "requestId", "toolName", "sessionKey", "idempotencyKeyHash"] {
@@ -78,7 +78,7 @@ fn tr_13_every_transition_is_logged() {
     });
 }
 
-/// Turned off, with limits that would show.
+/// Returns a client of a gateway that is turned off, with limits that would show.
 fn off(world: &World) -> Client {
     world.client_of("bank", |command: &mut Command| {
         command.env("TOOL_RELIABILITY_ENABLED", "false");
@@ -93,7 +93,7 @@ fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
         let (mut client, mut bare) = (off(&world), world.bare());
         let key = keyed("k");
         let mut sequence: Vec<(&str, Value, Value)> = vec![
-            // A key means nothing: the same runs again, and other arguments are no conflict.
+            // A key has no effect: the same call runs again, and other arguments are no conflict.
             ("pay", json!({ "id": "a" }), key.clone()),
             ("pay", json!({ "id": "a" }), key.clone()),
             ("pay", json!({ "id": "b" }), key.clone()),
@@ -101,7 +101,7 @@ fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
             ("pay", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
             ("look", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
             ("nothing", json!({}), json!({})),
-            // What the server gets is what the client sent.
+            // The server receives exactly what the client sent.
             ("look", json!({ "id": "echo", "fault": "echo" }), json!({ "own": 1 })),
         ];
         // Nothing is retried, marked, counted or refused.
@@ -123,7 +123,7 @@ fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
         }
         assert_eq!(world.count("look down"), 8);
         assert!(world.log().iter().all(|line| !line["event"].as_str().unwrap().starts_with("tool_call_re")));
-        // Equal calls at the same time are two.
+        // Equal concurrent calls are two calls.
         let both =
             [(); 2].map(|()| client.send_call("pay", json!({ "id": "two", "fault": "slow", "size": 300 })));
         for one in both {
@@ -141,18 +141,18 @@ fn tr_14_the_way_back_and_forth_is_safe() {
         assert!(call(&mut world.client()).from_cache);
         let said = call(&mut off(&world));
         assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false));
-        // What was done while it was off was not recorded; what was recorded before is still there.
+        // Calls while it was off were not recorded. Earlier records are still there.
         let said = call(&mut world.client());
         assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 1", true));
     });
 }
 
 #[test]
-fn tr_15_secrets_in_arguments_are_neither_logged_nor_kept_nor_said_by_us() {
+fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages() {
     const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
     const SECRETS: [&str; 5] =
         [TOKEN, "hunter2-of-ann", "s3cr3t-pass", "sk-live-51Habcdefghijkl", "key-of-ann-4711"];
-    // Two tools for calls that get no answer: one that is tried again, one that is not.
+    // Two tools for calls that get no answer: one is retried, the other is not.
     let hanging = "[tools.\"bank/fold\"]\nclass = \"read_only\"\nretry.attempts = 2\ntimeout = \"300ms\"\n[tools.\"bank/send\"]\ntimeout = \"300ms\"\n";
     let config = format!("log.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\n{hanging}");
     World::each("tr_15_secrets", &config, |world| {
@@ -173,7 +173,7 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_kept_nor_said_by_us() {
             }
             let id = client.send_call_with(tool, arguments, meta);
             let answer = client.answer(id);
-            // What the tool said is its own affair; what we say is ours.
+            // The tool may repeat secrets. The gateway's own texts must not.
             let ours = answer["result"]["_meta"]["dev.steadfast/result"].clone();
             let made = answer["result"]["isError"] == true && ours.is_object() && ours["fromCache"] != true;
             said.push((ours.to_string(), if made { answer.to_string() } else { String::new() }));
@@ -217,8 +217,8 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_kept_nor_said_by_us() {
                 assert!(!ours.contains(secret) && !made.contains(secret), "{secret} in {ours}{made}");
             }
         }
-        // The tool itself gets what it was sent, and its words arrive as they are. They are kept to be given again, but
-        // nothing of them is logged.
+        // The tool itself receives the arguments unchanged, and its answer arrives unchanged. The answer is stored for
+        // replays, but nothing of it is logged.
         let mut client = world.client();
         let words = format!("Authorization: Bearer {TOKEN} rejected, password=hunter2-of-ann");
         for (tool, fault) in [("look", "error"), ("draw", "code"), ("fold", "instead")] {

@@ -1,4 +1,4 @@
-//! TR-2 to TR-4: the same call again.
+//! TR-2 to TR-4: duplicate calls.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ fn tr_2_a_duplicate_in_flight_waits_for_the_one_run() {
 fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
     World::each("tr_2_off", "[tools.\"bank/pay\"]\ndedupe.mode = \"off\"\n", |world| {
         let mut client = world.client();
-        // The first run waits until the end of the test; the second is free.
+        // The first run waits until the end of the test. The second one does not wait.
         let arguments = json!({ "id": "a", "fault": "hang", "times": 1 });
         client.send_call_with("pay", arguments.clone(), keyed("k"));
         world.until("pay a", 1);
@@ -57,17 +57,17 @@ fn tr_3_a_duplicate_after_the_answer_gets_it_again_and_its_digest_stays() {
             let said = Said::of(&again);
             assert!(said.from_cache && said.ours["cache"]["matchedOn"] == "completed", "{said:?}");
             prints.push(said.ours["cache"]["keyFingerprint"].clone());
-            // But for our own word and the id it is the answer, to the byte.
+            // Except for our own mark and the id, it is the same answer, to the byte.
             let result = again["result"].as_object_mut().unwrap();
             result.remove("_meta");
             assert_eq!(again["result"].to_string(), first["result"].to_string());
-            // Were the digest of what was asked lost on the way, this would be taken for the same call.
+            // If the digest of the arguments were lost, this would be taken for the same call.
             let other = client.call_keyed("pay", json!({ "id": "b" }), "k");
             assert_eq!(other.code.as_deref(), Some("idempotency_conflict"), "{other:?}");
         }
         assert!(prints.iter().all(|print| print.is_string() && *print == prints[0]), "{prints:?}");
         assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
-        // Also for a client that comes later, and a gateway that was started later.
+        // Also for a later client, and for a gateway that was started later.
         drop(client);
         assert!(world.client().call_keyed("pay", json!({ "id": "a" }), "k").from_cache);
     });
@@ -81,7 +81,7 @@ fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
         let said = client.call_keyed("pay", json!({ "id": "b" }), "k");
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("idempotency_conflict")), "{said:?}");
         assert_eq!((&said.ours["error"]["terminal"], said.from_cache), (&json!(true), false), "{said:?}");
-        // The order of names and white space do not make two calls of one; another key does.
+        // The order of names and white space do not make a different call. Another key does.
         assert!(client.call_keyed("pay", json!({ "id": "a" }), "k").from_cache);
         assert_eq!(client.call_keyed("pay", json!({ "id": "b" }), "l").text, "pay b, run 1");
         assert_eq!(client.call_keyed("look", json!({ "id": "a" }), "m").text, "look a, run 1");

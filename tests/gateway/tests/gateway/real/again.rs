@@ -7,8 +7,8 @@ use serde_json::json;
 use super::talk::Talk;
 use super::{Place, Server, Way};
 
-/// The next call is what shows that the answer has arrived. It was taken for the same call issued again, and given the
-/// answer instead of being run.
+/// The next call shows that the answer has arrived. It was taken for a resend of the same call, and got the answer
+/// instead of running.
 #[test]
 fn a_call_that_is_made_again_after_its_answer_runs_again() {
     // Even at once: otherwise it would be taken for one call that was dispatched twice.

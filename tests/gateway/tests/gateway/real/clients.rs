@@ -1,4 +1,4 @@
-//! Clients that others wrote, with a server behind the gateway.
+//! Third-party clients, with a server behind the gateway.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,25 +9,25 @@ use super::line::Line;
 use super::{Place, Server, Way, installed, process_of, python, script};
 use crate::world::{kill, lives, wait};
 
-/// A client in Python, which does what it is told.
+/// A Python client that follows commands.
 pub(super) struct Ordered(Line);
 
 impl Ordered {
-    /// A client of this library in front of a server behind us.
+    /// Starts a client of this library in front of a server behind the gateway.
     fn start(place: &Place, library: &str, mode: &str, server: &Server) -> Self {
         Self::of(place, library, mode, &server.line(Way::Through))
     }
 
-    /// A client of this library in front of what is started by this line, or is there at this address.
+    /// Starts a client of this library in front of the server with this command line or address.
     pub(super) fn of(place: &Place, library: &str, mode: &str, server: &[OsString]) -> Self {
         let mut command = place.program(python());
         command.arg(script(&format!("client_{library}.py"))).arg(mode).args(server);
-        // Nothing is written beside the scripts.
+        // No files are written beside the scripts.
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         Self(Line::start(command))
     }
 
-    /// Gives an order, and what came of it with what was told before.
+    /// Sends a command. Returns its result with the notifications before it.
     pub(super) fn order(&mut self, order: Value) -> (Value, Vec<Value>) {
         self.0.say(&order);
         let mut told = Vec::new();
@@ -53,14 +53,14 @@ impl Ordered {
 pub(super) const LEGACY: &str = "2025-11-25";
 pub(super) const MODERN: &str = "2026-07-28";
 
-/// What both Python servers do, asked for by this client.
+/// Uses the tools of both Python servers with this client.
 fn use_python_server(library: &str, server: &str, mode: &str, version: &str) {
     let place = Place::new(&format!("real_{library}_{server}_{mode}"), "");
     let server = Server::python(&format!("server_{server}.py"));
     use_tools(Ordered::start(&place, library, mode, &server), version);
 }
 
-/// What both Python servers do, in this version.
+/// Uses the tools of both Python servers in this version.
 pub(super) fn use_tools(mut client: Ordered, version: &str) {
     assert_eq!(client.result(json!(["version"])), version);
     let tools = client.result(json!(["tools"]));

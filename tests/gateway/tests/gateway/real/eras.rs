@@ -1,4 +1,4 @@
-//! Clients and servers that others wrote, of two eras of the protocol.
+//! Third-party clients and servers, of two eras of the protocol.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::talk::{Talk, everything};
 use super::{Place, Server, Way, installed, script};
 use crate::world::{LISTEN, Port};
 
-/// What the reference server of the older era does for a client of the modern one.
+/// Uses the reference server of the older era with a client of the modern one.
 fn use_everything(mut client: Ordered) {
     let mut asked = Vec::new();
     let mut result = |client: &mut Ordered, order: Value| {
@@ -32,7 +32,7 @@ fn use_everything(mut client: Ordered) {
         let said = result(&mut client, json!(["call", tool, arguments]));
         assert!(said.to_string().contains(words), "{tool}: {said}");
     }
-    // The roots it asks for when it likes to, and then knows them.
+    // The server asks for the roots at any time, and then knows them.
     for what in ["sampling", "elicitation", "roots"] {
         assert!(asked.contains(&json!({ "asked": what })), "{asked:?}");
     }
@@ -69,7 +69,7 @@ fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_
     use_everything(Ordered::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
 }
 
-/// A server made with the JavaScript library that knows the modern era only.
+/// Returns a server made with the JavaScript library that knows the modern era only.
 fn modern_server(port: Option<u16>) -> Vec<OsString> {
     let node = installed("node").join("node_modules/.bin/node");
     let port = port.map(|port| port.to_string().into());
@@ -85,7 +85,7 @@ fn started(place: &Place, line: &[OsString]) -> Command {
     command
 }
 
-/// What such a server does for a client of the older era.
+/// Uses such a server with a client of the older era.
 fn use_modern_server(command: Command) {
     let mut talk = Talk::start(command);
     talk.initialize(everything());
@@ -98,7 +98,7 @@ fn use_modern_server(command: Command) {
     assert!(tools["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
     let said = talk.call("test_simple_text", json!({}));
     assert_eq!(said["content"][0]["text"], "This is a simple text response for testing.", "{said}");
-    // It asks all kinds of things at once, and then a call is answered.
+    // The server asks several kinds of questions at once, and then answers the call.
     let all = talk.call("test_input_required_result_multiple_inputs", json!({}));
     assert_eq!(all["content"][0]["text"], "all there", "{all}");
     let asked: Vec<_> = talk.told.iter().filter_map(|told| told["method"].as_str()).collect();
@@ -108,7 +108,7 @@ fn use_modern_server(command: Command) {
     let asked = talk.told.len();
     let failed = talk.call("test_error_handling", json!({}));
     assert_eq!(failed["isError"], true, "{failed}");
-    // Logged only once it was asked for.
+    // Logged only after the client has asked for it.
     talk.call("test_logging_tool", json!({}));
     assert_eq!(talk.told.len(), asked, "{:?}", talk.told);
     talk.ask("logging/setLevel", json!({ "level": "info" }));
@@ -119,7 +119,7 @@ fn use_modern_server(command: Command) {
     talk.ask("tools/call", progress);
     let heard = talk.told.iter().filter(|told| told["params"]["progressToken"] == "mine").count();
     assert_eq!(heard, 3, "{:?}", talk.told);
-    // What it says by itself comes to a client that never asked to listen.
+    // Unasked messages reach a client that never asked to listen.
     talk.call("test_trigger_tool_change", json!({}));
     talk.until("the change of the tools", 1, |told| told["method"] == "notifications/tools/list_changed");
     assert_eq!(talk.ask("resources/subscribe", json!({ "uri": "test://watched-resource" })), json!({}));

@@ -1,4 +1,4 @@
-//! The reference servers that keep something: files, and a graph of what they were told.
+//! The reference servers with a state: files, and a graph of facts.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {
             talk.call("get_file_info", json!({ "path": at("inner/b.txt") }));
             talk.call("read_media_file", json!({ "path": at("inner/b.txt") }));
             talk.call("read_multiple_files", json!({ "paths": [at("inner/b.txt"), at("none")] }));
-            // What it will not do.
+            // Requests that the server refuses.
             talk.call("read_text_file", json!({ "path": at("none") }));
             talk.call("read_text_file", json!({ "path": "/etc/hostname" }));
             talk.call("write_file", json!({ "path": at("c.txt") }));

@@ -1,4 +1,4 @@
-//! The same clients over HTTP, and servers that are reached over HTTP.
+//! The same clients over HTTP, and servers over HTTP.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use super::clients::{LEGACY, MODERN, Ordered, use_tools};
 use super::{Place, Server, Way, installed};
 use crate::world::{By, LISTEN, Port, Process, start_gateway};
 
-/// Something that was started and listens.
+/// A program that listens.
 pub(super) struct Listening {
     _process: Process,
     _port: Option<Port>,
@@ -18,18 +18,18 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// A program that has to be told where to listen.
+    /// Starts a program that has to be given a port.
     pub(super) fn at(port: Port, mut command: Command) -> Self {
         Self { _process: port.start(&mut command), address: port.address(), _port: Some(port) }
     }
 
-    /// A gateway, which says where it listens.
+    /// Starts a gateway, which announces its address.
     pub(super) fn announced(mut command: Command) -> Self {
         let (process, address) = start_gateway(&mut command);
         Self { _process: process, _port: None, address }
     }
 
-    /// A gateway that listens, before a server that it starts, or before one that listens too.
+    /// Starts a gateway that listens, in front of a child server or of one that listens too.
     pub(super) fn gateway(place: &Place, server: Server, back: By) -> Vec<Self> {
         let mut command = place.program(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(["wrap", "--name", "real"]).args(LISTEN);
@@ -54,7 +54,7 @@ impl Listening {
     }
 }
 
-/// Both Python clients, in both eras, over HTTP before a server that is reached so.
+/// Runs both Python clients, in both eras, over HTTP in front of a server with this transport.
 fn python_clients(back: By) {
     for library in ["mcp", "fastmcp"] {
         let place = Place::new(&format!("real_http_{library}_{back:?}"), "");

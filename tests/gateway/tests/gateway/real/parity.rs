@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::talk::{Answer, Talk};
 use super::{Place, Server, Way};
 
-/// Holds the conversation both ways and compares all that the client hears. The server and the conversation get a folder
-/// for their data, one for each way.
+/// Holds the conversation both ways and compares everything that the client receives. The server and the conversation
+/// get a folder for their data, one for each way.
 pub(crate) fn assert_same(
     test: &str,
     server: impl Fn(&Path) -> Server + Sync,
@@ -33,7 +33,7 @@ pub(crate) fn assert_same(
     assert!(differences.is_empty(), "{} differences\n\n{}", differences.len(), differences.join("\n\n"));
 }
 
-/// What a client heard, without what differs from one run to the next.
+/// The messages that a client received, without the parts that differ from run to run.
 struct Heard {
     answers: Vec<Answer>,
     told: Vec<Value>,
@@ -46,7 +46,7 @@ impl Heard {
             if let Some(members) = message.as_object_mut() {
                 members.remove("id");
             }
-            // A request that is withdrawn is one that the client knows: the how manieth.
+            // A cancelled request is one that the client knows: its number in the order.
             if message["method"] == "notifications/cancelled" {
                 let id = &message["params"]["requestId"];
                 message["params"]["requestId"] =
@@ -95,15 +95,15 @@ impl Heard {
     }
 }
 
-// ---- the differences that are meant ----
+// ---- intended differences ----
 
-/// By default equal calls without a key that come within 20 ms are one that was dispatched twice, and run once. A
-/// conversation that a program holds is that quick.
+/// By default, equal calls without a key within 20 ms are one call that was dispatched twice, and run once. A program's
+/// conversation is that fast.
 const CONFIG: &str = "[tools.\"real/*\"]\ndedupe.double_dispatch = false\n";
 
-/// Takes out what the gateway adds, and nothing else. All that it adds is named here.
+/// Removes the gateway's additions, and nothing else. All of them are listed here.
 fn without_what_is_ours(message: &mut Value) {
-    // Its word for programs: that an answer is that of another call.
+    // Its mark for programs: the answer is that of another call.
     if let Some(meta) = message.pointer_mut("/result/_meta").and_then(Value::as_object_mut) {
         let before = meta.len();
         meta.retain(|name, _| !name.starts_with("dev.steadfast/"));
@@ -111,8 +111,8 @@ fn without_what_is_ours(message: &mut Value) {
             message["result"].as_object_mut().expect("it has members").remove("_meta");
         }
     }
-    // What the guard says to a model whose call was refused as malformed: a block after the server's own, or words after
-    // those of an error.
+    // The guard's remark for a model whose call was refused as malformed: a block after the server's own, or text after
+    // that of an error.
     if message["result"]["isError"] == true
         && let Some(blocks) = message.pointer_mut("/result/content").and_then(Value::as_array_mut)
     {
@@ -126,7 +126,7 @@ fn without_what_is_ours(message: &mut Value) {
     }
 }
 
-/// We have something to log ourselves, so every handshake through us says that there is something to hear.
+/// The gateway has log messages of its own, so every handshake through it announces logging.
 fn without_logging(message: &mut Value) {
     if message["result"]["protocolVersion"].is_string()
         && let Some(capabilities) = message.pointer_mut("/result/capabilities").and_then(Value::as_object_mut)
@@ -140,18 +140,19 @@ fn is_remark(text: &str) -> bool {
     ["[NON-RETRYABLE] ", "[LOOP DETECTED] ", "[TOOL ERROR LIMIT] "].iter().any(|mark| text.starts_with(mark))
 }
 
-// ---- what is never the same twice ----
+// ---- parts that differ from run to run ----
 
-/// Whether the everything server drew this line of its log. One of its eight levels is written in another way.
+/// Returns true if this is a line of the everything server's random log. One of its eight levels is written
+/// differently.
 pub(super) fn is_line_of_the_log(words: &str) -> bool {
     words.contains("level message") || words.contains("level-message")
 }
 
-/// Puts a word in the place of everything that is another one in each run: names that are drawn, times, folders.
+/// Replaces everything that differs from run to run: random names, times, folders.
 fn without_what_passes(value: &mut Value, data: &str) {
     match value {
         Value::Object(members) => {
-            // A level is drawn, and with it the words.
+            // The level is random, and with it the text.
             if members.get("data").and_then(Value::as_str).is_some_and(is_line_of_the_log) {
                 members.insert("level".to_owned(), json!("<drawn>"));
                 members.insert("data".to_owned(), json!("<drawn>"));
@@ -178,7 +179,7 @@ fn lasting(text: &str) -> String {
                 return format!("{begin}<…>");
             }
         }
-        // In words, and in the bytes of a resource.
+        // In text, and in the bytes of a resource.
         for before in [" created at ", "IGNyZWF0ZWQgYXQg"] {
             if let Some((begin, _)) = line.split_once(before) {
                 return format!("{begin}{before}<…>");

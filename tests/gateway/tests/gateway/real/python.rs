@@ -1,4 +1,4 @@
-//! A server made with the Python SDK, which speaks the protocol of both eras.
+//! A server made with the Python SDK, which supports both eras of the protocol.
 
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn sf_4_what_a_server_asks_and_withdraws_is_withdrawn_through_the_gateway() {
     );
 }
 
-/// Questions are numbered anew on their way, so that those of a server that was started again are told from those before.
+/// Questions get new numbers, so that those of a restarted server differ from the earlier ones.
 #[test]
 fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
     let place = Place::new("sf_4_withdrawn_again", "");
@@ -75,7 +75,7 @@ fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
         let server = process_of("python", &mark);
         kill(server);
         wait(|| !lives(server), || "the end of the server".to_owned());
-        // A list is asked for again if it was sent in the moment of death; after it the next server is there.
+        // A list request is repeated if the server died meanwhile. After it the next server is running.
         talk.ask("tools/list", json!({}));
     }
 }
@@ -121,7 +121,7 @@ fn sf_4_a_question_in_an_answer_is_answered_with_the_call_repeated_through_the_g
     );
 }
 #[test]
-fn sf_4_changes_are_told_under_the_id_of_the_clients_own_request_through_the_gateway() {
+fn sf_4_changes_are_sent_with_the_id_of_the_clients_own_request_through_the_gateway() {
     assert_same(
         "sf_4_listen",
         |_| server(),

@@ -1,4 +1,4 @@
-//! The Rust SDK as a client, in both eras, on streams and over HTTP.
+//! The Rust SDK as a client, in both eras, over stdio and over HTTP.
 
 use rmcp::model::{CallToolRequestParams, ProtocolVersion};
 use rmcp::service::RunningService;
@@ -10,7 +10,7 @@ use super::http::Listening;
 use super::{Place, Server, Way};
 use crate::world::{By, PATIENCE};
 
-/// The ways to begin, and the version that comes of each.
+/// Returns the ways to begin, and the resulting version of each.
 fn beginnings() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
     let modern = ProtocolVersion::V_2026_07_28;
     let preferred_versions = vec![modern.clone()];
@@ -35,7 +35,7 @@ async fn use_tools(client: RunningService<RoleClient, ()>, version: &ProtocolVer
     assert_eq!(sum.structured_content, Some(json!({ "result": 3 })), "{sum:?}");
     let failed = call("fail", json!({ "why": "no reason" })).await.unwrap();
     assert_eq!(failed.is_error, Some(true), "{failed:?}");
-    // At once, as a model does that calls several tools in one breath.
+    // Concurrently, like a model that calls several tools at once.
     let (one, two) =
         tokio::join!(call("add", json!({ "a": 2, "b": 2 })), call("add", json!({ "a": 3, "b": 2 })));
     assert_eq!(one.unwrap().structured_content, Some(json!({ "result": 4 })));
@@ -43,7 +43,7 @@ async fn use_tools(client: RunningService<RoleClient, ()>, version: &ProtocolVer
     client.cancel().await.unwrap();
 }
 
-/// Does it, and fails if it never ends.
+/// Runs the work, and fails if it never ends.
 fn run(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it ends") });
@@ -53,7 +53,8 @@ fn run(work: impl Future<Output = ()>) {
 fn the_rust_sdk_works_on_our_streams_in_both_eras() {
     let place = Place::new("real_rmcp_streams", "");
     run(async {
-        // Finding out is left to HTTP: here the start of the server counts, and whoever waits ten seconds for it goes back.
+        // Detecting the era is left to HTTP: here the start of the server counts, and a client that waits ten seconds
+        // for it falls back.
         for (mode, version) in beginnings().into_iter().take(2) {
             let command = Server::python("server_mcp.py").command(&place, Way::Through);
             let transport = TokioChildProcess::new(tokio::process::Command::from(command)).unwrap();

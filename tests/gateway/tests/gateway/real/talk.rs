@@ -1,4 +1,4 @@
-//! A conversation with a server, in which everything that is said to the client is kept.
+//! A conversation with a server that records everything that the client receives.
 
 use std::process::Command;
 
@@ -7,29 +7,29 @@ use serde_json::{Value, json};
 use super::line::Line;
 use super::parity::is_line_of_the_log;
 
-/// A client that answers what it is asked, and keeps all that it hears.
+/// A client that answers the server's requests, and records all messages that it receives.
 pub(crate) struct Talk {
     line: Line,
     next: u64,
-    /// What every request says of its client, in the era without a handshake.
+    /// The client fields of every request, in the era without a handshake.
     about: Option<Value>,
-    /// What was asked or told without an answer being due, in its order.
+    /// Requests and notifications of the server, in order.
     pub(crate) told: Vec<Value>,
-    /// The answers, in the order of their questions.
+    /// The answers, in the order of their requests.
     pub(crate) answers: Vec<Answer>,
 }
 
 /// An answer of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// What was asked.
+    /// The request.
     pub(crate) to: String,
     pub(crate) message: Value,
-    /// How much was told before it came.
+    /// Number of requests and notifications before it.
     pub(crate) told_before: usize,
 }
 
-/// What a client says that can do everything.
+/// Returns the capabilities of a client that can do everything.
 pub(crate) fn everything() -> Value {
     json!({
         "sampling": {},
@@ -60,7 +60,7 @@ impl Talk {
         self.tell("notifications/initialized", json!({}));
     }
 
-    /// Speaks as clients of the newer era do: each request says for itself who asks.
+    /// Switches to the newer era: each request names its client.
     pub(crate) fn without_handshake(&mut self, capabilities: Value) {
         self.about = Some(json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -69,7 +69,7 @@ impl Talk {
         }));
     }
 
-    /// Asks, and gives the result or the error.
+    /// Sends a request, and returns its result or error.
     pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params.clone());
         self.answer(&id, &format!("{method} {params}"))
@@ -79,7 +79,7 @@ impl Talk {
         self.ask("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
-    /// Asks under an id which is a number at one time and a text at another.
+    /// Sends a request with an id that is sometimes a number and sometimes a text.
     pub(crate) fn send(&mut self, method: &str, mut params: Value) -> Value {
         for (name, value) in self.about.iter().flat_map(|about| about.as_object()).flatten() {
             params["_meta"][name] = value.clone();
@@ -99,7 +99,7 @@ impl Talk {
         self.line.say(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
-    /// Waits for the answer to the request of this id.
+    /// Waits for the answer to the request with this id.
     pub(crate) fn answer(&mut self, id: &Value, what: &str) -> Value {
         loop {
             if let Some(message) = self.hear(what) {
@@ -111,7 +111,7 @@ impl Talk {
         }
     }
 
-    /// Waits until the server has told or asked this so often.
+    /// Waits until the server has sent this many such messages.
     pub(crate) fn until(&mut self, what: &str, times: usize, is: impl Fn(&Value) -> bool) {
         while self.told.iter().filter(|told| is(told)).count() < times {
             let answer = self.hear(what);
@@ -119,14 +119,14 @@ impl Talk {
         }
     }
 
-    /// Whether this is one more of what comes every few seconds. How many come before the server is told to stop says how
-    /// quick this machine is, and nothing of the server.
+    /// Returns true if this repeats a message that comes every few seconds. The number of repetitions until the server
+    /// stops depends on the speed of the machine, and not on the server.
     fn is_told_again(&self, message: &Value) -> bool {
         is_repeated(message)
             && self.told.iter().any(|told| is_repeated(told) && told["method"] == message["method"])
     }
 
-    /// Hears one message, and gives it if it is an answer.
+    /// Receives one message, and returns it if it is an answer.
     fn hear(&mut self, what: &str) -> Option<Value> {
         let message = self.line.hear(what);
         let Some(method) = message["method"].as_str() else { return Some(message) };
@@ -145,13 +145,13 @@ impl Talk {
     }
 }
 
-/// What a server says every few seconds until it is told to stop.
+/// Returns true for messages that a server repeats every few seconds until it is stopped.
 fn is_repeated(message: &Value) -> bool {
     message["method"] == "notifications/resources/updated"
         || is_line_of_the_log(&message["params"]["data"].to_string())
 }
 
-/// What the client says to what a server asks.
+/// Returns the client's answer to a request of the server.
 fn reply(method: &str, params: &Value) -> Value {
     let result = match method {
         "ping" => json!({}),

@@ -1,4 +1,4 @@
-//! One call, told anything that may happen to it: each of its steps is held against the path of a call.
+//! One call that receives any possible event. Each of its steps is compared with the path of a call.
 
 mod reference;
 
@@ -84,7 +84,7 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         if rng.chance(5) {
             interfere(rng, &mut machines, &mut reference.machines, &request, now);
         }
-        // A claim that is on its way says already that an attempt follows; what has to be approved first is claimed anew.
+        // A claim in transit already says that an attempt follows. A call that needs approval first claims again.
         if call.state() == "Claiming" && rng.chance(20) {
             for machines in [&mut machines, &mut reference.machines] {
                 fails_trust(&mut machines.trust, &request, &policy, now);
@@ -117,7 +117,7 @@ impl Machines {
         }
     }
 
-    /// Both have heard the same.
+    /// Checks that both have received the same.
     fn are_as(&self, other: &Self) -> Result<(), Broken> {
         let inside = |machines: &Self| (machines.limiter.inside(), machines.dependency_limiter.inside());
         agree(PROMISE, "places", &inside(self), &inside(other))?;
@@ -138,7 +138,7 @@ impl Machines {
     }
 }
 
-/// The errors that a guard has seen are known by their words, which are left out here.
+/// Removes the errors that a guard has recorded. They are identified by their texts, which are left out here.
 fn without_marks(text: &str) -> String {
     let mut parts = text.split("ErrorMark(");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -231,7 +231,7 @@ fn as_told(result: &CallResult) -> Told {
     }
 }
 
-// ---- what is drawn ----
+// ---- draws ----
 
 fn policy(rng: &mut Rng) -> Policy {
     let class = *rng.pick(&[
@@ -248,7 +248,7 @@ fn policy(rng: &mut Rng) -> Policy {
     policy.modes.breaker = mode(rng);
     policy.modes.guard = mode(rng);
     policy.modes.trust = mode(rng);
-    // One mechanism acts, so that limits and deadlines do.
+    // At least one mechanism acts, so that limits and deadlines do.
     policy.modes.retry = if policy.modes.dedupe == Mode::Off { Mode::Enforce } else { mode(rng) };
     policy.repeat.ambiguous = *rng.pick(&[Ambiguous::Stop, Ambiguous::Retry]);
     (policy.repeat.retry_safe, policy.repeat.honours_key) = (rng.chance(20), rng.chance(20));
@@ -354,7 +354,7 @@ fn request(rng: &mut Rng, now: Timestamp) -> Request {
     }
 }
 
-/// Machines to which something has happened before.
+/// Draws machines that have a history.
 fn machines(rng: &mut Rng, request: &Request, policy: &Policy, now: Timestamp) -> Machines {
     let before = now.before(millis(rng.between(0, 3_000)));
     let mut machines = Machines {
@@ -405,7 +405,7 @@ fn machines(rng: &mut Rng, request: &Request, policy: &Policy, now: Timestamp) -
     machines
 }
 
-/// Fails often enough to open it.
+/// Feeds enough failures to open the breaker.
 fn fail(breaker: &mut Breaker, policy: &Policy, at: Timestamp) {
     for _ in 0..policy.breaker.consecutive.map_or(1, NonZeroU32::get) {
         if let Ok((ticket, _)) = breaker.admit(&policy.breaker, at) {
@@ -421,7 +421,7 @@ fn fails_trust(trust: &mut TrustLedger, request: &Request, policy: &Policy, at: 
     trust.record(rules, subject, finished, at);
 }
 
-/// Others use the same machines meanwhile.
+/// Lets other calls use the same machines meanwhile.
 fn interfere(rng: &mut Rng, one: &mut Machines, other: &mut Machines, request: &Request, now: Timestamp) {
     let what = rng.between(0, 5);
     for machines in [one, other] {
@@ -438,16 +438,16 @@ fn interfere(rng: &mut Rng, one: &mut Machines, other: &mut Machines, request: &
     }
 }
 
-// ---- what happens ----
+// ---- events ----
 
 fn event(rng: &mut Rng, call: &Call, step: &Step, now: Timestamp) -> Event {
     let owner = call.claimed().map(|record| record.owner.clone());
-    // Few calls give their claim back.
+    // Few calls release their claim.
     let most = if call.state() == "GivingBack" { 9 } else { 39 };
     match rng.between(0, most) {
         0 => return Event::Cancelled(*rng.pick(&[Others::None, Others::Waiting])),
         1 => return Event::Disconnected(*rng.pick(&[Others::None, Others::Waiting])),
-        // The answer to a renewal may be late, and be about a claim that is no more.
+        // The reply to a renewal may be late and concern a claim that no longer exists.
         2 | 5 if call.state() != "Renewing" => {
             return renewed(rng, owner.unwrap_or_else(|| owner_of(9)), now);
         }
@@ -515,7 +515,7 @@ fn event(rng: &mut Rng, call: &Call, step: &Step, now: Timestamp) -> Event {
             }
             None => Event::Woke(Wake::Time),
         },
-        // Its child was seen to end after it had answered.
+        // Its child was observed to end after it had answered.
         "Saving" if rng.chance(5) => Event::Settled,
         "Marking" | "Saving" => {
             let receipt = Receipt { key: key("explicit"), owner: owner_of(1), version: 3 };
@@ -545,7 +545,7 @@ fn renewed(rng: &mut Rng, owner: Owner, now: Timestamp) -> Event {
     Event::Renewed { owner, sent, verdict }
 }
 
-/// Somebody else.
+/// Returns another owner.
 fn owner_of(call: u64) -> Owner {
     Owner { process: Process { boot: "boot".into(), pid: 2, started: 1 }, call, claim: 1 }
 }

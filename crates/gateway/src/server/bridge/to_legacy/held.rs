@@ -1,9 +1,9 @@
-//! Calls that a server asks something about. In the older era it asks while the call runs and goes on when it is answered;
-//! the client of the modern one gets the questions as the answer to its call, and sends the call again with what it says to
-//! them. So the call is held in between: it runs at the server all the time, once.
+//! Held calls: calls for which a server requests input from the client. A legacy server sends its request while the
+//! call runs, and continues after the answer. A modern client gets the request as the result of its call, and sends the
+//! call again with its input. The gateway holds the call in between: it runs at the server once, all the time.
 //!
-//! A client knows its held call by a state that nobody can guess and that serves once. Who comes with a state that is not
-//! known any more cannot be told what became of the call, and it is never run again.
+//! The client refers to a held call by a random state that is valid once. For an unknown state the outcome of the call
+//! is unknown, and the call is never run again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ use crate::server::bridge::no_id;
 use crate::server::pending::{Ears, SentAs};
 use crate::server::{Hear, Life, Pending, Place, Server, cancel};
 
-/// The calls that are held, by their states.
+/// The held calls by state.
 #[derive(Default)]
 pub(super) struct Held(Mutex<HashMap<String, Waiting>>);
 
@@ -35,39 +35,40 @@ struct Waiting {
     holding: AbortHandle,
 }
 
-/// What becomes of somebody who comes with a state.
+/// The result of a lookup by state.
 enum Release {
     GoesOn(Waiting),
-    /// Nothing is known of such a call, any more.
+    /// No such call is held, or not any more.
     Unknown,
-    /// It is the state of another call.
+    /// The state belongs to a different request.
     OfAnother,
 }
 
-/// The most calls that are held at a time.
+/// The maximum number of held calls.
 const MOST_HELD: usize = 256;
-/// How long a call is held.
+/// The time for which a call is held.
 const HOLD: Duration = Duration::from_secs(10 * 60);
-/// How long a client may take to be heard that has come back already.
+/// The time limit for the event of a client that has just sent the call again.
 const COMING: Duration = Duration::from_secs(10);
-/// The most questions of one call that have not been looked at.
+/// The maximum number of unprocessed events of one call.
 const QUESTIONS: usize = 16;
-/// What the states begin with that we give.
+/// The prefix of the states.
 const STATE: &str = "steadfast-held-";
 
-/// Whether this result asks about a call that is held: it runs all the time, and has perhaps had its effect.
+/// Returns true if this result requests input for a held call. That call runs at the server and may have had its
+/// effect.
 pub(crate) fn is_held(result: &str) -> bool {
     let state = raw::get(result, "requestState").and_then(raw::string);
     state.is_some_and(|state| state.starts_with(STATE))
 }
 
-/// What is said to whoever holds a call.
+/// An event for the task that holds a call.
 pub(super) enum Said {
-    /// The server asks something.
+    /// The server requests input.
     Asked(Life, Message),
-    /// It does not want an answer any more to the request of this id.
+    /// The server cancelled the request with this id.
     Withdrawn(String),
-    /// The client came back, waits at this number and brings answers.
+    /// The client sent the call again, with this request number and its input.
     CameBack(u64, Option<RawJson>),
 }
 
@@ -78,7 +79,7 @@ impl Held {
         }
     }
 
-    /// Holds a call; gives the state that it is known by, if there is room.
+    /// Holds a call. Returns its state, or `None` if there is no room.
     fn hold(&self, waiting: Waiting) -> Option<String> {
         let mut held = self.0.lock();
         if held.len() >= MOST_HELD {
@@ -89,7 +90,7 @@ impl Held {
         Some(state)
     }
 
-    /// Lets a call go on that is the same as this request.
+    /// Releases the call of this state if it equals this request.
     fn release(&self, state: &str, request: &Message) -> Release {
         let mut held = self.0.lock();
         if held.get(state).is_some_and(|waiting| !is_same(&waiting.request, request)) {
@@ -98,13 +99,13 @@ impl Held {
         held.remove(state).map_or(Release::Unknown, Release::GoesOn)
     }
 
-    /// Whether it was still held.
+    /// Drops a call. Returns true if it was still held.
     fn forget(&self, state: &str) -> bool {
         self.0.lock().remove(state).is_some()
     }
 }
 
-/// Sends a call. Its place may be answered by a question.
+/// Sends a call. The pending request may be answered by an input request.
 pub(super) async fn call(
     server: &Arc<Server>,
     bridge: &Arc<ToLegacy>,
@@ -141,7 +142,7 @@ pub(super) async fn call(
     Ok(place.brought_by(holding.abort_handle(), sent_as))
 }
 
-/// A client comes back to a call that was held.
+/// Continues a held call when its client sends it again.
 pub(super) async fn go_on(
     server: &Arc<Server>,
     bridge: &ToLegacy,
@@ -150,7 +151,7 @@ pub(super) async fn go_on(
 ) -> Place {
     let state = request.param_text("requestState").unwrap_or_default();
     if !state.starts_with(STATE) {
-        return server.answered(refusal("this state is none that we gave"));
+        return server.answered(refusal("this requestState is not valid"));
     }
     let waiting = match bridge.held.release(&state, request) {
         Release::GoesOn(waiting) => waiting,
@@ -173,7 +174,7 @@ pub(super) async fn go_on(
     place.brought_by(holding, sent_as)
 }
 
-/// What holds one call.
+/// The task state of one held call.
 struct Holder {
     server: Weak<Server>,
     pending: Arc<Pending>,
@@ -184,20 +185,20 @@ struct Holder {
     sent: Place,
     hearing: mpsc::Receiver<Said>,
     waits: Waits,
-    /// What the server asked and nobody answered, by the names that the client knows it by.
+    /// The open input requests of the server, by the keys that the client sees.
     open: BTreeMap<String, (Life, Message)>,
     asked: u64,
-    /// What became of the call while nobody waited for it.
+    /// The outcome of the call, if it arrived while no client waited.
     outcome: Option<Result<Message, Fault>>,
 }
 
-/// Whether the client waits.
+/// The client's side of a held call.
 enum Waits {
-    /// At this number.
+    /// The client waits with this request number.
     At(u64),
-    /// It has to come back with this state before this time.
+    /// The client has to send the call again with this state before this time.
     ToComeBack(String, Instant),
-    /// It has come back in the last moment, and is heard in a moment.
+    /// The client has sent the call again just before the time limit; its event arrives within this time.
     IsComing(Instant),
 }
 
@@ -215,7 +216,7 @@ impl Holder {
                 }
             };
             tokio::select! {
-                // What the server asked before it answered is nobody's question any more.
+                // After the answer, input requests from before it are void.
                 biased;
                 answer = self.sent.answer(), if self.outcome.is_none() => {
                     self.outcome = Some(answer);
@@ -247,7 +248,7 @@ impl Holder {
 
     async fn hear(&mut self, said: Said) {
         match said {
-            // The call is over, and what it asked is not waited for.
+            // The call has ended, so its input request is ignored.
             Said::Asked(..) if self.outcome.is_some() => {}
             Said::Asked(life, request) => {
                 self.asked += 1;
@@ -270,7 +271,7 @@ impl Holder {
         }
     }
 
-    /// Gives the client what the server asks.
+    /// Sends the open input requests to the client.
     async fn ask(&mut self, number: u64, own: &AbortHandle) {
         let waiting = Waiting {
             request: self.request.clone(),
@@ -279,7 +280,7 @@ impl Holder {
             holding: own.clone(),
         };
         let Some(state) = self.bridge.held.hold(waiting) else {
-            return self.refuse("too many calls wait for their clients").await;
+            return self.refuse("too many calls wait for input of their clients").await;
         };
         let asked: Vec<(&str, &Message)> =
             self.open.iter().map(|(key, (_, request))| (key.as_str(), request)).collect();
@@ -289,7 +290,7 @@ impl Holder {
     }
 
     async fn give_up(mut self) {
-        // Whoever is not heard any more is told so.
+        // Clients whose event is no longer processed get an error.
         self.hearing.close();
         while let Ok(said) = self.hearing.try_recv() {
             if let Said::CameBack(number, _) = said {
@@ -319,7 +320,7 @@ impl Holder {
     }
 }
 
-/// What becomes of a call is not known: it was sent, and nobody waits for it any more.
+/// Returns the fault of a call with unknown outcome: it was sent, and it is no longer held.
 fn unknown() -> Fault {
     let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
     Fault::new(
@@ -332,7 +333,7 @@ fn refusal(why: &str) -> Message {
     Message::error_response(Some(&no_id()), code::INVALID_PARAMS, why, None)
 }
 
-/// A state that nobody can guess; none where the system has no randomness.
+/// Returns a random state, or `None` if the system has no randomness.
 fn new_state() -> Option<String> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).ok()?;
@@ -347,7 +348,7 @@ mod tests {
         Message::parse(text.to_owned(), usize::MAX).unwrap()
     }
 
-    /// A call that runs at a server, and whoever waits for it.
+    /// A call that runs at a server, and the client that waits for it.
     struct Called {
         bridge: Arc<ToLegacy>,
         pending: Arc<Pending>,
@@ -411,7 +412,7 @@ mod tests {
         let mut call = called(&bridge());
         let asked = call.asks().await;
         assert_eq!(raw::get(asked.result().unwrap(), "resultType"), Some("\"input_required\""));
-        // Whoever got the questions has let go of the place of the call.
+        // The client has its input request and dropped the pending request.
         let (pending, bridge, number) = (call.pending.clone(), call.bridge.clone(), call.number);
         tokio::time::sleep(HOLD - Duration::from_secs(1)).await;
         assert!(call.is_held(&asked));
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_comes_back_in_the_last_moment_is_heard() {
+    async fn a_client_that_resumes_at_the_last_moment_gets_the_answer() {
         let bridge = bridge();
         let mut call = called(&bridge);
         let asked = call.asks().await;
@@ -431,7 +432,7 @@ mod tests {
         let request =
             parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
         assert!(matches!(bridge.held.release(&state, &request), Release::GoesOn(_)));
-        // The time is up before what the client says has come.
+        // The time limit passes before the client's event arrives.
         tokio::time::sleep(HOLD + Duration::from_secs(1)).await;
         let said = call.running.said.clone().unwrap();
         let mut again = call.pending.enter(Life::NONE, Ears::default());
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_does_not_wait_any_more_for_a_call_that_is_not_held_ends_it() {
+    async fn dropping_a_request_that_is_not_held_ends_its_call() {
         let call = called(&bridge());
         let (pending, number) = (call.pending.clone(), call.number);
         assert_eq!(pending.running(Life(1), Some(number)).len(), 1);
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_became_of_a_call_while_it_was_held_is_kept_for_its_client() {
+    async fn the_outcome_of_a_held_call_is_stored_for_its_client() {
         let bridge = bridge();
         let mut call = called(&bridge);
         call.asks().await;
@@ -466,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_so_many_calls_are_held() {
+    async fn the_number_of_held_calls_is_limited() {
         let bridge = bridge();
         let mut all = Vec::new();
         for _ in 0..MOST_HELD {

@@ -1,5 +1,6 @@
-//! Clients that listen. A server of the older era tells everything to the one client it has, once it was asked to watch a
-//! resource; here each hears what it asked for, under the id of its own request.
+//! Subscriptions of modern clients. A legacy server sends all notifications to its one client, once it was asked to
+//! watch a resource. The gateway distributes them to the subscriptions that asked for them, with the id of each
+//! subscription request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -16,7 +17,7 @@ use crate::server::bridge::no_id;
 use crate::server::pending::Ears;
 use crate::server::{HANDSHAKE, Hear, Life, Place, Server};
 
-/// All who listen, by the numbers of their places.
+/// All subscriptions by request number.
 #[derive(Default)]
 pub(super) struct Listeners(Mutex<BTreeMap<u64, Listening>>);
 
@@ -25,7 +26,7 @@ struct Listening {
     wants: Wants,
 }
 
-/// What a client wants to hear.
+/// The filter of a subscription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wants {
     tools: bool,
@@ -34,12 +35,12 @@ struct Wants {
     watched: Vec<String>,
 }
 
-/// The most who listen at a time.
+/// The maximum number of subscriptions.
 const MOST_LISTENING: usize = 1024;
-/// The most resources that one of them watches.
+/// The maximum number of watched resources of one subscription.
 const MOST_WATCHED: usize = 1024;
 
-/// A client begins to listen. Its request has no answer as long as it does.
+/// Starts a subscription. Its request has no response until it ends.
 pub(super) async fn listen(
     server: &Arc<Server>,
     bridge: &ToLegacy,
@@ -48,10 +49,10 @@ pub(super) async fn listen(
 ) -> Place {
     let filter = request.param("notifications").filter(|filter| filter.starts_with('{'));
     let (Some(filter), Some(hear)) = (filter, hear) else {
-        return refused(server, code::INVALID_PARAMS, "the request does not say what it listens for");
+        return refused(server, code::INVALID_PARAMS, "the request has no notification filter");
     };
     if bridge.listeners.0.lock().len() >= MOST_LISTENING {
-        return refused(server, code::INTERNAL_ERROR, "too many clients listen already");
+        return refused(server, code::INTERNAL_ERROR, "the limit of subscriptions is reached");
     }
     let has = |capability, part| bridge.about.has_within(capability, part);
     let asked = Wants::of(filter);
@@ -63,7 +64,7 @@ pub(super) async fn listen(
     };
     let place = server.pending.enter(Life::NONE, Ears::default());
     let number = place.number;
-    // What happens while it is acknowledged comes behind that, or not at all: nobody was promised it yet.
+    // Events during the acknowledgement may be missed: the client has no guarantee for them yet.
     let watched = watch(server, &bridge.listeners, wants.watched).await;
     let wants = Wants { watched, ..wants };
     hear(&wants.acknowledged());
@@ -75,7 +76,7 @@ pub(super) async fn listen(
     })
 }
 
-/// Makes the server watch these; gives those that it does.
+/// Subscribes to resources at the server. Returns those that the server accepted.
 async fn watch(server: &Arc<Server>, listeners: &Listeners, uris: Vec<String>) -> Vec<String> {
     let mut watched = Vec::new();
     for uri in uris.into_iter().take(MOST_WATCHED) {
@@ -86,7 +87,7 @@ async fn watch(server: &Arc<Server>, listeners: &Listeners, uris: Vec<String>) -
     watched
 }
 
-/// Whether the server did this for a resource.
+/// Sends a subscription request for a resource. Returns true if the server accepted it.
 async fn asked(server: &Arc<Server>, method: &str, uri: &str) -> bool {
     let uri = RawJson::string(uri);
     let params = object([("uri", uri.as_str())]);
@@ -103,7 +104,7 @@ fn refused(server: &Arc<Server>, code: i64, why: &str) -> Place {
 }
 
 impl Listeners {
-    /// Tells those who listen for it. Says whether it is something that one listens for.
+    /// Sends a notification to its subscribers. Returns false if it is not one that clients subscribe to.
     pub(super) fn tell(&self, message: &Message) -> bool {
         let method = message.method().unwrap_or_default();
         let uri = message.param_text("uri").unwrap_or_default();
@@ -111,7 +112,7 @@ impl Listeners {
             "notifications/tools/list_changed" => &|wants| wants.tools,
             "notifications/prompts/list_changed" => &|wants| wants.prompts,
             "notifications/resources/list_changed" => &|wants| wants.resources,
-            // What is told of may be a part of what is watched.
+            // The updated resource may be a part of a watched one.
             "notifications/resources/updated" => {
                 &|wants| wants.watched.iter().any(|watched| uri.starts_with(watched.as_str()))
             }
@@ -158,7 +159,7 @@ impl Wants {
     }
 }
 
-/// Somebody listens until this is dropped.
+/// Ends the subscription on drop.
 struct Until {
     number: u64,
     listeners: Arc<Listeners>,
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_hears_what_it_asked_for_and_nothing_else() {
+    fn each_subscription_gets_only_its_own_notifications() {
         let heard: Arc<Mutex<Vec<(u64, String)>>> = Arc::default();
         let listeners = Listeners::default();
         for (number, filter) in [
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_acknowledged_is_what_will_be_heard() {
+    fn the_acknowledgement_lists_the_delivered_notifications() {
         let wants = Wants::of(r#"{"toolsListChanged":true,"resourceSubscriptions":["a://b",7],"other":1}"#);
         assert_eq!(wants.watched, ["a://b"]);
         let told = wants.acknowledged();

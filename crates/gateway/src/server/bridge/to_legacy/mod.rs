@@ -1,5 +1,5 @@
-//! A client of the modern era and a server of the older one: the server is told once what the client says with each request,
-//! and what it says and asks by itself is brought to the request that it belongs to.
+//! A modern client and a legacy server. The server gets the client's introduction once, in the handshake. Its
+//! notifications and requests are assigned to the client's requests that they belong to.
 
 mod held;
 mod listen;
@@ -25,27 +25,27 @@ use crate::news::LOG_LEVEL;
 use crate::pieces::{json, object};
 use crate::server::HANDSHAKE;
 
-/// A server of the older era behind clients of the modern one.
+/// A legacy server behind modern clients.
 pub(super) struct ToLegacy {
     about: About,
-    /// How much the server logs at present, as far as we told it.
+    /// The current log level of the server, as set by the gateway.
     level: tokio::sync::Mutex<Option<Level>>,
     held: Held,
     listeners: Arc<Listeners>,
 }
 
-/// A request that runs at the server, as far as the server may say or ask something that does not name it.
+/// A request in flight at the server, with the state for messages of the server that do not name it.
 pub(crate) struct Running {
-    /// How much it wants to hear of what is logged.
+    /// The lowest log level that it wants, and the receiver of log messages.
     log: Mutex<Option<(Level, Hear)>>,
-    /// What its client can be asked.
+    /// The capabilities of its client.
     capabilities: Mutex<RawJson>,
-    /// Where it is waited for, if it can be asked anything.
+    /// The task that holds the call, if its client can be asked for input.
     said: Option<mpsc::Sender<Said>>,
 }
 
 impl ToLegacy {
-    /// A server that answered the handshake so.
+    /// Creates the bridge to a server from its answer to the handshake.
     pub(super) fn agreed(answer: &Message) -> Option<Self> {
         Some(Self {
             about: About::of(answer.result()?),
@@ -55,7 +55,7 @@ impl ToLegacy {
         })
     }
 
-    /// Tells those who listen that the server has other tools.
+    /// Notifies subscribers of changed tools.
     pub(super) fn tools_changed(&self) {
         self.listeners.tell(&Message::notification("notifications/tools/list_changed", None));
     }
@@ -64,8 +64,8 @@ impl ToLegacy {
         self.held.stop();
     }
 
-    /// Makes the server log as much as those want to hear who wait for it. A server that does not want to is not asked again
-    /// and again: the request is what matters.
+    /// Sets the log level of the server to the most verbose one that requests in flight want. A failure is not retried,
+    /// because the request itself matters more.
     async fn log_for(&self, server: &Arc<Server>, request: &Message) {
         let Some(wanted) = request.meta_text(LOG_LEVEL).and_then(|text| Level::of(&text)) else { return };
         if !self.about.has("logging") {
@@ -96,7 +96,7 @@ impl Running {
         Arc::new(running)
     }
 
-    /// It is waited for by this request now.
+    /// Attaches a new request of the client to the running call.
     fn goes_on(&self, request: &Message, hear: Option<Hear>) {
         let level = request.meta_text(LOG_LEVEL).and_then(|text| Level::of(&text));
         *self.log.lock() = level.zip(hear);
@@ -107,13 +107,13 @@ impl Running {
         self.log.lock().as_ref().map(|(level, _)| *level)
     }
 
-    /// Who hears of something that is logged at this level.
+    /// Returns the receiver of a log message of this level.
     fn hears(&self, logged: Level) -> Option<Hear> {
         self.log.lock().as_ref().filter(|(level, _)| *level <= logged).map(|(_, hear)| hear.clone())
     }
 }
 
-/// Sends a request of a client of the modern era.
+/// Sends a request of a modern client.
 pub(super) async fn send(
     server: &Arc<Server>,
     bridge: &Arc<ToLegacy>,
@@ -140,7 +140,7 @@ pub(super) async fn send(
     Ok(place.turned(move |answer| bridge.about.answer(&method, &answer)))
 }
 
-/// Something that the server tells; gives back what the client knows too.
+/// Routes a notification of the server. Returns it if the client's connection gets it unchanged.
 pub(super) fn told(
     server: &Arc<Server>,
     bridge: &ToLegacy,
@@ -154,12 +154,12 @@ pub(super) fn told(
             let mut hearing = running.iter().filter_map(|running| running.hears(level));
             match (hearing.next()?, hearing.next()) {
                 (hear, None) => hear(&message),
-                // Whose it is cannot be told; on a line all hear the same.
+                // Its request cannot be determined. On a line all requests share one receiver.
                 (_, Some(_)) => return Some(message),
             }
             None
         }
-        // It does not want the answer any more to what it asked.
+        // The server cancels its own request.
         Some("notifications/cancelled") => {
             let asked = message.param("requestId")?;
             for running in server.pending.running(life, None) {
@@ -169,7 +169,7 @@ pub(super) fn told(
             }
             None
         }
-        // Nobody listens for these in the modern era, or only those who said so.
+        // Modern clients do not get these, or only through subscriptions.
         Some(
             "notifications/progress" | "notifications/elicitation/complete" | "notifications/tasks/status",
         ) => None,
@@ -177,7 +177,7 @@ pub(super) fn told(
     }
 }
 
-/// The server asks its client something: the client of the one call that it can be for.
+/// Routes a request of the server to the only call that it can belong to.
 pub(super) async fn asked(server: &Arc<Server>, request: &Message, (life, on): (Life, Option<u64>)) {
     let Some(id) = request.id() else { return };
     let refused = match request.method() {
@@ -209,7 +209,7 @@ fn for_one_call(
         .map_err(|_| (code::INTERNAL_ERROR, "too many questions wait for the client".to_owned()))
 }
 
-/// Whether two requests are for the same: a call goes on only as what it began as.
+/// Returns true if two requests are for the same call. A held call continues only with an equal request.
 fn is_same(one: &Message, other: &Message) -> bool {
     let read = |message: &Message, name| {
         let text: Option<&str> = message.param(name);
@@ -219,7 +219,7 @@ fn is_same(one: &Message, other: &Message) -> bool {
     one.method() == other.method() && ["name", "uri", "arguments"].into_iter().all(same)
 }
 
-/// The member of an object that is an object.
+/// Returns the member of an object if it is an object itself.
 fn inner<'t>(object: &'t str, name: &str) -> Option<&'t str> {
     raw::get(object, name).filter(|value| value.starts_with('{'))
 }

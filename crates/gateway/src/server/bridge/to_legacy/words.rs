@@ -1,4 +1,4 @@
-//! What is said in the one era in the words of the other, for a server of the older one.
+//! Translation of messages for a legacy server and its modern client.
 
 use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
 use steadfast_mcp::message::Message;
@@ -10,7 +10,7 @@ use super::inner;
 use crate::news::LOG_LEVEL;
 use crate::pieces::object;
 
-/// What a server said of itself in the handshake, as the modern era has it.
+/// The introduction of a server from its handshake, in modern form.
 #[derive(Debug)]
 pub(super) struct About {
     capabilities: RawJson,
@@ -19,7 +19,7 @@ pub(super) struct About {
 }
 
 impl About {
-    /// From the result of `initialize`. Tasks of the older era are not those of the modern one, and are not offered.
+    /// Parses the result of `initialize`. Tasks differ between the eras, so they are not offered.
     pub(super) fn of(result: &str) -> Self {
         let member = |name| raw::get(result, name).and_then(|value| RawJson::parse(value.to_owned()).ok());
         Self {
@@ -29,18 +29,18 @@ impl About {
         }
     }
 
-    /// Whether it can do this.
+    /// Returns true if the server has this capability.
     pub(super) fn has(&self, capability: &str) -> bool {
         inner(self.capabilities.as_str(), capability).is_some()
     }
 
-    /// Whether it can do this part of something.
+    /// Returns true if the server has this part of a capability.
     pub(super) fn has_within(&self, capability: &str, part: &str) -> bool {
         let whole = inner(self.capabilities.as_str(), capability);
         whole.and_then(|whole| raw::get(whole, part)) == Some("true")
     }
 
-    /// The answer to `server/discover`.
+    /// Returns the answer to `server/discover`.
     pub(super) fn discovered(&self) -> Message {
         let versions = list(&[MODERN]);
         let members =
@@ -50,8 +50,8 @@ impl About {
         self.answer("server/discover", &Message::result_response(&no_id(), &result))
     }
 
-    /// An answer of the server as the modern era wants it: of which kind it is, from whom, and whether it may be kept. What
-    /// the server says itself of these stays.
+    /// Adds the members that a modern result requires: its type, its server and its cache limits. Existing members are
+    /// kept.
     pub(super) fn answer(&self, method: &str, answer: &Message) -> Message {
         if answer.result().is_none() {
             return answer.clone();
@@ -64,7 +64,7 @@ impl About {
         self.signed(answer)
     }
 
-    /// A result that asks the client for this before the call can go on.
+    /// Returns a result that requests this input from the client.
     pub(super) fn input_required(&self, asked: &[(&str, &Message)], state: &str) -> Message {
         let asked: Vec<(&str, RawJson)> =
             asked.iter().map(|(key, request)| (*key, question(request))).collect();
@@ -88,14 +88,14 @@ impl About {
     }
 }
 
-/// A request of a server without what makes it one that stands alone.
+/// Returns the method and parameters of a server request, without id.
 fn question(request: &Message) -> RawJson {
     let method = RawJson::string(request.method().unwrap_or_default());
     let params = request.params().map(|params| ("params", params));
     object([("method", method.as_str())].into_iter().chain(params))
 }
 
-/// Whether the results of this say in the modern era how long they may be kept.
+/// Returns true if results of this method have cache limits in the modern era.
 fn is_cacheable(method: &str) -> bool {
     matches!(
         method,
@@ -108,7 +108,7 @@ fn is_cacheable(method: &str) -> bool {
     )
 }
 
-/// The handshake with a server for a client that says of itself what is in this request.
+/// Builds the handshake from the introduction in a modern request.
 pub(crate) fn initialize(request: &Message) -> Message {
     let version = RawJson::string(LEGACY[0]);
     let capabilities = capabilities(request);
@@ -121,25 +121,25 @@ pub(crate) fn initialize(request: &Message) -> Message {
     Message::request(&no_id(), "initialize", Some(&params))
 }
 
-/// What the client of a request can do, as far as both eras know it.
+/// Returns the client capabilities of a request that both eras have.
 pub(super) fn capabilities(request: &Message) -> RawJson {
     let declared = request.meta_member(META_CAPABILITIES).filter(|value| value.starts_with('{'));
     without(declared.unwrap_or("{}"), &["extensions", "tasks"])
 }
 
-/// A request as the older era has it.
+/// Translates a request into the legacy era.
 pub(super) fn request(request: &Message) -> Message {
     let bare = request.rewrite().without_meta(META_VERSION).without_meta(META_CAPABILITIES);
     bare.without_meta(CLIENT_INFO).without_meta(LOG_LEVEL).finish()
 }
 
-/// Whether only the older era has this, or has it as something else.
+/// Returns true if only the legacy era has this method, or has it with another meaning.
 pub(super) fn is_only_older(method: &str) -> bool {
     matches!(method, "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
         || method.starts_with("tasks/")
 }
 
-/// How grave something is that a server logs, the least grave first.
+/// The severity of a log message, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Level(usize);
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_loses_what_only_the_modern_era_has() {
+    fn a_request_loses_fields_of_the_modern_era() {
         let sent = value(request(&modern()).params().unwrap());
         assert_eq!(
             sent,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_told_in_its_handshake_what_the_client_says_with_each_request() {
+    fn the_handshake_has_the_introduction_of_a_modern_client() {
         let asked = initialize(&modern());
         assert_eq!(
             value(asked.params().unwrap()),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_is_stands_in_the_answer_to_the_question_of_the_modern_era() {
+    fn the_answer_to_discover_has_the_introduction_of_the_server() {
         assert_eq!(
             value(about().discovered().result().unwrap()),
             json!({
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn results_say_what_they_are_and_errors_stay_what_they_were() {
+    fn results_get_a_type_and_errors_stay_unchanged() {
         let result = |method, result: Value| {
             let answer = parsed(json!({ "jsonrpc": "2.0", "id": 3, "result": result }));
             value(about().answer(method, &answer).result().unwrap())
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_of_a_server_stand_in_a_result() {
+    fn input_requests_of_a_server_are_in_a_result() {
         let asked = parsed(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {
             "message": "who?", "requestedSchema": {},
         }}));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_of_the_older_era_alone_are_not_offered() {
+    fn methods_of_only_the_legacy_era_are_not_offered() {
         for method in ["ping", "logging/setLevel", "resources/subscribe", "tasks/get"] {
             assert!(is_only_older(method), "{method}");
         }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_ordered_as_they_are_grave() {
+    fn log_levels_are_ordered_by_severity() {
         let level = |name| Level::of(name).unwrap();
         assert!(level("debug") < level("info") && level("error") < level("emergency"));
         assert_eq!(level("warning").name(), "warning");

@@ -1,5 +1,5 @@
-//! What a client of the older era hears without asking comes from a server of the modern one only to those who listen. So we
-//! do, for as long as there is something to hear, and again when the server was gone.
+//! The subscription of the gateway at a modern server, on behalf of a legacy client that gets notifications without
+//! asking. It exists while there is something to receive, and is renewed after a failure.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::pieces::object;
 use crate::server::bridge::no_id;
 use crate::server::{FromServer, Hear, Place, Server};
 
-/// What is listened for at present.
+/// The current subscription.
 #[derive(Default)]
 pub(super) struct Listening(Mutex<Option<(watch::Sender<Option<RawJson>>, AbortHandle)>>);
 
-/// How long to wait before listening again, the first time and at most.
+/// The first and the longest delay before a new subscription.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// What was heard and is not passed on yet. More than this is missed, as by a client that reads too slowly.
+/// The maximum number of unprocessed notifications. Further ones are dropped, as for a slow client.
 const NEWS: usize = 256;
 
 impl Listening {
-    /// Listens for this from now on.
+    /// Changes the filter of the subscription.
     pub(super) fn wants(&self, server: &Arc<Server>, filter: Option<RawJson>) {
         let mut listening = self.0.lock();
         match &*listening {
@@ -65,7 +65,7 @@ async fn listen(server: Weak<Server>, mut wanted: watch::Receiver<Option<RawJson
             Some(filter) => opening.pass(&request(&opening, filter), Some(hear).into()).await.ok(),
             None => None,
         };
-        // The new one is open before the old one ends, so that nothing is missed between them.
+        // The new subscription starts before the old one ends, so that no notification is missed.
         if let Some(before) = before.take() {
             opening.withdraw(&before).await;
         }
@@ -90,15 +90,15 @@ async fn listen(server: Weak<Server>, mut wanted: watch::Receiver<Option<RawJson
 }
 
 enum Ended {
-    /// Something else is wanted.
+    /// The filter has changed.
     Changed(Option<Place>),
-    /// The server does not have it.
+    /// The server does not support it.
     Refused,
-    /// The server is gone, or has had enough.
+    /// The server is gone or has ended the subscription.
     Lost,
 }
 
-/// Passes on what the server tells, until that ends.
+/// Forwards notifications until the subscription ends.
 async fn hear_out(
     server: &Weak<Server>,
     mut place: Place,
@@ -107,7 +107,7 @@ async fn hear_out(
 ) -> Ended {
     loop {
         tokio::select! {
-            // What was told before the end is passed on before it.
+            // Notifications before the end are forwarded first.
             biased;
             Some(message) = news.recv() => {
                 let Some(server) = server.upgrade() else { return Ended::Refused };

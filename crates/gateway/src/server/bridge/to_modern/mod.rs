@@ -1,5 +1,5 @@
-//! A client of the older era and a server of the modern one: what the client says once goes with every request, and what the
-//! server wants to know before it goes on is asked of the client while the client waits.
+//! A legacy client and a modern server. The client's introduction is sent with every request, and input that the server
+//! requests is requested from the client while its call waits.
 
 mod listen;
 mod rounds;
@@ -23,20 +23,20 @@ use super::words::{may_ask, nothing, with_none};
 use super::{FromServer, Hear, Life, Place, Server, no_id};
 use crate::server::Way;
 
-/// A server of the modern era behind a client of the older one.
+/// A modern server behind a legacy client.
 pub(super) struct ToModern {
     about: About,
-    /// What the client is asked, by numbers of ours.
+    /// The open requests to the client, by number.
     asked: Arc<Mutex<HashMap<u64, oneshot::Sender<Message>>>>,
     next: AtomicU64,
     listening: Listening,
 }
 
-/// The most questions that wait for the client.
+/// The maximum number of open requests to the client.
 const MOST_ASKED: usize = 1024;
 
 impl ToModern {
-    /// A server that answered so to `server/discover`, if it is of the modern era.
+    /// Creates the bridge to a server from its answer to `server/discover`, if it is of the modern era.
     pub(super) fn discovered(answer: Result<Message, Fault>) -> Option<Self> {
         let answer = answer.ok().filter(is_modern_result)?;
         Some(Self {
@@ -47,17 +47,17 @@ impl ToModern {
         })
     }
 
-    /// The answer to the client's handshake.
+    /// Returns the answer to the client's handshake.
     pub(super) fn initialized(&self, request: &Message, name: &str) -> Message {
         self.about.initialized(request, name)
     }
 
-    /// Listens for what the client would hear without asking for it.
+    /// Subscribes to the notifications that a legacy client gets without asking.
     pub(super) fn listen(self: &Arc<Self>, server: &Arc<Server>) {
         self.listening.wants(server, self.about.filter(&server.handshake.watched()));
     }
 
-    /// The client has answered a question.
+    /// Takes the client's answer to a request.
     pub(super) fn answered(&self, answer: &Message) {
         let number = answer.id().and_then(|id| id.as_u64());
         let waiting = number.and_then(|number| self.asked.lock().remove(&number));
@@ -70,7 +70,7 @@ impl ToModern {
         self.listening.stop();
     }
 
-    /// Asks the client. Whoever drops this does not want the answer any more.
+    /// Sends a request to the client. Dropping the returned value cancels it.
     async fn ask(&self, server: &Arc<Server>, method: &str, params: Option<&RawJson>) -> Option<Question> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
@@ -88,7 +88,7 @@ impl ToModern {
     }
 }
 
-/// Something that the client was asked.
+/// An open request to the client.
 struct Question {
     number: u64,
     answer: oneshot::Receiver<Message>,
@@ -100,14 +100,14 @@ impl Drop for Question {
     fn drop(&mut self) {
         let was_open = self.asked.lock().remove(&self.number).is_some();
         if let (true, Ok(runtime)) = (was_open, tokio::runtime::Handle::try_current()) {
-            let why = "the call that asked this is over";
+            let why = "the call that requested this has ended";
             let (server, told) = (self.server.clone(), crate::server::cancel(&Id::number(self.number), why));
             runtime.spawn(async move { server.heard(FromServer::Told(told)).await });
         }
     }
 }
 
-/// Sends a request of a client of the older era.
+/// Sends a request of a legacy client.
 pub(super) async fn send(
     server: &Arc<Server>,
     bridge: &Arc<ToModern>,
@@ -116,7 +116,7 @@ pub(super) async fn send(
 ) -> Result<Place, Fault> {
     let method = request.method().unwrap_or_default();
     match method {
-        // Remembered by whoever passed it on, and sent with each request.
+        // Recorded by the caller, and sent with each request.
         "logging/setLevel" => {
             let level = request.param_text("level");
             return Ok(server.answered(match level {
@@ -142,13 +142,13 @@ pub(super) async fn send(
     Ok(place.turned(|answer| with_none(&answer, "resultType")))
 }
 
-/// A request as the modern era wants it.
+/// Translates a request into the modern era.
 pub(super) fn dressed(server: &Server, request: &Message) -> Message {
     let client = Client::of(server.handshake.initialize().as_ref());
     client.dressed(request, server.handshake.log_level())
 }
 
-/// A notification as the modern era has it, if it does.
+/// Translates a notification into the modern era. Returns `None` if that era does not have it.
 pub(super) fn told(server: &Arc<Server>, bridge: &Arc<ToModern>, notification: &Message) -> Option<Message> {
     match (notification.method(), &server.way) {
         (Some("notifications/initialized"), _) => {
@@ -156,7 +156,7 @@ pub(super) fn told(server: &Arc<Server>, bridge: &Arc<ToModern>, notification: &
             None
         }
         (Some("notifications/roots/list_changed" | "notifications/progress"), _) => None,
-        // Whoever leaves has withdrawn the request.
+        // Closing the connection has cancelled the request.
         (Some("notifications/cancelled"), Way::Remote(_)) => None,
         (Some("notifications/cancelled"), Way::Child(_)) => Some(notification.clone()),
         _ => Some(notification.rewrite().meta(META_VERSION, RawJson::string(MODERN)).finish()),

@@ -1,5 +1,5 @@
-//! Calls in rounds. A server of the modern era that wants to know something answers the call with its questions; they are
-//! asked of the client, which still waits, and the call is sent again with what it said.
+//! Calls in rounds. A modern server that needs input answers the call with an input request. The gateway gets the input
+//! from the client, whose call still waits, and sends the call again with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::{Question, ToModern};
 use crate::server::pending::{Ears, SentAs};
 use crate::server::{Hear, Life, Place, Server};
 
-/// A server that asks more often than this does not know what it wants.
+/// The maximum number of rounds, after which the call fails.
 const MOST_ROUNDS: u32 = 16;
-/// How long a server is left alone that asks for nothing but to be called again, the first time and at most.
+/// The first and the longest delay before the next round if the server requests no input.
 const LATER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
-/// Sends a call, and brings its last answer.
+/// Sends a call. The pending request gets the answer of the last round.
 pub(super) async fn call(
     server: &Arc<Server>,
     bridge: &Arc<ToModern>,
@@ -70,10 +70,10 @@ impl Rounds {
             sent = self.server.pass(&again, ears).await.map_err(|fault| begun(&fault))?;
             self.sent_as.is_now(&sent);
         }
-        Ok(unanswered(method, "the server asked again and again and never answered"))
+        Ok(unanswered(method, "the server requested input too often without a result"))
     }
 
-    /// Asks the client everything at once. An answer that is an error ends the call: the server has no way to be told.
+    /// Requests all input from the client. An error ends the call, because the server cannot be informed of it.
     async fn ask<'q>(&self, questions: &'q [Asked]) -> Result<Vec<(&'q str, RawJson)>, String> {
         let client = Client::of(self.server.handshake.initialize().as_ref());
         for Asked { method, params, .. } in questions {
@@ -87,7 +87,8 @@ impl Rounds {
         }
         let mut answers = Vec::new();
         for (key, mut question) in open {
-            let answer = (&mut question.answer).await.map_err(|_| "the client was not asked")?;
+            let answer =
+                (&mut question.answer).await.map_err(|_| "the request was not sent to the client")?;
             match answer.result_json() {
                 Some(result) => answers.push((key, result)),
                 None => {
@@ -100,7 +101,7 @@ impl Rounds {
     }
 }
 
-/// What was sent first may have had its effect, whatever became of what was sent last.
+/// Returns the fault of a later round: an earlier round may have had an effect.
 fn begun(fault: &Fault) -> Fault {
     let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
     Fault::new(source, fault.message.clone())

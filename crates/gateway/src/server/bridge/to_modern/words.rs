@@ -1,4 +1,4 @@
-//! What is said in the one era in the words of the other, for a server of the modern one.
+//! Translation of messages for a modern server and its legacy client.
 
 use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
 use steadfast_mcp::message::{Message, code};
@@ -9,11 +9,11 @@ use super::super::words::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, withou
 use crate::news::LOG_LEVEL;
 use crate::pieces::object;
 
-/// How grave something may be that a server logs.
+/// The severities of log messages.
 pub(super) const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// What a server said of itself when it was asked.
+/// The introduction of a server.
 #[derive(Debug)]
 pub(super) struct About {
     capabilities: RawJson,
@@ -22,7 +22,7 @@ pub(super) struct About {
 }
 
 impl About {
-    /// From the result of `server/discover`. Extensions of the modern era are not known in the older one.
+    /// Parses the result of `server/discover`. Extensions do not exist in the legacy era.
     pub(super) fn of(result: &str) -> Self {
         let owned = |value: &str| RawJson::parse(value.to_owned()).ok();
         let capabilities = raw::get(result, "capabilities").filter(|value| value.starts_with('{'));
@@ -34,8 +34,8 @@ impl About {
         }
     }
 
-    /// The answer to a client's handshake: in its version, if there is such a one. A server that does not say what it is
-    /// called is called as we call it.
+    /// Returns the answer to a client's handshake, in its version if that exists. A server without a name gets the name
+    /// in the configuration.
     pub(super) fn initialized(&self, request: &Message, name: &str) -> Message {
         let asked = request.param_text("protocolVersion").unwrap_or_default();
         let version = LEGACY.iter().find(|version| **version == asked).unwrap_or(&LEGACY[0]);
@@ -52,7 +52,8 @@ impl About {
         Message::result_response(&request.id().unwrap_or_else(no_id), &result)
     }
 
-    /// What to listen for, for a client that watches these resources; nothing if there is nothing to hear.
+    /// Returns the subscription filter for a client that watches these resources. `None` if there is nothing to
+    /// receive.
     pub(super) fn filter(&self, watched: &[String]) -> Option<RawJson> {
         let tells = |capability: &str| {
             let capability = raw::get(self.capabilities.as_str(), capability);
@@ -72,7 +73,7 @@ impl About {
     }
 }
 
-/// What a client said of itself in its handshake.
+/// The introduction of a client from its handshake.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) capabilities: RawJson,
@@ -80,7 +81,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// From the parameters of `initialize`. Tasks of the older era are not those of the modern one.
+    /// Parses the parameters of `initialize`. Tasks differ between the eras.
     pub(super) fn of(params: Option<&RawJson>) -> Self {
         let params = params.map_or("{}", RawJson::as_str);
         let capabilities = raw::get(params, "capabilities").filter(|value| value.starts_with('{'));
@@ -91,7 +92,7 @@ impl Client {
         }
     }
 
-    /// A request that says of itself what the client said once.
+    /// Adds the client's introduction to a request.
     pub(super) fn dressed(&self, request: &Message, log_level: Option<RawJson>) -> Message {
         let mut dressed = request
             .rewrite()
@@ -107,24 +108,24 @@ impl Client {
     }
 }
 
-/// What a server wants to know before it goes on.
+/// An input request of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) questions: Vec<Asked>,
     pub(super) state: Option<RawJson>,
 }
 
-/// One thing that it wants to know.
+/// One question of an input request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// What the server calls it.
+    /// The server's name for it.
     pub(super) key: String,
     pub(super) method: String,
     pub(super) params: Option<RawJson>,
 }
 
 impl Wanted {
-    /// What an answer asks for, if it does.
+    /// Parses the input request in an answer, if there is one.
     pub(super) fn of(answer: &Message) -> Option<Self> {
         let result = answer.result()?;
         raw::get(result, "resultType").filter(|kind| *kind == INPUT_REQUIRED)?;
@@ -144,7 +145,7 @@ impl Wanted {
         })
     }
 
-    /// The request again, with what the client said.
+    /// Returns the request with the client's input.
     pub(super) fn answered(&self, request: &Message, answers: &[(&str, RawJson)]) -> Message {
         let mut again = request.rewrite();
         if !answers.is_empty() {
@@ -158,11 +159,11 @@ impl Wanted {
     }
 }
 
-/// The most questions of one round.
+/// The maximum number of questions of one round.
 const MOST_QUESTIONS: usize = 64;
 
-/// What a client of the older era gets when the server could not be told what it wanted to know. There the server would say
-/// it itself: of a tool in the result, so that the model sees it.
+/// Returns the answer for a legacy client when input could not be obtained. A tool call gets a result with `isError`,
+/// as from a legacy server, so that the model sees it.
 pub(super) fn unanswered(method: &str, why: &str) -> Message {
     if method != "tools/call" {
         return Message::error_response(Some(&no_id()), code::INVALID_REQUEST, why, None);
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_said_once_goes_with_every_request() {
+    fn the_introduction_of_a_client_is_sent_with_every_request() {
         let client = Client::of(initialize("2025-11-25").params_json().as_ref());
         let request = parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {
             "cursor": "2", "_meta": { "progressToken": 7 },
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn one_listens_for_what_there_is_to_hear() {
+    fn the_subscription_filter_has_all_supported_notifications() {
         let filter = |watched: &[&str]| {
             let watched: Vec<_> = watched.iter().map(|uri| (*uri).to_owned()).collect();
             about().filter(&watched).map(|filter| value(filter.as_str()))
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_sent_again_with_the_answers_and_the_state_as_it_came() {
+    fn a_call_is_sent_again_with_the_input_and_the_unchanged_state() {
         let asks = parsed(json!({ "jsonrpc": "2.0", "id": 1, "result": {
             "resultType": "input_required",
             "inputRequests": { "who \"?": { "method": "elicitation/create", "params": { "message": "m" } }, "bad": 7 },
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_asked_is_told_as_a_server_of_the_older_era_would() {
+    fn missing_input_is_reported_as_a_legacy_server_would() {
         let tool = value(unanswered("tools/call", "no \"sampling\"").result().unwrap());
         assert_eq!(
             tool,

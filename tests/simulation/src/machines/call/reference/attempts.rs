@@ -1,9 +1,9 @@
-//! Attempts, and whether there is another one.
+//! Attempts, and the decision on another one.
 
 use super::*;
 
 impl Reference {
-    /// One predicate guards every attempt (D43).
+    /// Starts an attempt if the one predicate that guards every attempt allows it (D43).
     pub(super) fn attempt(&mut self) -> Due {
         if self.caller == Caller::GaveUp {
             self.abandon();
@@ -93,7 +93,7 @@ impl Reference {
         }
     }
 
-    /// Gives back what was taken for an attempt that is not made.
+    /// Releases everything that was taken for an attempt that is not made.
     pub(super) fn step_back(&mut self, mut tickets: Tickets) {
         self.release_tickets(&mut tickets);
         if tickets.has_places {
@@ -220,12 +220,12 @@ impl Reference {
         }
     }
 
-    /// Whether a host that runs the tool itself gives no sign of life.
+    /// Returns true if a host that runs the tool itself gives no sign of life.
     pub(super) fn host_is_silent(&self, attempt: &Attempt) -> bool {
         self.request.run_by == RunBy::Host && !attempt.watchdog.shows_life(attempt.started, self.now)
     }
 
-    /// Whether a cut says nothing about the tool: it had not used up its own time (D44).
+    /// Returns true if a cut says nothing about the tool, because the tool had not used up its own time (D44).
     pub(super) fn is_callers_limit(&self, attempt: &Attempt) -> bool {
         let time = &self.policy.time;
         attempt.cut.is_some()
@@ -355,7 +355,7 @@ impl Reference {
                 self.never_began(attempt, fault, &classified, cancelled())
             }
             Outcome::Failure { fault, output } => {
-                // What a tool says to our cut is the cut that it answers (D42). A host reports what it saw itself.
+                // A tool's reply to our cut counts as the cut (D42). A host reports what it observed itself.
                 let answers_cut = fault.source != Source::TooLarge
                     && self.request.run_by == RunBy::Driver
                     && attempt.cut.is_some_and(|cut| cut != Cut::Cancelled);
@@ -368,7 +368,7 @@ impl Reference {
         }
     }
 
-    /// An attempt of which it is certain that the tool did not run.
+    /// Handles an attempt for which it is certain that the tool did not run.
     pub(super) fn never_began(
         &mut self,
         mut attempt: Attempt,
@@ -484,7 +484,7 @@ impl Reference {
         Ok(Due::Wait)
     }
 
-    /// The failure that the caller gets.
+    /// Returns the failure that the caller gets.
     pub(super) fn last_word(
         &self,
         classified: &Classified,
@@ -546,13 +546,13 @@ impl Reference {
         self.release(told, Vec::new())
     }
 
-    /// What becomes of the record of a call that failed.
+    /// Decides on the record of a call that failed.
     pub(super) fn settle_failed(&mut self, told: Told, classified: Option<&Classified>) -> Due {
         let severity = classified.map(|classified| classified.severity);
         let mistake = classified.and_then(|classified| classified.mistake);
         let told = self.judge_run(told, severity, mistake);
         let Err(failed) = told.ended.clone() else { return self.finish(told, Vec::new()) };
-        // Others get what the tool did, not what our breaker or this caller's clock made of it.
+        // Other calls get the tool's own result, not the refusal of our breaker or the timeout of this caller.
         let kept = match (failed.code, classified) {
             (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
                 Failed { code: classified.code, rule: Some(classified.rule.to_string()), ..failed }

@@ -1,4 +1,4 @@
-//! Refusals, claims and approvals: what comes before an attempt.
+//! Refusals, claims and approvals: the part before an attempt.
 
 use super::*;
 
@@ -43,7 +43,7 @@ impl Reference {
     }
 
     pub(super) fn refuse(&mut self, refusal: Refusal) -> Due {
-        // Nobody could look whether there is an answer: that is told instead.
+        // The store could not be asked for an answer: that is reported instead.
         let unlooked =
             self.is_explicit() && self.dedupes() && self.sight == Sight::Down && self.attempts == 0;
         let refusal = if unlooked { by_us(store_unavailable()) } else { refusal };
@@ -142,7 +142,7 @@ impl Reference {
         self.turned_away(store_unavailable())
     }
 
-    /// Refused without a claim.
+    /// Refuses a call without a claim.
     pub(super) fn turned_away(&mut self, failed: Failed) -> Due {
         let breaker = Some(self.machines.breaker.state(&self.policy.breaker, self.now));
         self.notices.push(Notice::CallBlocked { code: failed.code, retriable: false, breaker });
@@ -189,7 +189,7 @@ impl Reference {
                 self.finish(told, Vec::new())
             }
             ClaimVerdict::Unknown(unsettled) if unsettled.receipt.owner == self.owner() => {
-                // Others have taken it for a run that was lost: nothing is sent under it.
+                // Another process has taken it for a lost run: nothing is sent under it.
                 self.doubt();
                 self.turned_away(failed(Code::Overloaded, "lease", true))
             }
@@ -229,7 +229,7 @@ impl Reference {
         self.finish(told, Vec::new())
     }
 
-    /// When a caller who is told of an unknown outcome comes again.
+    /// Returns the time after which a caller with an unknown outcome should call again.
     pub(super) fn comes_again(&self, end: End, runs_in: Option<Duration>) -> Option<Duration> {
         let settling = &self.policy.settling;
         match end {

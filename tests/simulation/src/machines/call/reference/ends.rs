@@ -1,4 +1,4 @@
-//! Who counts a call, and how it ends.
+//! The ends of calls and the counters that receive them.
 
 use super::*;
 
@@ -33,7 +33,7 @@ impl Reference {
         self.with_guard(|guard, policy, call, now| guard.abandon(&policy.guard, call, now));
     }
 
-    /// The guard hears of what a caller is told, once.
+    /// Reports the response to the guard, once.
     pub(super) fn judge(&mut self, told: Told, mistake: Option<Mistake>) -> Told {
         if std::mem::replace(&mut self.is_judged, true) || self.policy.modes.guard == Mode::Off {
             return told;
@@ -61,7 +61,7 @@ impl Reference {
             guard.end(&policy.guard, call, ending, now)
         });
         self.notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
-        // One answer, one instruction: a refusal that says when to come again is not told with "do not retry".
+        // One answer, one instruction: a refusal with a retry-after delay does not also say "do not retry".
         let is_refusal = told.ended.as_ref().is_err_and(|failed| {
             self.attempts == 0
                 && failed.code.is_refusal()
@@ -88,14 +88,14 @@ impl Reference {
         self.notices.extend(changes.into_iter().map(Notice::TrustChanged));
     }
 
-    /// A dangerous command that was run costs the tool its trust, whatever came of it.
+    /// Costs the tool its trust if a dangerous command was run, whatever came of it.
     pub(super) fn danger_counts(&mut self) {
         if self.request.danger.is_some() && self.policy.approval.dangerous == Dangerous::Record {
             self.trust_hears(Finished::Failure { severity: Severity::Security, recoverable: true });
         }
     }
 
-    /// Trust and guard hear of a call that ran, once.
+    /// Reports a call that ran to trust and guard, once.
     pub(super) fn judge_run(
         &mut self,
         told: Told,
@@ -128,7 +128,7 @@ impl Reference {
         }
     }
 
-    /// What it was called for has not begun: neither counts anything.
+    /// Ends a call whose work has not begun, so that no counter counts it.
     pub(super) fn put_off(&mut self) {
         if self.is_entered && !std::mem::replace(&mut self.is_judged, true) {
             self.leave_guard();
@@ -191,7 +191,7 @@ impl Reference {
         }
     }
 
-    /// An answer that comes late may have missed its caller: it is given again.
+    /// Removes the receipt of a late answer. It may have missed its caller, and is replayed then.
     pub(super) fn if_in_time(&self, told: Told) -> Told {
         let has_waited = self.attempts == 0 || self.request.run_by == RunBy::Driver;
         let is_late = has_waited && told.took > self.policy.dedupe.late_after;
@@ -210,7 +210,7 @@ impl Reference {
     }
 
     pub(super) fn finish(&mut self, told: Told, mut kept: Vec<Kept>) -> Due {
-        // Nothing was done with what was approved.
+        // Nothing was done with the approval.
         if let Some((grant, owner)) = self.spent.take().filter(|_| self.attempts == 0) {
             kept.push(Kept::GiveBack(grant, owner));
         }

@@ -1,4 +1,4 @@
-//! Callers who leave, and claims that are lost.
+//! Callers that leave, and claims that are lost.
 
 use super::*;
 
@@ -88,7 +88,7 @@ impl Reference {
         let was_sent = self.attempts > 0;
         match state {
             State::Settling(settling) => self.leaves_settling(settling, None),
-            // A disconnect never ends what was started.
+            // A disconnect never ends a started attempt.
             State::Attempting(_)
             | State::Marking(_)
             | State::BackingOff(_)

@@ -1,7 +1,7 @@
-//! What a call has to do next, worked out from the path of a call in ARCHITECTURE.md and from the decisions in the design.
+//! The next step of a call, derived from the path of a call in ARCHITECTURE.md and from the decisions in the design.
 //!
-//! The machines that calls share are the core's own, a second time: here it is decided what a call tells them, and afterwards
-//! they have to be as the ones that the call itself was lent.
+//! The machines that calls share are a second copy of the core's own. The reference decides what a call reports to
+//! them. Afterwards they have to equal those that the call itself was lent.
 
 mod attempts;
 mod claims;
@@ -52,7 +52,7 @@ pub(super) struct Machines {
     pub(super) approvals: Approvals,
 }
 
-/// The step that is due.
+/// The expected step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Due {
     Claim(Box<Claim>),
@@ -74,19 +74,19 @@ pub(super) enum Due {
     Finish(Told, Vec<Kept>),
 }
 
-/// What is to be saved, and under which claim.
+/// The expected save, and its claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Saved {
     pub(super) owner: Owner,
     pub(super) key: Key,
     pub(super) started: bool,
     pub(super) ending: Ended,
-    /// The attempts that the record remembers: number, start, end, the code of a failure, and whether it may pass.
+    /// The attempts in the record: number, start, end, the code of a failure, and whether it is transient.
     pub(super) attempts: Vec<(u32, Timestamp, Timestamp, Option<Code>, bool)>,
     pub(super) hold: bool,
 }
 
-/// How a record ends.
+/// The end that a record gets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ended {
     Done(Option<Output>),
@@ -94,7 +94,7 @@ pub(super) enum Ended {
     Unknown(SettlesIn, Observed, Option<Output>),
 }
 
-/// What has to be done after the end of a call.
+/// The work that is left after the end of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kept {
     Save(Saved),
@@ -103,7 +103,7 @@ pub(super) enum Kept {
     GiveBack(GrantId, Owner),
 }
 
-/// A failure, but for the words.
+/// A failure without its texts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Failed {
     pub(super) code: Code,
@@ -112,14 +112,14 @@ pub(super) struct Failed {
     pub(super) retry_after: Option<Duration>,
 }
 
-/// What a caller is told, but for the words.
+/// A response without its texts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Told {
     pub(super) ended: Result<Option<Output>, Failed>,
     pub(super) asks: bool,
     pub(super) replayed: Option<ReplayReason>,
     pub(super) attempts: u32,
-    /// Each retry: after which attempt, how long that took, how long was waited.
+    /// Each retry: number of the failed attempt, its duration, and the wait after it.
     pub(super) retries: Vec<(u32, Duration, Duration)>,
     pub(super) took: Duration,
     pub(super) recorded: Recorded,
@@ -136,7 +136,7 @@ enum Caller {
     GaveUp,
 }
 
-/// How things stand between the call and its record.
+/// The relation between the call and its record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sight {
     Fine,
@@ -182,21 +182,21 @@ enum State {
     Finished,
 }
 
-/// An outcome that is not known.
+/// An unknown outcome.
 #[derive(Debug)]
 struct Settling {
     attempt: Option<Attempt>,
     observed: Observed,
     output: Option<Output>,
     severity: Option<Severity>,
-    /// The code and the rule under which it is told.
+    /// The code and the rule with which it is reported.
     code: Code,
     rule: String,
     settles: SettlesIn,
     by: Option<Timestamp>,
     cancel: bool,
     receipt: Option<Receipt>,
-    /// Before this moment the tool may still say that it was never reached.
+    /// Before this time the tool may still say that it was never reached.
     speaks_until: Option<Timestamp>,
     unsaved: bool,
     save_at: Option<Timestamp>,
@@ -223,7 +223,7 @@ enum Need {
     Refuse { operator_only: bool },
 }
 
-/// One call, as it should go.
+/// The reference of one call.
 #[derive(Debug)]
 pub(super) struct Reference {
     pub(super) machines: Machines,
@@ -308,7 +308,7 @@ impl Reference {
         (call, due)
     }
 
-    /// The step that an event leads to.
+    /// Returns the step that follows from an event.
     pub(super) fn on(&mut self, event: &Event, now: Timestamp) -> Due {
         self.now = now;
         let state = std::mem::replace(&mut self.state, State::Finished);
@@ -477,7 +477,7 @@ impl Reference {
         matches!(self.state, State::Finished)
     }
 
-    /// When the call wants to be woken.
+    /// Returns the time at which the call has to be woken.
     pub(super) fn wakes_at(&self) -> Option<Timestamp> {
         match &self.state {
             State::Following(_) => Some(self.follows_until()),
@@ -493,7 +493,7 @@ impl Reference {
         }
     }
 
-    /// The claim that is renewed while the call is open.
+    /// Returns the claim that is renewed while the call is open.
     pub(super) fn renews(&self) -> Option<&Record> {
         let ends = matches!(
             self.state,
@@ -506,7 +506,7 @@ impl Reference {
         matches!(&self.state, State::Settling(settling) if settling.by.is_none() && self.request.end == AttemptEnd::Seen)
     }
 
-    // ---- what is known ----
+    // ---- queries ----
 
     fn dedupes(&self) -> bool {
         self.policy.modes.dedupe == Mode::Enforce && self.request.duplicates != Duplicates::Allowed
@@ -554,7 +554,7 @@ impl Reference {
         }
     }
 
-    /// Whether it goes on where the store cannot be asked (D17).
+    /// Returns true if it continues when the store cannot be asked (D17).
     fn goes_on(&self) -> bool {
         let dedupe = &self.policy.dedupe;
         let refuses_key =
@@ -568,7 +568,7 @@ impl Reference {
             }
     }
 
-    /// Whether an unknown outcome is held until a person resolves it.
+    /// Returns true if an unknown outcome is held until an operator resolves it.
     fn holds(&self) -> bool {
         self.request.hints.safety_critical || self.policy.dedupe.after_unknown == AfterUnknown::Hold
     }
@@ -592,7 +592,7 @@ impl Reference {
         self.latest_start().map_or(until, |latest| until.min(latest))
     }
 
-    /// Until when its caller is kept waiting for the end of a run.
+    /// Returns the time until which its caller waits for the end of a run.
     fn waits_until(&self) -> Timestamp {
         let spans = [Some(self.policy.dedupe.late_after), self.patience(), self.request.limits.elapsed];
         let until = spans.into_iter().flatten().min().map_or(self.arrived, |span| self.arrived + span);
@@ -607,7 +607,7 @@ impl Reference {
         }
     }
 
-    /// When its caller is told that it is still running.
+    /// Returns the time at which its caller learns that the call is still running.
     fn answers_by(&self) -> Option<Timestamp> {
         let is_found_again = self.dedupes() && self.record.is_some();
         self.patience().filter(|_| is_found_again).map(|span| self.arrived + span)
@@ -657,7 +657,7 @@ impl Reference {
     }
 }
 
-/// Why there is no further attempt.
+/// The reason for making no further attempt.
 #[derive(Clone, Copy)]
 enum Stopped {
     NotAsked,

@@ -1,4 +1,4 @@
-//! Outcomes that are not known, until they are settled.
+//! Unknown outcomes, until they are settled.
 
 use super::*;
 
@@ -59,7 +59,7 @@ impl Reference {
         Due::Wait
     }
 
-    /// How long the attempt is listened to.
+    /// Returns the time until which the attempt is observed.
     pub(super) fn observed_until(&self, settling: &Settling) -> Option<Timestamp> {
         if self.request.end == AttemptEnd::Seen && settling.by.is_none() {
             return self.settling_since.map(|since| since + self.policy.settling.to_end_child());
@@ -97,7 +97,7 @@ impl Reference {
     }
 
     pub(super) fn ran_late(&mut self, mut settling: Settling, outcome: &Outcome) -> Due {
-        // A driver that could not send it says so, without any words of the tool.
+        // A driver that could not send it reports that, without any words of the tool.
         if let Outcome::Failure { fault, output: None } = outcome {
             let classified = classify(fault, &self.policy.classify, self.now);
             if classified.reach == Reach::NotSent
@@ -144,7 +144,8 @@ impl Reference {
         self.finish(told, kept)
     }
 
-    /// What has to be recorded still. Where nobody will say that it is over, it is when its child was ended in any case.
+    /// Returns the records that are still to be written. If the end will not be reported, it is the time by which the
+    /// child was ended in any case.
     pub(super) fn unsaved(&self, settling: &mut Settling) -> Vec<Kept> {
         if !std::mem::take(&mut settling.unsaved) {
             return Vec::new();

@@ -198,8 +198,20 @@ mod tests {
 
     const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
     const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 12] =
-        [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CARGO_MUTANTS, CXX, PROMTOOL, REDIS, NPM, PYTHON, CHROMIUM, TYPOS];
+    const EVERY_NEED: [Need; 12] = [
+        RUSTFMT,
+        CLIPPY,
+        CARGO_DENY,
+        CARGO_FUZZ,
+        CARGO_MUTANTS,
+        CXX,
+        PROMTOOL,
+        REDIS,
+        NPM,
+        PYTHON,
+        CHROMIUM,
+        TYPOS,
+    ];
 
     #[test]
     fn with_all_rights_everything_can_be_installed() {

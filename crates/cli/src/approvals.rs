@@ -111,9 +111,7 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
     let said = match &options.span {
         Some(span) => format!("approved: calls of {such} for {span}"),
         None if options.session && request.get("session").is_none_or(Value::is_null) => {
-            format!(
-                "approved: one call of {tool}; it has no session for which more calls could be approved"
-            )
+            format!("approved: one call of {tool}; it has no session for which more calls could be approved")
         }
         None if options.session => format!("approved: calls of {such} in the same session"),
         None if options.recover => format!("approved: one call of {tool}; it is recovering"),

@@ -249,7 +249,9 @@ fn tell<'s>(
             output::say_words(&format!("{}{} is {}", one.key, one.whose(), said(became)));
         }
         if turned().any(|(_, became)| seen::text(became, "/reach") == "only_here") {
-            output::remark("note: the change could not be stored; other processes see it when the store is available again");
+            output::remark(
+                "note: the change could not be stored; other processes see it when the store is available again",
+            );
         }
     }
     if failed.is_empty() {

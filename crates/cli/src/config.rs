@@ -57,7 +57,8 @@ impl KnownAnnotations {
     fn in_words(&self) -> String {
         match self {
             Self::Seen { annotations, are_trusted, at } => {
-                let distrust = "\nnot trusted for whether the tool is safe to repeat: `trust_annotations` is false";
+                let distrust =
+                    "\nnot trusted for whether the tool is safe to repeat: `trust_annotations` is false";
                 let distrust = if *are_trusted { "" } else { distrust };
                 format!("annotations last seen at {at}: {}{distrust}", hints(*annotations))
             }

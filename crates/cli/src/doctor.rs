@@ -223,11 +223,7 @@ fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
 
 fn state_folder(config: &Config, found: &mut Findings) {
     let Some(file) = &config.global().store.path else {
-        return found.warn(
-            "state folder",
-            "there is no folder for the state",
-            "set HOME or `store.path`",
-        );
+        return found.warn("state folder", "there is no folder for the state", "set HOME or `store.path`");
     };
     let Some(folder) = file.parent() else { return };
     let Some(there) = folder.ancestors().find(|place| place.is_dir()) else { return };
@@ -415,9 +411,7 @@ fn who_may_come_in(config: &Config, found: &mut Findings) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 found.ok("admin token", "created when a gateway first listens")
             }
-            Err(error) => {
-                found.bad("admin token", error.to_string(), "until then the admin API is disabled")
-            }
+            Err(error) => found.bad("admin token", error.to_string(), "until then the admin API is disabled"),
         },
         None => found.warn(
             "admin token",
@@ -468,7 +462,9 @@ fn tokens(config: &Config, found: &mut Findings) -> bool {
     let names: Vec<_> =
         of_config.map(check::described).chain(given.iter().map(|_| access::VARIABLE.into())).collect();
     match (names.is_empty(), has_client || given.is_some()) {
-        (true, _) => found.ok("tokens", "none: every process on this machine can call tools and see the views"),
+        (true, _) => {
+            found.ok("tokens", "none: every process on this machine can call tools and see the views")
+        }
         (false, false) => {
             found.ok("tokens", format!("{}; clients of this machine need none", names.join(", ")))
         }
@@ -509,9 +505,11 @@ async fn greet(server: &Server, found: &mut Findings) {
         Ok((called, tools, greeted)) => {
             found.ok(&name, format!("{called} answers after {} ms, {tools} tools", greeted.as_millis()));
         }
-        Err(why) => {
-            found.bad(&name, why, "run its command or open its URL manually; see `[servers]` in the configuration")
-        }
+        Err(why) => found.bad(
+            &name,
+            why,
+            "run its command or open its URL manually; see `[servers]` in the configuration",
+        ),
     }
 }
 

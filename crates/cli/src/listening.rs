@@ -292,8 +292,7 @@ fn size(number: NonZero<u32>) -> usize {
 
 /// Parses an address of the command line, in the format of the setting `listen`.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let why =
-        "write an IP address or `localhost`, and a port: 127.0.0.1:8931; host names are not resolved";
+    let why = "write an IP address or `localhost`, and a port: 127.0.0.1:8931; host names are not resolved";
     listen_address(text).ok_or_else(|| why.to_owned())
 }
 

@@ -216,10 +216,7 @@ impl Reach {
             match output::during(&format!("asking the gateway at {}", gateway.name), gateway.greet()).await {
                 true => answering.push(Arc::new(gateway)),
                 false => {
-                    output::remark(&format!(
-                        "note: the gateway at {} does not answer",
-                        gateway.name
-                    ));
+                    output::remark(&format!("note: the gateway at {} does not answer", gateway.name));
                     silent.push(gateway);
                 }
             }
@@ -432,7 +429,9 @@ impl Gateway {
     fn named(named: &str, config: &Config, running: Vec<Announced>) -> Result<Self, Failure> {
         let url = if named.contains("://") { named.to_owned() } else { format!("http://{named}") };
         let uri: Uri = url.parse().map_err(|_| {
-            Failure::Usage(format!("`--gateway {named}` is not a valid address: write 127.0.0.1:8080, a URL, or none"))
+            Failure::Usage(format!(
+                "`--gateway {named}` is not a valid address: write 127.0.0.1:8080, a URL, or none"
+            ))
         })?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         let announced = running.into_iter().find(|announced| {

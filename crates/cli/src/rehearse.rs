@@ -220,8 +220,7 @@ impl<'r> Rehearsed<'r> {
             ));
         }
         if self.recording.unreadable > 0 {
-            lines
-                .push(format!("{} left out: recorded by a newer version", were(self.recording.unreadable)));
+            lines.push(format!("{} left out: recorded by a newer version", were(self.recording.unreadable)));
         }
         for changed in &self.not_rehearsed {
             lines.push(format!(

@@ -93,8 +93,7 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
         lines.push(format!("  {}", paint.paint(Look::Warn, "▲ needs attention")));
     }
     if let Some(silence) = silence(story, canvas.now) {
-        let words =
-            format!("no events for {}: it still runs, or its process is gone", lasted(silence));
+        let words = format!("no events for {}: it still runs, or its process is gone", lasted(silence));
         lines.push(format!("  {}", paint.paint(Look::Warn, &words)));
     }
     let tenant = turn.tenant.as_ref().map(|tenant| format!(" · tenant {}", clean(tenant.as_str())));
@@ -698,10 +697,7 @@ mod tests {
         );
         // After a long silence it is unknown whether the turn still runs.
         let silent = drawn(&story, 80, 500 + SILENT);
-        assert!(
-            silent.contains("no events for 10 min: it still runs, or its process is gone"),
-            "{silent}"
-        );
+        assert!(silent.contains("no events for 10 min: it still runs, or its process is gone"), "{silent}");
         assert!(silent.contains("500 ms     TOOK"), "its scale ends where it was last heard of: {silent}");
     }
 

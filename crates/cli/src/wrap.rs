@@ -127,9 +127,10 @@ fn server(options: &Options) -> Result<Configured, Failure> {
             Namespace::new(name)
                 .map_err(|error| error.to_string())
                 .and_then(|name| match name.as_str().contains(Namespace::MARK) {
-                    true => {
-                        Err(format!("has a `{}`, which distinguishes servers with the same name", Namespace::MARK))
-                    }
+                    true => Err(format!(
+                        "has a `{}`, which distinguishes servers with the same name",
+                        Namespace::MARK
+                    )),
                     false => Ok(name),
                 })
                 .map_err(|error| Failure::Usage(format!("a server cannot be called `{name}`: {error}")))?,

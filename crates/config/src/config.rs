@@ -377,7 +377,10 @@ impl<'s> Reader<'s> {
                     let at = written.iter().find(|(index, _)| path(*index) == Some(setting));
                     let (is, help) = match setting {
                         "headers" => ("a command", "headers go with `url`; a command is given `env`"),
-                        _ => ("at a URL", "it is only valid with `command`; a server at a URL is not started here"),
+                        _ => (
+                            "at a URL",
+                            "it is only valid with `command`; a server at a URL is not started here",
+                        ),
                     };
                     let what = format!("`{setting}` does nothing for the server `{name}`, which is {is}");
                     let place = at.map_or(&place, |(_, place)| place);

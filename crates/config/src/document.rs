@@ -287,10 +287,7 @@ pub(crate) const SECRET_VARIABLES: [(&str, &str); 2] = [
         "STEADFAST_TOKEN",
         "a token for clients that belong to no tenant; `[tokens.NAME]` gives each client its own",
     ),
-    (
-        "STEADFAST_ADMIN_TOKEN",
-        "the admin token for operators, instead of the one beside the state file",
-    ),
+    ("STEADFAST_ADMIN_TOKEN", "the admin token for operators, instead of the one beside the state file"),
 ];
 const JAATO_WINDOW: &str = "JAATO_RELIABILITY_WINDOW";
 

@@ -122,13 +122,7 @@ pub(crate) fn http_settings() -> &'static [Setting<HttpDraft>] {
                 "The URL of the request. `{name}` is replaced by the parameter with that name, which is then left \
                  out of the body or query. Redirects are not followed."
             ),
-            setting!(
-                HttpDraft,
-                "headers",
-                headers,
-                Headers(Map { most: 64 }),
-                "Headers of every request."
-            ),
+            setting!(HttpDraft, "headers", headers, Headers(Map { most: 64 }), "Headers of every request."),
         ]
     });
     &SETTINGS

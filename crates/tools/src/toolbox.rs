@@ -168,7 +168,9 @@ impl fmt::Display for UnusableTool {
             Unusable::Url(bad) => write!(f, "{section}: {bad}"),
             Unusable::Header(name) => write!(f, "{section}: no header has the name {name}, or such a value"),
             Unusable::NoCommand => write!(f, "{section}: the command is empty"),
-            Unusable::Leash(error) => write!(f, "{section}: this program cannot determine its own path: {error}"),
+            Unusable::Leash(error) => {
+                write!(f, "{section}: this program cannot determine its own path: {error}")
+            }
         }
     }
 }

@@ -42,10 +42,12 @@ impl CodeRules {
         for (line, text) in numbered(&file.text) {
             let documentation = documentation(text);
             if let (None, Some(summary)) = (before, documentation) {
-                let first = summary.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+                let first =
+                    summary.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
                 if self.openings.iter().any(|word| word.eq_ignore_ascii_case(first)) {
-                    let problem =
-                        format!("documentation begins with \"{first}\": name the thing, or write \"Returns …\"");
+                    let problem = format!(
+                        "documentation begins with \"{first}\": name the thing, or write \"Returns …\""
+                    );
                     findings.push(Finding { file: file.path.clone(), line, problem });
                 }
             }
@@ -158,8 +160,10 @@ mod tests {
 
     #[test]
     fn vague_names_and_names_with_two_meanings_are_reported() {
-        let one = "pub(crate) struct Record<T> {\nstruct Error;\nenum Told {\nstruct Timing;\ntype Way = ();\n";
-        let other = "pub enum Record {\nstruct Error;\nimpl A {\n    type Record = ();\n}\nlet struct_record = 1;\n";
+        let one =
+            "pub(crate) struct Record<T> {\nstruct Error;\nenum Told {\nstruct Timing;\ntype Way = ();\n";
+        let other =
+            "pub enum Record {\nstruct Error;\nimpl A {\n    type Record = ();\n}\nlet struct_record = 1;\n";
         assert_eq!(
             problems(&[("a.rs", one), ("b.rs", other)]),
             [

@@ -252,7 +252,8 @@ pub(crate) struct Us {
 
 impl Us {
     pub(crate) fn find() -> Result<Self, Failure> {
-        let cannot = |why: String| Failure::World(format!("this program cannot determine its own path: {why}"));
+        let cannot =
+            |why: String| Failure::World(format!("this program cannot determine its own path: {why}"));
         let own = env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let search = env::var_os("PATH").unwrap_or_default();
         let mut named =

@@ -481,7 +481,8 @@ impl<'n> Parts<'n> {
 const MARK: &str = "--imported";
 /// There was an empty list of arguments.
 const EMPTY_LIST: &str = "empty-args";
-const BY_HAND: &str = "it was put behind steadfast manually; to undo that, remove `steadfast wrap …` from its command";
+const BY_HAND: &str =
+    "it was put behind steadfast manually; to undo that, remove `steadfast wrap …` from its command";
 
 /// Returns true if this is the Steadfast program.
 fn is_ours(program: &str) -> bool {

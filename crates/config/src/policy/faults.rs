@@ -152,13 +152,7 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 OrNone(JSON_RPC),
                 "The JSON-RPC code, also where a message states it."
             ),
-            setting!(
-                RuleDraft,
-                "transport",
-                when.transport,
-                OrNone(TRANSPORTS),
-                "The transport error."
-            ),
+            setting!(RuleDraft, "transport", when.transport, OrNone(TRANSPORTS), "The transport error."),
             setting!(
                 RuleDraft,
                 "web_socket",
@@ -330,7 +324,13 @@ struct ExampleDraft {
 fn example_settings() -> &'static [Setting<ExampleDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<ExampleDraft>>> = LazyLock::new(|| {
         vec![
-            setting!(ExampleDraft, "message", message, OrNone(Plain(Text { most: 4096 })), "The text of the fault."),
+            setting!(
+                ExampleDraft,
+                "message",
+                message,
+                OrNone(Plain(Text { most: 4096 })),
+                "The text of the fault."
+            ),
             setting!(ExampleDraft, "status", status, OrNone(HTTP), "An HTTP answer of this status."),
             setting!(ExampleDraft, "json_rpc", json_rpc, OrNone(JSON_RPC), "A JSON-RPC error of this code."),
             setting!(ExampleDraft, "transport", transport, OrNone(TRANSPORTS), "An error of the transport."),

@@ -400,7 +400,10 @@ fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
             let question = client.asked();
             assert_eq!(question["method"], "elicitation/create", "{question}");
             let params = &question["params"];
-            assert!(params["message"].as_str().unwrap().starts_with("Restore trust in bank/look?"), "{question}");
+            assert!(
+                params["message"].as_str().unwrap().starts_with("Restore trust in bank/look?"),
+                "{question}"
+            );
             let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
             assert_eq!(offered, &json!(["once", "deny"]), "{question}");
             client.reply(&question, answer);

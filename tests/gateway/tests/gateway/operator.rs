@@ -377,10 +377,7 @@ fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses(
     // Without a server `serve` does not start, and that is reported with all other problems.
     world.configure("listen = \"0.0.0.0:8931\"\n");
     let (said, good) = world.steadfast(&["serve"]);
-    assert!(
-        !good && said.contains(refusal) && said.contains("the configuration has no server"),
-        "{said}"
-    );
+    assert!(!good && said.contains(refusal) && said.contains("the configuration has no server"), "{said}");
     world.configure("");
     let (said, good) = world.steadfast(&["check"]);
     assert!(good && said.contains("`steadfast serve` cannot start"), "{said}");

@@ -329,7 +329,12 @@ impl Found<'_> {
             match known.iter().find(|(name, _)| *name == one.name) {
                 Some((_, header)) => becomes.push(format!("{header}:")),
                 None if is_url(&one) => {}
-                None => return Err(changed_since(&format!("`env` has `{}`, which is not a valid header", one.name))),
+                None => {
+                    return Err(changed_since(&format!(
+                        "`env` has `{}`, which is not a valid header",
+                        one.name
+                    )));
+                }
             }
         }
         if let Some(env) = env {

@@ -22,9 +22,15 @@ pub(super) fn retry() -> Vec<Setting<Draft>> {
         setting!(Draft, "retry.base", retry.base, span_or_zero(), "The wait before the first retry.")
             .also(|draft| draft.retry.waits = None)
             .shown_if(|draft| draft.retry.waits.is_none()),
-        setting!(Draft, "retry.factor", retry.factor, Growth, "The factor by which the wait grows with each retry.")
-            .also(|draft| draft.retry.waits = None)
-            .shown_if(|draft| draft.retry.waits.is_none()),
+        setting!(
+            Draft,
+            "retry.factor",
+            retry.factor,
+            Growth,
+            "The factor by which the wait grows with each retry."
+        )
+        .also(|draft| draft.retry.waits = None)
+        .shown_if(|draft| draft.retry.waits.is_none()),
         setting!(Draft, "retry.cap", retry.cap, span_or_zero(), "The longest wait.")
             .also(|draft| draft.retry.waits = None)
             .shown_if(|draft| draft.retry.waits.is_none()),
@@ -94,7 +100,13 @@ pub(super) fn breaker() -> Vec<Setting<Draft>> {
             OrNone(count()),
             "Failures in a row that open the breaker."
         ),
-        setting!(Draft, "breaker.rate", breaker.rate, OrNone(Share), "The failure rate that opens the breaker."),
+        setting!(
+            Draft,
+            "breaker.rate",
+            breaker.rate,
+            OrNone(Share),
+            "The failure rate that opens the breaker."
+        ),
         setting!(
             Draft,
             "breaker.rate_last",
@@ -116,7 +128,13 @@ pub(super) fn breaker() -> Vec<Setting<Draft>> {
             OrNone(Share),
             "The rate of slow responses that opens the breaker."
         ),
-        setting!(Draft, "breaker.slower_than", breaker.slower_than, span(), "The threshold for a slow response."),
+        setting!(
+            Draft,
+            "breaker.slower_than",
+            breaker.slower_than,
+            span(),
+            "The threshold for a slow response."
+        ),
         setting!(Draft, "breaker.window", breaker.window, span(), "Older attempts do not count."),
         setting!(
             Draft,

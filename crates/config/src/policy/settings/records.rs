@@ -86,7 +86,13 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
             lifetime(),
             "How long a result is stored. Raising it costs space in the store."
         ),
-        setting!(Draft, "dedupe.keep_failed", dedupe.keep.failed, lifetime(), "How long a failure is stored."),
+        setting!(
+            Draft,
+            "dedupe.keep_failed",
+            dedupe.keep.failed,
+            lifetime(),
+            "How long a failure is stored."
+        ),
         setting!(
             Draft,
             "dedupe.keep_open",

@@ -20,7 +20,7 @@ const WARM_UP: usize = 5;
 static QUICK: AtomicBool = AtomicBool::new(false);
 
 /// Reduces all further runs to a tenth of the rounds. Their figures are for development, not for the report.
-pub(crate) fn quickly() {
+pub(crate) fn set_quick() {
     QUICK.store(true, Ordering::Relaxed);
 }
 
@@ -32,18 +32,18 @@ pub(crate) fn is_quick() -> bool {
 pub(crate) type Contestant<'a> = Box<dyn FnMut(u32) -> Duration + 'a>;
 
 /// Nanoseconds per operation: the median of each contestant, and its ratio to the first, round by round.
-pub(crate) struct Standing {
+pub(crate) struct ContestTimes {
     pub(crate) nanos: Vec<f64>,
     pub(crate) first_to: Vec<f64>,
 }
 
 /// Runs the contestants in turns, `operations` at a time.
-pub(crate) fn contest(operations: u32, contestants: &mut [Contestant<'_>]) -> Standing {
+pub(crate) fn contest(operations: u32, contestants: &mut [Contestant<'_>]) -> ContestTimes {
     contest_in(ROUNDS, operations, contestants)
 }
 
 /// Runs the contestants with fewer rounds, for operations that take long.
-pub(crate) fn contest_in(rounds: usize, operations: u32, contestants: &mut [Contestant<'_>]) -> Standing {
+pub(crate) fn contest_in(rounds: usize, operations: u32, contestants: &mut [Contestant<'_>]) -> ContestTimes {
     let rounds = if is_quick() { rounds.div_ceil(10) } else { rounds };
     let count = contestants.len();
     let mut samples = vec![Vec::with_capacity(rounds); count];
@@ -62,7 +62,7 @@ pub(crate) fn contest_in(rounds: usize, operations: u32, contestants: &mut [Cont
     }
     let first = samples.first().cloned().unwrap_or_default();
     let first_to = samples.iter().map(|of| median(first.iter().zip(of).map(|(first, other)| first / other)));
-    Standing {
+    ContestTimes {
         first_to: first_to.collect(),
         nanos: samples.iter().map(|of| median(of.iter().copied())).collect(),
     }

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use crate::engine::{Caller, Given, Unmade, Way, runtime};
+use crate::engine::{EngineCaller, EngineKeyChoice, MeasurementError, EngineCallScenario, runtime};
 use crate::measure::{Contestant, contest_in};
-use crate::report::{Budget, Report};
+use crate::report::{BenchBudget, BenchReport};
 use crate::sample;
 
 /// Variable with the folder where `cargo xtask bench` has installed them.
@@ -21,15 +21,15 @@ const NODE: &str = "node";
 const PYTHON: &str = "python";
 
 /// Each call of ours, with the calls of the peers beside it and their names.
-const RACES: &[(Way, &str, &[Peer])] = &[
+const RACES: &[(EngineCallScenario, &str, &[PeerLibrary])] = &[
     (
-        Way::Fresh,
+        EngineCallScenario::Fresh,
         "fresh, 1 KiB, explicit key",
         &[
-            Peer { language: NODE, what: "cockatiel-fresh", name: "cockatiel, retry + breaker + timeout" },
-            Peer { language: NODE, what: "opossum-fresh", name: "opossum, breaker + timeout" },
-            Peer { language: PYTHON, what: "tenacity-fresh", name: "tenacity + pybreaker, retry + breaker" },
-            Peer {
+            PeerLibrary { language: NODE, what: "cockatiel-fresh", name: "cockatiel, retry + breaker + timeout" },
+            PeerLibrary { language: NODE, what: "opossum-fresh", name: "opossum, breaker + timeout" },
+            PeerLibrary { language: PYTHON, what: "tenacity-fresh", name: "tenacity + pybreaker, retry + breaker" },
+            PeerLibrary {
                 language: PYTHON,
                 what: "powertools-fresh",
                 name: "AWS Powertools, duplicates alone, arguments parsed before",
@@ -37,37 +37,37 @@ const RACES: &[(Way, &str, &[Peer])] = &[
         ],
     ),
     (
-        Way::Replayed,
+        EngineCallScenario::Replayed,
         "replay, 1 KiB",
-        &[Peer {
+        &[PeerLibrary {
             language: PYTHON,
             what: "powertools-replay",
             name: "AWS Powertools, arguments parsed before",
         }],
     ),
     (
-        Way::RefusedByBreaker,
+        EngineCallScenario::RefusedByBreaker,
         "refused by the open breaker, 1 KiB",
         &[
-            Peer { language: NODE, what: "cockatiel-open", name: "cockatiel" },
-            Peer { language: NODE, what: "opossum-open", name: "opossum" },
-            Peer { language: PYTHON, what: "pybreaker-open", name: "pybreaker" },
+            PeerLibrary { language: NODE, what: "cockatiel-open", name: "cockatiel" },
+            PeerLibrary { language: NODE, what: "opossum-open", name: "opossum" },
+            PeerLibrary { language: PYTHON, what: "pybreaker-open", name: "pybreaker" },
         ],
     ),
 ];
 
-struct Peer {
+struct PeerLibrary {
     language: &'static str,
     what: &'static str,
     name: &'static str,
 }
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     if !RACES.iter().any(|(_, what, _)| report.wants(what)) {
         return Ok(());
     }
     let folder = std::env::var_os(FOLDER)
-        .ok_or_else(|| Unmade::because("the peers are not installed; run `cargo xtask bench engine`"))?;
+        .ok_or_else(|| MeasurementError::because("the peers are not installed; run `cargo xtask bench engine`"))?;
     let folder = Path::new(&folder);
     let runtime = runtime()?;
     let mut told = Vec::new();
@@ -75,17 +75,17 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
         if !report.wants(what) {
             continue;
         }
-        let mut caller = Caller::new(&runtime, None, *way, Given::Key)?;
+        let mut caller = EngineCaller::new(&runtime, None, *way, EngineKeyChoice::Key)?;
         let mut contestants: Vec<Contestant<'_>> = vec![Box::new(move |calls| caller.calls(calls))];
         for peer in *peers {
-            let mut process = Process::start(folder, peer.language)?;
+            let mut process = PeerProcess::start(folder, peer.language)?;
             if !told.contains(&process.runs_on) {
                 told.push(process.runs_on.clone());
             }
             contestants.push(Box::new(move |calls| process.calls(peer.what, calls)));
         }
         let standing = contest_in(101, 200, &mut contestants);
-        let names: Vec<_> = peers.iter().map(|peer| (peer.name, Budget::None)).collect();
+        let names: Vec<_> = peers.iter().map(|peer| (peer.name, BenchBudget::None)).collect();
         report.add_peers(what, &standing, &names);
     }
     report.remark(&format!("Peers in other languages: {}.", told.join("; ")));
@@ -93,15 +93,15 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
 }
 
 /// A program in another language that makes calls on request.
-struct Process {
+struct PeerProcess {
     child: Child,
     asked: ChildStdin,
     answers: BufReader<ChildStdout>,
     runs_on: String,
 }
 
-impl Process {
-    fn start(folder: &Path, language: &str) -> Result<Self, Unmade> {
+impl PeerProcess {
+    fn start(folder: &Path, language: &str) -> Result<Self, MeasurementError> {
         let here = folder.join(language);
         let mut command = match language {
             NODE => Command::new(here.join("node_modules/.bin/node")),
@@ -115,7 +115,7 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()?;
         let (Some(asked), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Unmade::because("a child was started without its pipes"));
+            return Err(MeasurementError::because("a child was started without its pipes"));
         };
         let mut process = Self { child, asked, answers: BufReader::new(answers), runs_on: String::new() };
         process.runs_on = process.line()?;
@@ -125,24 +125,24 @@ impl Process {
     /// Lets it make this many calls. Returns the time that it took.
     fn calls(&mut self, what: &str, count: u32) -> Duration {
         let took = writeln!(self.asked, "{what} {count}")
-            .map_err(Unmade::from)
+            .map_err(MeasurementError::from)
             .and_then(|()| self.line())
-            .and_then(|line| line.parse().map_err(|_| Unmade::because("no number")));
+            .and_then(|line| line.parse().map_err(|_| MeasurementError::because("no number")));
         // Its error message is on stderr. An absurd figure shows that the measurement failed.
         took.map_or(Duration::MAX, Duration::from_nanos)
     }
 
-    fn line(&mut self) -> Result<String, Unmade> {
+    fn line(&mut self) -> Result<String, MeasurementError> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         match line.trim() {
-            "" => Err(Unmade::because("a peer has nothing to say; what it wrote to stderr says why")),
+            "" => Err(MeasurementError::because("a peer has nothing to say; what it wrote to stderr says why")),
             line => Ok(line.to_owned()),
         }
     }
 }
 
-impl Drop for Process {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // It ends with its input. A failure means that it has ended already.
         let _ = self.child.kill();

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::measure::{COUNTS, Standing};
+use crate::measure::{COUNTS, ContestTimes};
 
 /// The budget of a row.
 #[derive(Clone, Copy)]
-pub(crate) enum Budget {
+pub(crate) enum BenchBudget {
     /// Ours divided by the peer's must not be more than this.
     AtMost(f64),
     /// Ours divided by the peer's must not be less than this.
@@ -31,24 +31,24 @@ pub(crate) enum Figure {
 }
 
 /// One comparison.
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     pub(crate) what: String,
     pub(crate) ours: Figure,
     pub(crate) peer: Option<(String, Figure)>,
     /// Ours divided by the peer's, measured side by side. Computed from the figures if not given.
     pub(crate) ratio: Option<f64>,
-    pub(crate) budget: Budget,
+    pub(crate) budget: BenchBudget,
 }
 
 /// The rows of all subjects, and the filters that select them.
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     filters: Vec<String>,
     subject: &'static str,
     lines: Vec<String>,
     remarks: Vec<String>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) fn new(filters: Vec<String>) -> Self {
         Self { filters, subject: "", lines: Vec::new(), remarks: Vec::new() }
     }
@@ -69,18 +69,18 @@ impl Report {
     }
 
     /// Adds a row and prints it at once.
-    pub(crate) fn add(&mut self, row: &Row) {
+    pub(crate) fn add(&mut self, row: &ReportRow) {
         let line = format!("| {}: {row}", self.subject);
         eprintln!("{line}");
         self.lines.push(line);
     }
 
     /// Adds a row for each peer, from a contest in which ours was the first and they followed in this order.
-    pub(crate) fn add_peers(&mut self, what: &str, standing: &Standing, peers: &[(&str, Budget)]) {
+    pub(crate) fn add_peers(&mut self, what: &str, standing: &ContestTimes, peers: &[(&str, BenchBudget)]) {
         let Some(ours) = standing.nanos.first() else { return };
         let measured = standing.nanos.iter().zip(&standing.first_to).skip(1);
         for ((peer, budget), (nanos, ratio)) in peers.iter().zip(measured) {
-            self.add(&Row {
+            self.add(&ReportRow {
                 what: what.to_owned(),
                 ours: Figure::Nanos(*ours),
                 peer: Some(((*peer).to_owned(), Figure::Nanos(*nanos))),
@@ -148,7 +148,7 @@ impl fmt::Display for Figure {
     }
 }
 
-impl Row {
+impl ReportRow {
     fn ratio(&self) -> Option<f64> {
         let (_, peer) = self.peer.as_ref()?;
         Some(self.ratio.unwrap_or(self.ours.value() / peer.value())).filter(|ratio| ratio.is_finite())
@@ -156,17 +156,17 @@ impl Row {
 
     fn verdict(&self) -> &'static str {
         let kept = match (self.budget, self.ratio()) {
-            (Budget::AtMost(most), Some(ratio)) => ratio <= most,
-            (Budget::AtLeast(least), Some(ratio)) => ratio >= least,
-            (Budget::Nothing, _) => self.ours.value() == 0.0,
-            (Budget::None, _) => return "",
-            (Budget::AtMost(_) | Budget::AtLeast(_), None) => false,
+            (BenchBudget::AtMost(most), Some(ratio)) => ratio <= most,
+            (BenchBudget::AtLeast(least), Some(ratio)) => ratio >= least,
+            (BenchBudget::Nothing, _) => self.ours.value() == 0.0,
+            (BenchBudget::None, _) => return "",
+            (BenchBudget::AtMost(_) | BenchBudget::AtLeast(_), None) => false,
         };
         if kept { "kept" } else { "**missed**" }
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for ReportRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} | {} | ", self.what, self.ours)?;
         if let Some((name, figure)) = &self.peer {
@@ -177,10 +177,10 @@ impl fmt::Display for Row {
             write!(f, "{ratio:.2}")?;
         }
         match self.budget {
-            Budget::AtMost(most) => write!(f, " | at most {most:.2}")?,
-            Budget::AtLeast(least) => write!(f, " | at least {least:.2}")?,
-            Budget::Nothing => write!(f, " | 0")?,
-            Budget::None => write!(f, " | ")?,
+            BenchBudget::AtMost(most) => write!(f, " | at most {most:.2}")?,
+            BenchBudget::AtLeast(least) => write!(f, " | at least {least:.2}")?,
+            BenchBudget::Nothing => write!(f, " | 0")?,
+            BenchBudget::None => write!(f, " | ")?,
         }
         write!(f, " | {} |", self.verdict())
     }

@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use steadfast::classify::{Fault, Source};
-use steadfast::{Answer, Attempt, Start, Steadfast, call, output, usual_sources};
+use steadfast::classify::{AttemptFault, FaultSource};
+use steadfast::{ToolResult, Attempt, PolicyStart, Steadfast, call, output, usual_sources};
 
 /// The tool: slow, and not always there.
-async fn pay(attempt: Attempt) -> Answer {
+async fn pay(attempt: Attempt) -> ToolResult {
     if attempt.number == 1 {
-        return Err(Fault::new(Source::Http { status: 429 }, "too many requests").into());
+        return Err(AttemptFault::new(FaultSource::Http { status: 429 }, "too many requests").into());
     }
     println!("  really paying, attempt {}", attempt.number);
     Ok(output("paid 10 to ann"))
@@ -23,7 +23,7 @@ async fn pay(attempt: Attempt) -> Answer {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let state = std::env::args().nth(1).unwrap_or_else(|| "state.db".to_owned());
-    let steadfast = Steadfast::opening(usual_sources(Start::Library))
+    let steadfast = Steadfast::builder(usual_sources(PolicyStart::Library))
         .set("store.kind", "sqlite")
         .set("store.path", &state)
         .set("tools.\"bank/pay\".class", "mutating")

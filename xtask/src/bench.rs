@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::invocation::Invocation;
-use crate::machine::{NPM, Need, PYTHON, REDIS};
-use crate::{Failure, real, step, workspace};
+use crate::machine::{NPM, RequiredProgram, PYTHON, REDIS};
+use crate::{TaskFailure, real_packages, step, workspace};
 
 /// Options of `cargo xtask bench`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The suite to run
-    suite: Suite,
+    suite: BenchmarkSuite,
     /// Run a tenth of the rounds and write nothing: for a quick check during development
     #[arg(long)]
     quick: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Suite {
+enum BenchmarkSuite {
     /// The core alone, compared with libraries that do a part of its work
     Core,
     /// The engine and its stores, compared with alternatives; installs them
@@ -34,27 +34,27 @@ enum Suite {
 }
 
 /// Runs `cargo xtask bench`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let name = match options.suite {
-        Suite::Core => "core",
-        Suite::Engine => "engine",
-        Suite::Gateway => "gateway",
+        BenchmarkSuite::Core => "core",
+        BenchmarkSuite::Engine => "engine",
+        BenchmarkSuite::Gateway => "gateway",
     };
     let mut arguments = vec!["run", "--quiet", "--release", "--package", "steadfast-benches", "--", name];
     arguments.extend(options.quick.then_some("--quick"));
     arguments.extend(options.filters.iter().map(String::as_str));
     let run = match options.suite {
-        Suite::Core => Invocation::cargo(&arguments),
-        Suite::Engine => {
+        BenchmarkSuite::Core => Invocation::cargo(&arguments),
+        BenchmarkSuite::Engine => {
             set_up(&[&NPM, &PYTHON, &REDIS])?;
             for install in [install_node("")?, install_python("")?].concat() {
                 said(&install)?;
             }
             Invocation::cargo(&arguments).env("STEADFAST_BENCH_PEERS", &peers()?)
         }
-        Suite::Gateway => {
+        BenchmarkSuite::Gateway => {
             // Installs the server behind all gateways, and one of the alternatives.
-            real::run()?;
+            real_packages::run()?;
             install_gateways()?;
             said(&Invocation::cargo(&["build", "--quiet", "--release", "--package", "steadfast-cli"]))?;
             let program = workspace::target().join("release/steadfast").display().to_string();
@@ -76,18 +76,18 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn set_up(needs: &[&'static Need]) -> Result<(), Failure> {
+fn set_up(needs: &[&'static RequiredProgram]) -> Result<(), TaskFailure> {
     let missing = step::set_up(needs.iter().copied())?;
     if missing.is_empty() { Ok(()) } else { Err(missing.into_values().collect::<Vec<_>>().join("\n")) }
 }
 
 /// Returns the folder of the alternatives.
-fn peers() -> Result<String, Failure> {
+fn peers() -> Result<String, TaskFailure> {
     Ok(workspace::scratch("peers")?.display().to_string())
 }
 
 /// Installs other gateways. One that cannot be installed is not measured, and the report says so.
-fn install_gateways() -> Result<(), Failure> {
+fn install_gateways() -> Result<(), TaskFailure> {
     for installs in [install_node("gateway/")?, install_python("gateway/")?, install_rust_proxy()?] {
         if let Err(failure) = installs.iter().try_for_each(said) {
             eprintln!("{failure}\ncontinuing without it");
@@ -98,7 +98,7 @@ fn install_gateways() -> Result<(), Failure> {
 
 /// Returns the commands that install the npm packages that this folder of `benches/peers` pins. They are fast if the
 /// packages are already installed: npm checks first, as pip does.
-fn install_node(folder: &str) -> Result<Vec<Invocation>, Failure> {
+fn install_node(folder: &str) -> Result<Vec<Invocation>, TaskFailure> {
     let here = copied(&format!("{folder}node"))?.display().to_string();
     let quiet = "--loglevel=error";
     Ok(vec![Invocation::of(
@@ -108,7 +108,7 @@ fn install_node(folder: &str) -> Result<Vec<Invocation>, Failure> {
 }
 
 /// Returns the commands for PyPI.
-fn install_python(folder: &str) -> Result<Vec<Invocation>, Failure> {
+fn install_python(folder: &str) -> Result<Vec<Invocation>, TaskFailure> {
     let here = copied(&format!("{folder}python"))?;
     let pip = here.join("bin/pip").display().to_string();
     let requirements = here.join("requirements.txt").display().to_string();
@@ -120,7 +120,7 @@ fn install_python(folder: &str) -> Result<Vec<Invocation>, Failure> {
 
 /// Returns the commands that install the gateway written in Rust, if it is missing. It is built as its users have it,
 /// optimized, which takes half an hour.
-fn install_rust_proxy() -> Result<Vec<Invocation>, Failure> {
+fn install_rust_proxy() -> Result<Vec<Invocation>, TaskFailure> {
     const VERSION: &str = "0.6.0";
     let here = workspace::scratch("peers/rust")?;
     // It has no version option. The list of installed crates has the version.
@@ -138,7 +138,7 @@ fn install_rust_proxy() -> Result<Vec<Invocation>, Failure> {
 }
 
 /// Returns a folder with copies of the files of this folder of `benches/peers`.
-fn copied(folder: &str) -> Result<PathBuf, Failure> {
+fn copied(folder: &str) -> Result<PathBuf, TaskFailure> {
     let source = workspace::root().join("benches/peers").join(folder);
     let here = workspace::scratch(&format!("peers/{folder}"))?;
     let cannot = |error| format!("cannot copy {}: {error}", workspace::shown(&source));
@@ -150,7 +150,7 @@ fn copied(folder: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Runs a command with its output on stderr, because stdout is used for the report.
-fn said(invocation: &Invocation) -> Result<(), Failure> {
+fn said(invocation: &Invocation) -> Result<(), TaskFailure> {
     eprint!("{}", invocation.output()?);
     Ok(())
 }

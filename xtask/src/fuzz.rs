@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::invocation::Invocation;
 use crate::machine::{CARGO_FUZZ, CXX};
-use crate::{Failure, step, workspace};
+use crate::{TaskFailure, step, workspace};
 
 /// Options of `cargo xtask fuzz`.
 #[derive(Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Options {
 }
 
 /// Runs `cargo xtask fuzz`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let targets = targets()?;
     if !targets.contains(&options.target) {
         return Err(format!("there is no fuzz target {}; there are {}", options.target, targets.join(", ")));
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         .run()
 }
 
-fn targets() -> Result<Vec<String>, Failure> {
+fn targets() -> Result<Vec<String>, TaskFailure> {
     let folder = workspace::root().join("fuzz/fuzz_targets");
     let entries = fs::read_dir(&folder)
         .map_err(|error| format!("cannot list {}: {error}", workspace::shown(&folder)))?;

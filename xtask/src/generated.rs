@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::invocation::Invocation;
 use crate::requirements::Catalogue;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// Options of `cargo xtask gen`.
 #[derive(Args)]
@@ -25,7 +25,7 @@ const FOLDERS: [&str; 2] = ["docs/reference", "schema"];
 const BY_HAND: [&str; 2] = ["docs/reference/cli.md", "docs/reference/http-api.md"];
 
 /// Runs `cargo xtask gen`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let wanted = produce()?;
     let mut found = collect(workspace::root(), &FOLDERS)?;
     found.retain(|file, _| !BY_HAND.contains(&file.as_str()));
@@ -38,8 +38,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     for (file, change) in changes {
         let path = workspace::root().join(&file);
         match change {
-            Change::Write(text) => workspace::write(&path, text)?,
-            Change::Remove => {
+            FileChange::Write(text) => workspace::write(&path, text)?,
+            FileChange::Remove => {
                 fs::remove_file(&path).map_err(|error| format!("cannot remove {file}: {error}"))?
             }
         }
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 type Files = BTreeMap<String, String>;
 
 /// Returns all generated files.
-fn produce() -> Result<Files, Failure> {
+fn produce() -> Result<Files, TaskFailure> {
     let mut files = examples()?;
     files.insert("docs/reference/requirements.md".to_owned(), Catalogue::load()?.page());
     files.insert("docs/reference/metrics.md".to_owned(), metrics()?);
@@ -60,7 +60,7 @@ fn produce() -> Result<Files, Failure> {
 }
 
 /// Returns the page of all metrics, as printed by an example of the telemetry crate.
-fn metrics() -> Result<String, Failure> {
+fn metrics() -> Result<String, TaskFailure> {
     example("metrics_reference").output()
 }
 
@@ -71,7 +71,7 @@ fn example(name: &str) -> Invocation {
 }
 
 /// Returns the files that the examples of the crates generate from their types and tables.
-fn examples() -> Result<Files, Failure> {
+fn examples() -> Result<Files, TaskFailure> {
     let stage = workspace::scratch("gen")?;
     for folder in FOLDERS.map(|folder| stage.join(folder)).iter().filter(|folder| folder.exists()) {
         fs::remove_dir_all(folder)
@@ -85,12 +85,12 @@ fn examples() -> Result<Files, Failure> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Change<'w> {
+enum FileChange<'w> {
     Write(&'w str),
     Remove,
 }
 
-impl Change<'_> {
+impl FileChange<'_> {
     fn word(&self) -> &'static str {
         match self {
             Self::Write(_) => "is not up to date",
@@ -99,15 +99,15 @@ impl Change<'_> {
     }
 }
 
-fn differences<'w>(wanted: &'w Files, found: &Files) -> Vec<(String, Change<'w>)> {
+fn differences<'w>(wanted: &'w Files, found: &Files) -> Vec<(String, FileChange<'w>)> {
     let writes = wanted.iter().filter(|&(file, text)| found.get(file) != Some(text));
     let removals = found.keys().filter(|&file| !wanted.contains_key(file));
-    let writes = writes.map(|(file, text)| (file.clone(), Change::Write(text)));
-    writes.chain(removals.map(|file| (file.clone(), Change::Remove))).collect()
+    let writes = writes.map(|(file, text)| (file.clone(), FileChange::Write(text)));
+    writes.chain(removals.map(|file| (file.clone(), FileChange::Remove))).collect()
 }
 
 /// Returns the files in these folders of `root`, recursively.
-fn collect(root: &Path, folders: &[&str]) -> Result<Files, Failure> {
+fn collect(root: &Path, folders: &[&str]) -> Result<Files, TaskFailure> {
     let mut files = Files::new();
     let mut open: Vec<PathBuf> =
         folders.iter().map(|folder| root.join(folder)).filter(|path| path.exists()).collect();
@@ -141,9 +141,9 @@ mod tests {
         assert_eq!(
             differences(&wanted, &found),
             [
-                ("new".to_owned(), Change::Write("3")),
-                ("other".to_owned(), Change::Write("2")),
-                ("old".to_owned(), Change::Remove)
+                ("new".to_owned(), FileChange::Write("3")),
+                ("other".to_owned(), FileChange::Write("2")),
+                ("old".to_owned(), FileChange::Remove)
             ]
         );
         assert_eq!(differences(&wanted, &wanted), []);

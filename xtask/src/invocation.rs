@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// A program with its arguments and environment variables.
 #[derive(Clone, Debug)]
@@ -79,13 +79,13 @@ impl Invocation {
     }
 
     /// Runs it with its output on the terminal.
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    pub(crate) fn run(&self) -> Result<(), TaskFailure> {
         let status = self.command().status().map_err(|error| self.did_not_start(&error))?;
         self.judge(status)
     }
 
     /// Runs it and returns its stdout. Its stderr goes to the terminal.
-    pub(crate) fn output(&self) -> Result<String, Failure> {
+    pub(crate) fn output(&self) -> Result<String, TaskFailure> {
         let output = self.command().stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| self.did_not_start(&error))?;
         self.judge(output.status)?;
@@ -99,11 +99,11 @@ impl Invocation {
     }
 
     /// Returns the message for a program that is missing.
-    pub(crate) fn did_not_start(&self, error: &std::io::Error) -> Failure {
+    pub(crate) fn did_not_start(&self, error: &std::io::Error) -> TaskFailure {
         format!("`{self}` did not start: {error}")
     }
 
-    fn judge(&self, status: ExitStatus) -> Result<(), Failure> {
+    fn judge(&self, status: ExitStatus) -> Result<(), TaskFailure> {
         if status.success() { Ok(()) } else { Err(format!("`{self}` failed ({status})")) }
     }
 }

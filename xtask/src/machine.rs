@@ -14,7 +14,7 @@ use crate::workspace;
 
 /// A program that must be on the machine before a step can run.
 #[derive(Debug)]
-pub(crate) struct Need {
+pub(crate) struct RequiredProgram {
     pub(crate) name: &'static str,
     /// A command that succeeds only if it is there, and its expected output.
     probe: (&'static [&'static str], &'static str),
@@ -34,80 +34,80 @@ enum Install {
     Debian(&'static str),
 }
 
-pub(crate) const RUSTFMT: Need = Need {
+pub(crate) const RUSTFMT: RequiredProgram = RequiredProgram {
     name: "rustfmt",
     probe: (&["cargo", "fmt", "--version"], "rustfmt"),
     install: Install::Component("rustfmt"),
 };
 
-pub(crate) const CLIPPY: Need = Need {
+pub(crate) const CLIPPY: RequiredProgram = RequiredProgram {
     name: "clippy",
     probe: (&["cargo", "clippy", "--version"], "clippy"),
     install: Install::Component("clippy"),
 };
 
-pub(crate) const CARGO_DENY: Need = Need {
+pub(crate) const CARGO_DENY: RequiredProgram = RequiredProgram {
     name: "cargo-deny",
     probe: (&["cargo-deny", "--version"], "cargo-deny 0.20.2"),
     install: Install::Cargo { package: "cargo-deny", version: "0.20.2" },
 };
 
-pub(crate) const CARGO_FUZZ: Need = Need {
+pub(crate) const CARGO_FUZZ: RequiredProgram = RequiredProgram {
     name: "cargo-fuzz",
     probe: (&["cargo-fuzz", "--version"], "cargo-fuzz 0.13.2"),
     install: Install::Cargo { package: "cargo-fuzz", version: "0.13.2" },
 };
 
-pub(crate) const CARGO_MUTANTS: Need = Need {
+pub(crate) const CARGO_MUTANTS: RequiredProgram = RequiredProgram {
     name: "cargo-mutants",
     probe: (&["cargo-mutants", "mutants", "--version"], "cargo-mutants 27.1.0"),
     install: Install::Cargo { package: "cargo-mutants", version: "27.1.0" },
 };
 
 /// libFuzzer is compiled from C++ with every fuzz target.
-pub(crate) const CXX: Need =
-    Need { name: "a C++ compiler", probe: (&["c++", "--version"], ""), install: Install::Debian("g++") };
+pub(crate) const CXX: RequiredProgram =
+    RequiredProgram { name: "a C++ compiler", probe: (&["c++", "--version"], ""), install: Install::Debian("g++") };
 
 /// Reads alert rules and runs their tests.
-pub(crate) const PROMTOOL: Need = Need {
+pub(crate) const PROMTOOL: RequiredProgram = RequiredProgram {
     name: "promtool",
     probe: (&["promtool", "--version"], ""),
     install: Install::Debian("prometheus"),
 };
 
 /// The tests of the shared store start real servers.
-pub(crate) const REDIS: Need = Need {
+pub(crate) const REDIS: RequiredProgram = RequiredProgram {
     name: "redis-server",
     probe: (&["redis-server", "--version"], "Redis server"),
     install: Install::Debian("redis-server"),
 };
 
 /// Installs Node packages, including Node itself.
-pub(crate) const NPM: Need =
-    Need { name: "npm", probe: (&["npm", "--version"], ""), install: Install::Debian("npm") };
+pub(crate) const NPM: RequiredProgram =
+    RequiredProgram { name: "npm", probe: (&["npm", "--version"], ""), install: Install::Debian("npm") };
 
 /// Python with its own command to create a folder of packages.
-pub(crate) const PYTHON: Need = Need {
+pub(crate) const PYTHON: RequiredProgram = RequiredProgram {
     name: "python3 with venv",
     probe: (&["python3", "-c", "import venv, ensurepip"], ""),
     install: Install::Debian("python3-venv"),
 };
 
 /// The tests of the dashboard use a real browser. The headless build takes half of the processor time.
-pub(crate) const CHROMIUM: Need = Need {
+pub(crate) const CHROMIUM: RequiredProgram = RequiredProgram {
     name: "chromium-headless-shell",
     probe: (&["chromium-headless-shell", "--version"], "Chromium"),
     install: Install::Debian("chromium-headless-shell"),
 };
 
 /// Finds spelling errors in code and documentation.
-pub(crate) const TYPOS: Need = Need {
+pub(crate) const TYPOS: RequiredProgram = RequiredProgram {
     name: "typos",
     probe: (&["typos", "--version"], "typos-cli 1.51.1"),
     install: Install::Pip { package: "typos", version: "1.51.1" },
 };
 
-impl Need {
+impl RequiredProgram {
     /// Returns true if it is there in the required version.
     pub(crate) fn is_met(&self) -> bool {
         let (command, words) = self.probe;
@@ -122,7 +122,7 @@ impl Need {
 
     /// Returns the command that installs it here, or the reason why that is not allowed.
     pub(crate) fn installer(&self) -> Result<Invocation, &'static str> {
-        self.install.command(Rights::of_this_machine())
+        self.install.command(MachineRights::of_this_machine())
     }
 
     /// Returns advice for a manual installation.
@@ -142,7 +142,7 @@ impl Need {
 }
 
 impl Install {
-    fn command(&self, rights: Rights) -> Result<Invocation, &'static str> {
+    fn command(&self, rights: MachineRights) -> Result<Invocation, &'static str> {
         match *self {
             // The tool runs for a second, so link-time and other optimizations are not worth their build time.
             Self::Cargo { package, version } => {
@@ -177,12 +177,12 @@ impl Install {
 
 /// Permissions to change this machine.
 #[derive(Clone, Copy, Debug)]
-struct Rights {
+struct MachineRights {
     has_rustup: bool,
     is_debian_root: bool,
 }
 
-impl Rights {
+impl MachineRights {
     fn of_this_machine() -> Self {
         Self {
             has_rustup: Invocation::of("rustup", &["--version"]).probe().is_some(),
@@ -196,9 +196,9 @@ impl Rights {
 mod tests {
     use super::*;
 
-    const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
-    const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 12] = [
+    const NONE: MachineRights = MachineRights { has_rustup: false, is_debian_root: false };
+    const ALL: MachineRights = MachineRights { has_rustup: true, is_debian_root: true };
+    const EVERY_NEED: [RequiredProgram; 12] = [
         RUSTFMT,
         CLIPPY,
         CARGO_DENY,
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_does_not_run_means_that_it_is_not_there() {
-        let need = Need {
+        let need = RequiredProgram {
             name: "nothing",
             probe: (&["no-such-program-here"], ""),
             install: Install::Component("nothing"),

@@ -11,7 +11,7 @@ mod generated;
 mod invocation;
 mod machine;
 mod mutants;
-mod real;
+mod real_packages;
 mod requirements;
 mod simulation;
 mod step;
@@ -25,17 +25,17 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 /// Message of a failed command. Empty if it was already printed.
-type Failure = String;
+type TaskFailure = String;
 
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", about = "Set up, check, test, simulate, measure", max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Install what is missing and run everything: checks, tests, simulation, requirements
     Test(test::Options),
     /// Build and run all tests without the checks; `--stress` repeats them in random order on a busy machine
@@ -62,17 +62,17 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Test(options) => test::run(&options),
-        Command::Suite(options) => suite::run(&options),
-        Command::Setup => real::run(),
-        Command::Check => check::run(),
-        Command::Docs => documents::run(),
-        Command::Sim(options) => simulation::run(&options),
-        Command::Requirements(options) => requirements::run(&options),
-        Command::Gen(options) => generated::run(&options),
-        Command::Bench(options) => bench::run(&options),
-        Command::Fuzz(options) => fuzz::run(&options),
-        Command::Mutants(options) => mutants::run(&options),
+        XtaskCommand::Test(options) => test::run(&options),
+        XtaskCommand::Suite(options) => suite::run(&options),
+        XtaskCommand::Setup => real_packages::run(),
+        XtaskCommand::Check => check::run(),
+        XtaskCommand::Docs => documents::run(),
+        XtaskCommand::Sim(options) => simulation::run(&options),
+        XtaskCommand::Requirements(options) => requirements::run(&options),
+        XtaskCommand::Gen(options) => generated::run(&options),
+        XtaskCommand::Bench(options) => bench::run(&options),
+        XtaskCommand::Fuzz(options) => fuzz::run(&options),
+        XtaskCommand::Mutants(options) => mutants::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-use crate::Failure;
+use crate::TaskFailure;
 use crate::invocation::Invocation;
 
 /// Options of `cargo xtask sim`. They are passed on to the simulation, which parses them.
@@ -18,7 +18,7 @@ pub(crate) struct Options {
 }
 
 /// Runs `cargo xtask sim`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     invocation(&[]).args(options.arguments.iter().cloned()).run()
 }
 

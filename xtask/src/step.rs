@@ -12,22 +12,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::invocation::Invocation;
-use crate::machine::Need;
+use crate::machine::RequiredProgram;
 use crate::suite;
 use crate::tally::Tally;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// A command to run, with its needs.
-pub(crate) struct Step {
+pub(crate) struct TaskStep {
     pub(crate) name: &'static str,
     pub(crate) run: Invocation,
-    pub(crate) needs: &'static [&'static Need],
-    pub(crate) counts: Counts,
+    pub(crate) needs: &'static [&'static RequiredProgram],
+    pub(crate) counts: StepCounting,
 }
 
 /// Contribution of a step to the summary.
 #[derive(Clone, Copy)]
-pub(crate) enum Counts {
+pub(crate) enum StepCounting {
     /// The step itself: it passed or failed.
     Itself,
     /// The tests that cargo's test binaries report.
@@ -35,7 +35,7 @@ pub(crate) enum Counts {
 }
 
 /// Runs all steps. Progress goes to stderr, and only the summary line to stdout.
-pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failure> {
+pub(crate) fn run_all(steps: &[TaskStep]) -> Result<(), TaskFailure> {
     eprintln!(
         "{} steps; their outputs are in {}",
         steps.len(),
@@ -58,13 +58,13 @@ pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failure> {
         eprintln!("\nfailed: {}", failed.join(", "));
     }
     println!("{total}");
-    if failed.is_empty() { Ok(()) } else { Err(Failure::new()) }
+    if failed.is_empty() { Ok(()) } else { Err(TaskFailure::new()) }
 }
 
 /// Installs missing needs. Returns the needs that are still missing, by name, with advice.
 pub(crate) fn set_up<'n>(
-    needs: impl IntoIterator<Item = &'n Need>,
-) -> Result<BTreeMap<&'static str, String>, Failure> {
+    needs: impl IntoIterator<Item = &'n RequiredProgram>,
+) -> Result<BTreeMap<&'static str, String>, TaskFailure> {
     let mut missing = BTreeMap::new();
     let by_name: BTreeMap<_, _> = needs.into_iter().map(|need| (need.name, need)).collect();
     for need in by_name.values().filter(|need| !need.is_met()) {
@@ -88,7 +88,7 @@ pub(crate) fn set_up<'n>(
     Ok(missing)
 }
 
-fn run(step: &Step, (number, of): (usize, usize)) -> Result<Tally, Failure> {
+fn run(step: &TaskStep, (number, of): (usize, usize)) -> Result<Tally, TaskFailure> {
     let log = log_file(step.name)?;
     let ended = watched(&format!("{} (step {number} of {of})", step.name), &step.run, &log);
     let tally = ended.tally(step.counts);
@@ -96,7 +96,7 @@ fn run(step: &Step, (number, of): (usize, usize)) -> Result<Tally, Failure> {
     Ok(tally)
 }
 
-fn not_run(step: &Step, lacking: &[&str]) -> Tally {
+fn not_run(step: &TaskStep, lacking: &[&str]) -> Tally {
     eprintln!("  {:<8}{} (not run)", "FAILED", step.name);
     for advice in lacking {
         eprintln!("          {advice}");
@@ -105,19 +105,19 @@ fn not_run(step: &Step, lacking: &[&str]) -> Tally {
 }
 
 /// Result of a command.
-struct Ended {
+struct StepResult {
     success: bool,
     took: Duration,
     output: String,
 }
 
-impl Ended {
+impl StepResult {
     /// Counts its tests. A failed command has at least one failure, whatever it counted before.
-    fn tally(&self, counts: Counts) -> Tally {
+    fn tally(&self, counts: StepCounting) -> Tally {
         let mut tally = match (counts, self.success) {
-            (Counts::CargoTests, _) => Tally::of_cargo_test(&self.output),
-            (Counts::Itself, true) => Tally::PASS,
-            (Counts::Itself, false) => Tally::FAIL,
+            (StepCounting::CargoTests, _) => Tally::of_cargo_test(&self.output),
+            (StepCounting::Itself, true) => Tally::PASS,
+            (StepCounting::Itself, false) => Tally::FAIL,
         };
         if !self.success && tally.failed == 0 {
             tally += Tally::FAIL;
@@ -140,7 +140,7 @@ impl Ended {
 }
 
 /// Runs a command with its output to a file, and reports its progress.
-fn watched(label: &str, run: &Invocation, log: &Path) -> Ended {
+fn watched(label: &str, run: &Invocation, log: &Path) -> StepResult {
     let began = Instant::now();
     let (ended, end) = mpsc::channel::<()>();
     let success = thread::scope(|scope| {
@@ -153,10 +153,10 @@ fn watched(label: &str, run: &Invocation, log: &Path) -> Ended {
     if let Err(problem) = &success {
         output.push_str(problem);
     }
-    Ended { success: success == Ok(true), took: began.elapsed(), output }
+    StepResult { success: success == Ok(true), took: began.elapsed(), output }
 }
 
-fn into_file(run: &Invocation, log: &Path) -> Result<bool, Failure> {
+fn into_file(run: &Invocation, log: &Path) -> Result<bool, TaskFailure> {
     let file = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
     let (out, err) = file.map_err(|error| format!("cannot write {}: {error}", workspace::shown(log)))?;
     let mut command = run.command();
@@ -251,7 +251,7 @@ fn cut(line: &str) -> String {
     }
 }
 
-fn log_file(name: &str) -> Result<PathBuf, Failure> {
+fn log_file(name: &str) -> Result<PathBuf, TaskFailure> {
     let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     Ok(workspace::scratch("logs")?.join(format!("{plain}.log")))
 }
@@ -260,26 +260,26 @@ fn log_file(name: &str) -> Result<PathBuf, Failure> {
 mod tests {
     use super::*;
 
-    fn ended(success: bool, output: &str) -> Ended {
-        Ended { success, took: Duration::ZERO, output: output.to_owned() }
+    fn ended(success: bool, output: &str) -> StepResult {
+        StepResult { success, took: Duration::ZERO, output: output.to_owned() }
     }
 
     #[test]
     fn a_test_run_that_does_not_compile_counts_as_one_failure() {
-        assert_eq!(ended(false, "error: could not compile").tally(Counts::CargoTests), Tally::FAIL);
+        assert_eq!(ended(false, "error: could not compile").tally(StepCounting::CargoTests), Tally::FAIL);
     }
 
     #[test]
     fn a_test_binary_that_dies_fails_the_run_although_the_others_passed() {
         let output = "test result: ok. 5 passed; 0 failed; 0 ignored;\nerror: test failed (signal: 6)";
-        let tally = ended(false, output).tally(Counts::CargoTests);
+        let tally = ended(false, output).tally(StepCounting::CargoTests);
         assert_eq!(tally, Tally { passed: 5, failed: 1, skipped: 0 });
     }
 
     #[test]
     fn failures_that_were_counted_are_not_counted_twice() {
         let output = "test result: FAILED. 5 passed; 2 failed; 0 ignored;";
-        let tally = ended(false, output).tally(Counts::CargoTests);
+        let tally = ended(false, output).tally(StepCounting::CargoTests);
         assert_eq!(tally, Tally { passed: 5, failed: 2, skipped: 0 });
     }
 
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_step_with_a_missing_need_fails() {
-        let step = Step { name: "x", run: Invocation::of("true", &[]), needs: &[], counts: Counts::Itself };
+        let step = TaskStep { name: "x", run: Invocation::of("true", &[]), needs: &[], counts: StepCounting::Itself };
         assert_eq!(not_run(&step, &["it is missing"]), Tally::FAIL);
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::Failure;
+use crate::TaskFailure;
 
 /// Returns the root of the repository.
 pub(crate) fn root() -> &'static Path {
@@ -21,7 +21,7 @@ pub(crate) fn target() -> PathBuf {
 }
 
 /// Returns a folder below `target` for this program.
-pub(crate) fn scratch(name: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn scratch(name: &str) -> Result<PathBuf, TaskFailure> {
     let path = target().join("xtask").join(name);
     fs::create_dir_all(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     Ok(path)
@@ -46,12 +46,12 @@ pub(crate) fn shown(path: &Path) -> String {
 }
 
 /// Reads a text file.
-pub(crate) fn read(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read(path: &Path) -> Result<String, TaskFailure> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", shown(path)))
 }
 
 /// Writes a text file and creates its parent folders.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), TaskFailure> {
     let written = match path.parent() {
         Some(folder) => fs::create_dir_all(folder).and_then(|()| fs::write(path, text)),
         None => fs::write(path, text),

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::turn::{Limits, Plan, TurnStatus};
-use steadfast_executor::{Engine, Found, Shelf, TurnOptions};
+use steadfast_core::turn::{TurnLimits, TurnPlan, TurnStatus};
+use steadfast_executor::{Engine, ResolvedTool, ToolRegistry, TurnOptions};
 use tokio::runtime::Runtime;
 
-use super::caller::{Caller, Given, Ready, Way, numbered, policies, template};
-use super::{Unmade, runtime};
+use super::caller::{EngineCaller, EngineKeyChoice, InstantTool, EngineCallScenario, numbered, policies, template};
+use super::{MeasurementError, runtime};
 use crate::measure::contest_in;
-use crate::report::{Budget, Report};
+use crate::report::{BenchBudget, BenchReport};
 use crate::sample;
 
 const CALLS: u32 = 1000;
@@ -23,33 +23,33 @@ const BYTES: usize = 512;
 const WHAT: &str = "1,000 calls of 512 B with random dependencies, for each call";
 const ROUNDS: usize = 41;
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     if !report.wants(WHAT) {
         return Ok(());
     }
     let runtime = runtime()?;
-    let mut named = Turns::new(&runtime, true)?;
-    let mut unnamed = Turns::new(&runtime, false)?;
-    let mut bare = Caller::new(&runtime, None, Way::Fresh, Given::Key)?.with_params(BYTES);
+    let mut named = TurnRunner::new(&runtime, true)?;
+    let mut unnamed = TurnRunner::new(&runtime, false)?;
+    let mut bare = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?.with_params(BYTES);
     let standing = contest_in(
         ROUNDS,
         CALLS,
         &mut [
             Box::new(move |_| named.turn()),
-            Box::new(move |calls| bare.calls_at_once(calls, Limits::DEFAULT.parallelism)),
+            Box::new(move |calls| bare.calls_at_once(calls, TurnLimits::DEFAULT.parallelism)),
             Box::new(move |_| unnamed.turn()),
         ],
     );
     let peers = [
-        ("the same calls without a turn, as many at once", Budget::AtMost(4.0)),
-        ("the turn without a name", Budget::None),
+        ("the same calls without a turn, as many at once", BenchBudget::AtMost(4.0)),
+        ("the turn without a name", BenchBudget::None),
     ];
     report.add_peers(WHAT, &standing, &peers);
     Ok(())
 }
 
 /// Runs one turn after the other.
-struct Turns {
+struct TurnRunner {
     runtime: Arc<Runtime>,
     engine: Engine,
     template: CallEnvelope,
@@ -58,8 +58,8 @@ struct Turns {
     number: u64,
 }
 
-impl Turns {
-    fn new(runtime: &Arc<Runtime>, is_named: bool) -> Result<Self, Unmade> {
+impl TurnRunner {
+    fn new(runtime: &Arc<Runtime>, is_named: bool) -> Result<Self, MeasurementError> {
         Ok(Self {
             runtime: Arc::clone(runtime),
             engine: runtime.block_on(Engine::builder().policies(policies()).start()),
@@ -75,11 +75,11 @@ impl Turns {
         self.number += 1;
         let plan = self.plan();
         let options = TurnOptions::of(self.template.target.clone());
-        let shelf = Arc::new(One);
+        let shelf = Arc::new(SingleToolRegistry);
         let engine = self.engine.clone();
         let turn = async move {
             let started = Instant::now();
-            let Ok(plan) = Plan::parse(plan.as_bytes(), &Limits::DEFAULT) else { return Duration::MAX };
+            let Ok(plan) = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT) else { return Duration::MAX };
             let turned = engine.turn(Arc::new(plan), shelf, options).await;
             let status = turned.ok().map(|turned| turned.result.status);
             assert_eq!(status, Some(TurnStatus::Completed), "each of its calls succeeds");
@@ -114,10 +114,10 @@ impl Turns {
 }
 
 /// A registry with a single tool.
-struct One;
+struct SingleToolRegistry;
 
-impl Shelf for One {
-    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        Box::pin(std::future::ready(Some(Found::new(Ready::well()))))
+impl ToolRegistry for SingleToolRegistry {
+    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+        Box::pin(std::future::ready(Some(ResolvedTool::new(InstantTool::well()))))
     }
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::process::{Process, end_unless_told};
-use crate::engine::Unmade;
+use super::process::{GroupedProcess, end_unless_told};
+use crate::engine::MeasurementError;
 
 const VERSION: &str = "2025-06-18";
 /// Maximum duration of the handshake over stdio. Some processes take seconds to load.
@@ -24,26 +24,26 @@ const ANSWER: Duration = Duration::from_secs(20);
 const REST: Duration = Duration::from_secs(1);
 
 /// A client that makes calls.
-pub(crate) struct Client {
-    way: Way,
+pub(crate) struct BenchClient {
+    way: BenchTransport,
     tool: String,
 }
 
-enum Way {
-    Lines(Lines),
-    Http(Http),
+enum BenchTransport {
+    Lines(StdioBenchClient),
+    Http(HttpBenchClient),
 }
 
-impl Client {
+impl BenchClient {
     /// Starts this command and uses its stdio.
-    pub(crate) fn of_command(command: &mut Command, words: &Path, tool: &str) -> Result<Self, Unmade> {
-        let (process, asked, answers) = Process::start_with_streams(command, words)?;
-        let mut lines = Lines { asked, answers: BufReader::new(answers), process };
+    pub(crate) fn of_command(command: &mut Command, words: &Path, tool: &str) -> Result<Self, MeasurementError> {
+        let (process, asked, answers) = GroupedProcess::start_with_streams(command, words)?;
+        let mut lines = StdioBenchClient { asked, answers: BufReader::new(answers), process };
         let told = end_unless_told(lines.process.id(), HANDSHAKE);
         lines.ask(&initialize())?;
         while !is_answer(&lines.next()?, 0)? {}
         lines.ask(&initialized())?;
-        let mut client = Self { way: Way::Lines(lines), tool: tool.to_owned() };
+        let mut client = Self { way: BenchTransport::Lines(lines), tool: tool.to_owned() };
         client.call()?;
         // If it took too long, the receiver is gone and the call has failed already.
         let _ = told.send(());
@@ -51,19 +51,19 @@ impl Client {
     }
 
     /// Connects to a listening server.
-    pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, Unmade> {
-        let mut http = Http { port, path: path.to_owned(), session: String::new(), connection: None };
+    pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, MeasurementError> {
+        let mut http = HttpBenchClient { port, path: path.to_owned(), session: String::new(), connection: None };
         http.make_ready()?;
         http.post(&initialize().to_string(), "\"id\":0")?;
         http.make_ready()?;
         http.post(&initialized().to_string(), "")?;
-        let mut client = Self { way: Way::Http(http), tool: tool.to_owned() };
+        let mut client = Self { way: BenchTransport::Http(http), tool: tool.to_owned() };
         client.call()?;
         Ok(client)
     }
 
     /// Makes one call. Returns the time until its answer.
-    pub(crate) fn call(&mut self) -> Result<Duration, Unmade> {
+    pub(crate) fn call(&mut self) -> Result<Duration, MeasurementError> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         // The text differs each time, because some gateways treat equal calls as one.
@@ -74,7 +74,7 @@ impl Client {
             "params": { "name": self.tool, "arguments": { "message": message } },
         });
         match &mut self.way {
-            Way::Lines(lines) => {
+            BenchTransport::Lines(lines) => {
                 let mut call = call.to_string();
                 call.push('\n');
                 let begun = Instant::now();
@@ -89,7 +89,7 @@ impl Client {
                     }
                 }
             }
-            Way::Http(http) => {
+            BenchTransport::Http(http) => {
                 http.make_ready()?;
                 let call = call.to_string();
                 let begun = Instant::now();
@@ -121,7 +121,7 @@ fn initialized() -> Value {
 }
 
 /// Returns true if this is the answer to the request with this id. Returns an error if it is an error answer.
-fn is_answer(line: &[u8], id: u64) -> Result<bool, Unmade> {
+fn is_answer(line: &[u8], id: u64) -> Result<bool, MeasurementError> {
     let message: Value = serde_json::from_slice(line).map_err(|_| unexpected(line))?;
     match message.get("error") {
         Some(_) => Err(unexpected(line)),
@@ -129,55 +129,55 @@ fn is_answer(line: &[u8], id: u64) -> Result<bool, Unmade> {
     }
 }
 
-fn unexpected(said: &[u8]) -> Unmade {
+fn unexpected(said: &[u8]) -> MeasurementError {
     let said = String::from_utf8_lossy(said);
     let said: String = said.chars().take(300).collect();
-    Unmade::because(format!("it answered `{}`", said.trim()))
+    MeasurementError::because(format!("it answered `{}`", said.trim()))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len().max(1)).any(|window| window == part)
 }
 
-struct Lines {
+struct StdioBenchClient {
     asked: ChildStdin,
     answers: BufReader<ChildStdout>,
     /// The process ends after its input, which is dropped first.
-    process: Process,
+    process: GroupedProcess,
 }
 
-impl Lines {
-    fn ask(&mut self, message: &Value) -> Result<(), Unmade> {
+impl StdioBenchClient {
+    fn ask(&mut self, message: &Value) -> Result<(), MeasurementError> {
         Ok(self.asked.write_all(format!("{message}\n").as_bytes())?)
     }
 
-    fn next(&mut self) -> Result<Vec<u8>, Unmade> {
+    fn next(&mut self) -> Result<Vec<u8>, MeasurementError> {
         let mut line = Vec::new();
         match self.answers.read_until(b'\n', &mut line)? {
-            0 => Err(Unmade::because("it ended")),
+            0 => Err(MeasurementError::because("it ended")),
             _ => Ok(line),
         }
     }
 }
 
 /// One persistent connection, as long as the server keeps it open.
-struct Http {
+struct HttpBenchClient {
     port: u16,
     path: String,
     /// The header with the session, once there is one.
     session: String,
-    connection: Option<Connection>,
+    connection: Option<BenchConnection>,
 }
 
-struct Connection {
+struct BenchConnection {
     reader: BufReader<TcpStream>,
-    rest: Rest,
+    rest: RemainingBody,
     used: Instant,
 }
 
 /// The part of an answer that is still to be read.
 #[derive(Clone, Copy)]
-enum Rest {
+enum RemainingBody {
     Nothing,
     /// This many bytes.
     Bytes(usize),
@@ -187,9 +187,9 @@ enum Rest {
     Everything,
 }
 
-impl Http {
+impl HttpBenchClient {
     /// Posts a message. Reads the answer up to the end of the part with the mark, or to its own end.
-    fn post(&mut self, body: &str, mark: &str) -> Result<Vec<u8>, Unmade> {
+    fn post(&mut self, body: &str, mark: &str) -> Result<Vec<u8>, MeasurementError> {
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: 127.0.0.1:{}\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n{}content-length: {}\r\n\r\n{body}",
             self.path,
@@ -197,12 +197,12 @@ impl Http {
             self.session,
             body.len()
         );
-        let connection = self.connection.as_mut().ok_or_else(|| Unmade::because("it is not connected"))?;
+        let connection = self.connection.as_mut().ok_or_else(|| MeasurementError::because("it is not connected"))?;
         connection.used = Instant::now();
         connection.reader.get_mut().write_all(request.as_bytes())?;
         let head = connection.head()?;
         if !(200..300).contains(&head.status) {
-            return Err(Unmade::because(format!("it answered with HTTP status {}", head.status)));
+            return Err(MeasurementError::because(format!("it answered with HTTP status {}", head.status)));
         }
         if self.session.is_empty()
             && let Some(session) = &head.session
@@ -217,70 +217,70 @@ impl Http {
     }
 
     /// Reads the rest of the last answer, and makes sure that there is a usable connection.
-    fn make_ready(&mut self) -> Result<(), Unmade> {
+    fn make_ready(&mut self) -> Result<(), MeasurementError> {
         if let Some(connection) = &mut self.connection {
             match connection.rest {
                 // An idle connection may be closed by the server: Node closes it after five seconds.
                 _ if connection.used.elapsed() > REST => self.connection = None,
-                Rest::Everything => self.connection = None,
-                Rest::Nothing | Rest::Bytes(_) | Rest::Chunks => {
+                RemainingBody::Everything => self.connection = None,
+                RemainingBody::Nothing | RemainingBody::Bytes(_) | RemainingBody::Chunks => {
                     let mut left = Vec::new();
                     while connection.more(&mut left)? {}
                 }
             }
         }
         if self.connection.is_none() {
-            self.connection = Some(Connection::open(self.port)?);
+            self.connection = Some(BenchConnection::open(self.port)?);
         }
         Ok(())
     }
 }
 
-struct Head {
+struct BenchResponseHead {
     status: u16,
     session: Option<String>,
     is_stream: bool,
     closes: bool,
 }
 
-impl Connection {
-    fn open(port: u16) -> Result<Self, Unmade> {
+impl BenchConnection {
+    fn open(port: u16) -> Result<Self, MeasurementError> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER))?;
         Ok(Self {
             reader: BufReader::with_capacity(16 * 1024, stream),
-            rest: Rest::Nothing,
+            rest: RemainingBody::Nothing,
             used: Instant::now(),
         })
     }
 
-    fn line(&mut self) -> Result<String, Unmade> {
+    fn line(&mut self) -> Result<String, MeasurementError> {
         let mut line = String::new();
         match self.reader.read_line(&mut line)? {
-            0 => Err(Unmade::because("it closed the connection")),
+            0 => Err(MeasurementError::because("it closed the connection")),
             _ => Ok(line),
         }
     }
 
-    fn head(&mut self) -> Result<Head, Unmade> {
+    fn head(&mut self) -> Result<BenchResponseHead, MeasurementError> {
         let line = self.line()?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status =
-            status.ok_or_else(|| Unmade::because(format!("it answered `{}`, not HTTP", line.trim())))?;
-        let mut head = Head { status, session: None, is_stream: false, closes: false };
+            status.ok_or_else(|| MeasurementError::because(format!("it answered `{}`, not HTTP", line.trim())))?;
+        let mut head = BenchResponseHead { status, session: None, is_stream: false, closes: false };
         // Without a length, some statuses have no body, and the others have one up to the end of the connection.
-        self.rest = if status == 202 || status == 204 { Rest::Nothing } else { Rest::Everything };
+        self.rest = if status == 202 || status == 204 { RemainingBody::Nothing } else { RemainingBody::Everything };
         loop {
             let line = self.line()?;
             let Some((name, value)) = line.trim_end().split_once(':') else { return Ok(head) };
             let value = value.trim();
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => {
-                    let length = value.parse().map_err(|_| Unmade::because("invalid Content-Length"))?;
-                    self.rest = Rest::Bytes(length);
+                    let length = value.parse().map_err(|_| MeasurementError::because("invalid Content-Length"))?;
+                    self.rest = RemainingBody::Bytes(length);
                 }
-                "transfer-encoding" => self.rest = Rest::Chunks,
+                "transfer-encoding" => self.rest = RemainingBody::Chunks,
                 "content-type" => head.is_stream = value.starts_with("text/event-stream"),
                 "mcp-session-id" => head.session = Some(value.to_owned()),
                 "connection" => head.closes = value.eq_ignore_ascii_case("close"),
@@ -290,7 +290,7 @@ impl Connection {
     }
 
     /// Reads the body. Of a stream it reads only up to the end of the event with the mark.
-    fn body(&mut self, is_stream: bool, mark: &str) -> Result<Vec<u8>, Unmade> {
+    fn body(&mut self, is_stream: bool, mark: &str) -> Result<Vec<u8>, MeasurementError> {
         let mut body = Vec::new();
         loop {
             let is_there = is_stream && !mark.is_empty() && contains(&body, mark.as_bytes());
@@ -304,33 +304,33 @@ impl Connection {
     }
 
     /// Reads more of the body, if there is more.
-    fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, Unmade> {
+    fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, MeasurementError> {
         match self.rest {
-            Rest::Nothing => return Ok(false),
-            Rest::Bytes(length) => {
+            RemainingBody::Nothing => return Ok(false),
+            RemainingBody::Bytes(length) => {
                 self.exactly(length, body)?;
-                self.rest = Rest::Nothing;
+                self.rest = RemainingBody::Nothing;
             }
-            Rest::Chunks => {
+            RemainingBody::Chunks => {
                 let line = self.line()?;
                 let length = line.trim().split(';').next().unwrap_or_default();
                 let length = usize::from_str_radix(length, 16)
-                    .map_err(|_| Unmade::because("a chunk without length"))?;
+                    .map_err(|_| MeasurementError::because("a chunk without length"))?;
                 self.exactly(length, body)?;
                 self.line()?;
                 if length == 0 {
-                    self.rest = Rest::Nothing;
+                    self.rest = RemainingBody::Nothing;
                 }
             }
-            Rest::Everything => {
+            RemainingBody::Everything => {
                 self.reader.read_to_end(body)?;
-                self.rest = Rest::Nothing;
+                self.rest = RemainingBody::Nothing;
             }
         }
         Ok(true)
     }
 
-    fn exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Result<(), Unmade> {
+    fn exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Result<(), MeasurementError> {
         let from = body.len();
         body.resize(from + length, 0);
         match body.get_mut(from..) {

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 
 /// Maximum time until a process that was asked to end has ended.
 const GRACE: Duration = Duration::from_secs(2);
@@ -18,15 +18,15 @@ const PAGE: f64 = 4096.0;
 /// A process that ends when it is dropped.
 ///
 /// It is in our own process group, so that an interrupt from a terminal reaches it too.
-pub(crate) struct Process {
+pub(crate) struct GroupedProcess {
     child: Child,
     /// Open input. Some processes end when it closes.
     input: Option<ChildStdin>,
 }
 
-impl Process {
+impl GroupedProcess {
     /// Starts it, with its output in the file.
-    pub(crate) fn start(command: &mut Command, words: &Path) -> Result<Self, Unmade> {
+    pub(crate) fn start(command: &mut Command, words: &Path) -> Result<Self, MeasurementError> {
         let words = File::create(words)?;
         command.stdin(Stdio::piped()).stdout(words.try_clone()?).stderr(words);
         Self::of(command)
@@ -36,18 +36,18 @@ impl Process {
     pub(crate) fn start_with_streams(
         command: &mut Command,
         words: &Path,
-    ) -> Result<(Self, ChildStdin, ChildStdout), Unmade> {
+    ) -> Result<(Self, ChildStdin, ChildStdout), MeasurementError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(words)?);
         let mut process = Self::of(command)?;
         match (process.input.take(), process.child.stdout.take()) {
             (Some(input), Some(output)) => Ok((process, input, output)),
-            _ => Err(Unmade::because("a child was started without its pipes")),
+            _ => Err(MeasurementError::because("a child was started without its pipes")),
         }
     }
 
-    fn of(command: &mut Command) -> Result<Self, Unmade> {
+    fn of(command: &mut Command) -> Result<Self, MeasurementError> {
         let mut child = command.spawn().map_err(|error| {
-            Unmade::because(format!("{} did not start: {error}", command.get_program().display()))
+            MeasurementError::because(format!("{} did not start: {error}", command.get_program().display()))
         })?;
         let input = child.stdin.take();
         Ok(Self { child, input })
@@ -73,7 +73,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for GroupedProcess {
     fn drop(&mut self) {
         let started = descendants(self.id());
         drop(self.input.take());
@@ -106,7 +106,7 @@ pub(crate) fn end_unless_told(id: u32, within: Duration) -> std::sync::mpsc::Sen
 }
 
 /// Returns a port of this machine that is free at the moment.
-pub(crate) fn free_port() -> Result<u16, Unmade> {
+pub(crate) fn free_port() -> Result<u16, MeasurementError> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
@@ -136,16 +136,16 @@ fn descendants(of: u32) -> BTreeMap<u32, u64> {
     found
 }
 
-struct Stat {
+struct ProcessStat {
     parent: u32,
     began: u64,
 }
 
-fn stat(id: u32) -> Option<Stat> {
+fn stat(id: u32) -> Option<ProcessStat> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name is in parentheses and may contain anything.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
     let began = fields.nth(17)?.parse().ok()?;
-    Some(Stat { parent, began })
+    Some(ProcessStat { parent, began })
 }

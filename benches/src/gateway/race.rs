@@ -8,11 +8,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::between::{Between, Front, Place, Server, Shape};
-use super::client::Client;
-use crate::engine::Unmade;
+use super::setup::{GatewayKind, BenchTarget, BenchPaths, BenchServer, TransportShape};
+use super::client::BenchClient;
+use crate::engine::MeasurementError;
 use crate::measure::{is_quick, median};
-use crate::report::Report;
+use crate::report::BenchReport;
 
 /// Number of concurrent callers, where it is not one.
 pub(crate) const CALLERS: usize = 8;
@@ -26,11 +26,11 @@ const SLOW: Duration = Duration::from_millis(2);
 const SLOW_ONES_EVERY: usize = 4;
 
 /// An entrant, and its results.
-pub(crate) struct Party {
+pub(crate) struct RaceEntrant {
     /// Declared before the front, so that the front does not wait for them when it ends.
-    clients: Vec<Client>,
-    pub(crate) front: Front,
-    pace: Pace,
+    clients: Vec<BenchClient>,
+    pub(crate) front: BenchTarget,
+    pace: RacePace,
     /// By round: the median of its calls in nanoseconds, and its calls per second.
     alone: Vec<Option<(f64, f64)>>,
     /// Duration of each call of one caller, in nanoseconds.
@@ -39,14 +39,14 @@ pub(crate) struct Party {
     together: Vec<Option<f64>>,
 }
 
-struct Pace {
+struct RacePace {
     calls: u32,
     every: usize,
 }
 
 /// The number of callers of a race.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Callers {
+pub(crate) enum CallerCounts {
     One,
     /// One in some rounds, and [`CALLERS`] in others.
     OneAndMany,
@@ -55,48 +55,48 @@ pub(crate) enum Callers {
 /// Starts all entrants and lets them run. Returns the bare server first and the others in the given order. Peers that
 /// cannot take part are left out, with a remark.
 pub(crate) fn run(
-    report: &mut Report,
-    place: &Place,
-    shape: Shape,
-    server: Server,
-    others: &[Between],
-    callers: Callers,
-) -> Result<Vec<Party>, Unmade> {
-    let mut parties = vec![Party::of(place, Front::bare(place, shape, server)?)?];
+    report: &mut BenchReport,
+    place: &BenchPaths,
+    shape: TransportShape,
+    server: BenchServer,
+    others: &[GatewayKind],
+    callers: CallerCounts,
+) -> Result<Vec<RaceEntrant>, MeasurementError> {
+    let mut parties = vec![RaceEntrant::of(place, BenchTarget::bare(place, shape, server)?)?];
     // They start concurrently, because most of them take long.
     let upstream = parties.first().and_then(|bare| bare.front.listening());
     let fronts: Vec<_> = installed(report, place, others.iter().copied())
         .into_iter()
-        .map(|between| (between, Front::start(place, between, shape, server, upstream)))
+        .map(|between| (between, BenchTarget::start(place, between, shape, server, upstream)))
         .collect();
     for (between, front) in fronts {
-        match front.and_then(|front| Party::of(place, front)) {
+        match front.and_then(|front| RaceEntrant::of(place, front)) {
             Ok(party) => parties.push(party),
             Err(problem) => leave_out(report, between, shape, server, problem)?,
         }
     }
     let (rounds_alone, rounds_together) = if is_quick() { (8, 3) } else { (80, 40) };
-    take_turns(report, &mut parties, (shape, server), rounds_alone, Party::round_alone)?;
-    if callers == Callers::OneAndMany {
+    take_turns(report, &mut parties, (shape, server), rounds_alone, RaceEntrant::round_alone)?;
+    if callers == CallerCounts::OneAndMany {
         for index in (0..parties.len()).rev() {
             if let Some(party) = parties.get_mut(index)
-                && let Err(problem) = party.call_in_others(place)
+                && let Err(problem) = party.connect_other_callers(place)
             {
                 let between = parties.remove(index).front.between();
                 leave_out(report, between, shape, server, problem)?;
             }
         }
-        take_turns(report, &mut parties, (shape, server), rounds_together, Party::round_together)?;
+        take_turns(report, &mut parties, (shape, server), rounds_together, RaceEntrant::round_together)?;
     }
     Ok(parties)
 }
 
 /// Returns the installed gateways. The report gets a remark about each missing one.
 pub(crate) fn installed(
-    report: &mut Report,
-    place: &Place,
-    all: impl Iterator<Item = Between>,
-) -> Vec<Between> {
+    report: &mut BenchReport,
+    place: &BenchPaths,
+    all: impl Iterator<Item = GatewayKind>,
+) -> Vec<GatewayKind> {
     let (there, missing): (Vec<_>, Vec<_>) = all.partition(|between| between.is_installed(place));
     for between in missing {
         report.remark(&format!("Left out: {}, which is not installed.", between.name()));
@@ -105,12 +105,12 @@ pub(crate) fn installed(
 }
 
 fn take_turns(
-    report: &mut Report,
-    parties: &mut Vec<Party>,
-    (shape, server): (Shape, Server),
+    report: &mut BenchReport,
+    parties: &mut Vec<RaceEntrant>,
+    (shape, server): (TransportShape, BenchServer),
     rounds: usize,
-    run: fn(&mut Party, usize) -> Result<(), Unmade>,
-) -> Result<(), Unmade> {
+    run: fn(&mut RaceEntrant, usize) -> Result<(), MeasurementError>,
+) -> Result<(), MeasurementError> {
     for round in 0..rounds {
         let count = parties.len();
         for turn in 0..count {
@@ -129,22 +129,22 @@ fn take_turns(
 
 /// Leaves a peer out. Without the bare server or ours there is nothing to report.
 pub(crate) fn leave_out(
-    report: &mut Report,
-    between: Between,
-    shape: Shape,
-    server: Server,
-    problem: Unmade,
-) -> Result<(), Unmade> {
+    report: &mut BenchReport,
+    between: GatewayKind,
+    shape: TransportShape,
+    server: BenchServer,
+    problem: MeasurementError,
+) -> Result<(), MeasurementError> {
     let sentence = format!("{}, {}, {}: {problem}", between.name(), shape.name(), server.name());
     if !between.is_peer() {
-        return Err(Unmade::because(sentence));
+        return Err(MeasurementError::because(sentence));
     }
     report.remark(&format!("Left out: {sentence}."));
     Ok(())
 }
 
-impl Party {
-    fn of(place: &Place, mut front: Front) -> Result<Self, Unmade> {
+impl RaceEntrant {
+    fn of(place: &BenchPaths, mut front: BenchTarget) -> Result<Self, MeasurementError> {
         let mut first = front.client(place)?;
         let warm_up = if is_quick() { WARM_UP / 5 } else { WARM_UP };
         let begun = Instant::now();
@@ -157,7 +157,7 @@ impl Party {
         Ok(Self {
             front,
             clients: vec![first],
-            pace: Pace {
+            pace: RacePace {
                 calls: calls_in(ALONE, typical),
                 every: if typical > SLOW.as_secs_f64() { SLOW_ONES_EVERY } else { 1 },
             },
@@ -167,7 +167,7 @@ impl Party {
         })
     }
 
-    fn round_alone(&mut self, round: usize) -> Result<(), Unmade> {
+    fn round_alone(&mut self, round: usize) -> Result<(), MeasurementError> {
         if !round.is_multiple_of(self.pace.every) {
             self.alone.push(None);
             return Ok(());
@@ -185,7 +185,7 @@ impl Party {
     }
 
     /// Connects the missing callers, each on a connection of its own, and sets the number of calls of each in a round.
-    fn call_in_others(&mut self, place: &Place) -> Result<(), Unmade> {
+    fn connect_other_callers(&mut self, place: &BenchPaths) -> Result<(), MeasurementError> {
         if self.front.listening().is_none() && self.pace.every > 1 {
             // Each caller would start a process of it, and a slow gateway starts even more slowly.
             return Ok(());
@@ -200,7 +200,7 @@ impl Party {
         Ok(())
     }
 
-    fn round_together(&mut self, round: usize) -> Result<(), Unmade> {
+    fn round_together(&mut self, round: usize) -> Result<(), MeasurementError> {
         let rate = match self.clients.len() == CALLERS && round.is_multiple_of(self.pace.every) {
             true => Some(self.together_once().map(|(made, took)| f64::from(made) / took)?),
             false => None,
@@ -210,7 +210,7 @@ impl Party {
     }
 
     /// Lets all callers run. Returns the number of calls, and the seconds from the first to the last.
-    fn together_once(&mut self) -> Result<(u32, f64), Unmade> {
+    fn together_once(&mut self) -> Result<(u32, f64), MeasurementError> {
         let calls = self.pace.calls;
         let start = Barrier::new(self.clients.len());
         let spans: Vec<_> = thread::scope(|scope| {
@@ -225,21 +225,21 @@ impl Party {
                         for _ in 0..calls {
                             client.call()?;
                         }
-                        Ok::<_, Unmade>((begun, Instant::now()))
+                        Ok::<_, MeasurementError>((begun, Instant::now()))
                     })
                 })
                 .collect();
             callers
                 .into_iter()
                 .map(|caller| {
-                    caller.join().unwrap_or_else(|_| Err(Unmade::because("a caller thread panicked")))
+                    caller.join().unwrap_or_else(|_| Err(MeasurementError::because("a caller thread panicked")))
                 })
                 .collect::<Result<_, _>>()
         })?;
         let begun = spans.iter().map(|(begun, _)| *begun).min();
         let ended = spans.iter().map(|(_, ended)| *ended).max();
         let (Some(begun), Some(ended)) = (begun, ended) else {
-            return Err(Unmade::because("no calls were made"));
+            return Err(MeasurementError::because("no calls were made"));
         };
         let callers = u32::try_from(spans.len()).unwrap_or(u32::MAX);
         Ok((calls * callers, (ended - begun).as_secs_f64()))

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 
 /// Argument that makes this program the server.
 pub(crate) const CHILD: &str = "fast-server";
@@ -16,11 +16,11 @@ pub(crate) const CHILD: &str = "fast-server";
 pub(crate) const ON_STDIO: &str = "stdio";
 
 /// Runs the server in its own process until its input ends, or for ever.
-pub(crate) fn child(on: &str) -> Result<(), Unmade> {
+pub(crate) fn child(on: &str) -> Result<(), MeasurementError> {
     if on == ON_STDIO {
         return serve_lines();
     }
-    let port = on.parse().map_err(|_| Unmade::because(format!("`{on}` is not a port")))?;
+    let port = on.parse().map_err(|_| MeasurementError::because(format!("`{on}` is not a port")))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     for connection in listener.incoming() {
         let connection = connection?;
@@ -30,10 +30,10 @@ pub(crate) fn child(on: &str) -> Result<(), Unmade> {
     Ok(())
 }
 
-fn serve_lines() -> Result<(), Unmade> {
+fn serve_lines() -> Result<(), MeasurementError> {
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
-        if let Some(Answer { mut text, .. }) = answer(line?.as_bytes()) {
+        if let Some(BenchAnswer { mut text, .. }) = answer(line?.as_bytes()) {
             text.push('\n');
             output.write_all(text.as_bytes())?;
             output.flush()?;
@@ -47,12 +47,12 @@ fn serve_connection(connection: &TcpStream) -> io::Result<()> {
     let (mut reader, mut writer) = (BufReader::new(connection), connection);
     let mut body = Vec::new();
     loop {
-        let Some(request) = Request::read(&mut reader)? else { return Ok(()) };
+        let Some(request) = BenchRequest::read(&mut reader)? else { return Ok(()) };
         body.resize(request.length, 0);
         reader.read_exact(&mut body)?;
         let response = match request.kind {
-            Kind::Post => match answer(&body) {
-                Some(Answer { text, begins_session }) => {
+            BenchRequestKind::Post => match answer(&body) {
+                Some(BenchAnswer { text, begins_session }) => {
                     let length = text.len();
                     let session = if begins_session { session() } else { String::new() };
                     format!(
@@ -61,25 +61,25 @@ fn serve_connection(connection: &TcpStream) -> io::Result<()> {
                 }
                 None => "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n".to_owned(),
             },
-            Kind::Delete => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
-            Kind::Other => "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            BenchRequestKind::Delete => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            BenchRequestKind::Other => "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned(),
         };
         writer.write_all(response.as_bytes())?;
     }
 }
 
-struct Request {
-    kind: Kind,
+struct BenchRequest {
+    kind: BenchRequestKind,
     length: usize,
 }
 
-enum Kind {
+enum BenchRequestKind {
     Post,
     Delete,
     Other,
 }
 
-impl Request {
+impl BenchRequest {
     /// Reads the head of the next request. `None` if the client has gone.
     fn read(reader: &mut BufReader<&TcpStream>) -> io::Result<Option<Self>> {
         let mut line = String::new();
@@ -87,9 +87,9 @@ impl Request {
             return Ok(None);
         }
         let kind = match line.split(' ').next() {
-            Some("POST") => Kind::Post,
-            Some("DELETE") => Kind::Delete,
-            _ => Kind::Other,
+            Some("POST") => BenchRequestKind::Post,
+            Some("DELETE") => BenchRequestKind::Delete,
+            _ => BenchRequestKind::Other,
         };
         let mut length = 0;
         loop {
@@ -112,13 +112,13 @@ fn session() -> String {
     format!("mcp-session-id: session-{}\r\n", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-struct Answer {
+struct BenchAnswer {
     text: String,
     begins_session: bool,
 }
 
 /// Returns the answer to a message, if it has one.
-fn answer(message: &[u8]) -> Option<Answer> {
+fn answer(message: &[u8]) -> Option<BenchAnswer> {
     let message: Value = serde_json::from_slice(message).ok()?;
     let id = message.get("id")?;
     let method = message.get("method")?.as_str()?;
@@ -149,11 +149,11 @@ fn answer(message: &[u8]) -> Option<Answer> {
         _ => {
             let error = json!({ "code": -32601, "message": format!("there is no method {method}") });
             let text = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
-            return Some(Answer { text, begins_session: false });
+            return Some(BenchAnswer { text, begins_session: false });
         }
     };
     let text = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-    Some(Answer { text, begins_session: method == "initialize" })
+    Some(BenchAnswer { text, begins_session: method == "initialize" })
 }
 
 /// The last version of the protocol that has sessions.

@@ -9,28 +9,28 @@
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 use steadfast_core::id::ActorId;
-use steadfast_mcp::http::front::{
-    AdminToken, Follower, Holder, Names, Principal, Tokens, bearer, target_host,
+use steadfast_mcp::http::server::{
+    AdminToken, StreamFollower, TokenHolder, AllowedHosts, Principal, BearerTokens, bearer, target_host,
 };
 
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 
 /// The permission that an endpoint requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Permission {
     /// None.
     Anyone,
     /// Permission to make calls.
     Caller,
     /// Permission to read the state.
-    Looker,
+    Viewer,
     /// The admin token.
     Admin,
 }
 
 /// The identity of a requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Caller {
+pub(crate) enum Requester {
     /// The operator, with the admin token.
     Admin,
     /// The holder of a client token.
@@ -43,27 +43,27 @@ pub(crate) enum Caller {
     Stranger,
 }
 
-impl Caller {
+impl Requester {
     /// Returns the principal whose event streams count. Strangers follow none.
-    pub(crate) fn follower(&self) -> Follower {
+    pub(crate) fn follower(&self) -> StreamFollower {
         match self {
-            Self::Admin => Follower::Admin,
-            Self::Client(principal) => Follower::Client(principal.clone()),
-            Self::Viewer(name) => Follower::Viewer(name.clone()),
-            Self::Local | Self::Stranger => Follower::Local,
+            Self::Admin => StreamFollower::Admin,
+            Self::Client(principal) => StreamFollower::Client(principal.clone()),
+            Self::Viewer(name) => StreamFollower::Viewer(name.clone()),
+            Self::Local | Self::Stranger => StreamFollower::Local,
         }
     }
 }
 
 /// The access rules of the API.
 #[derive(Clone, Debug, Default)]
-pub struct Access {
+pub struct AccessRules {
     /// The host names that requests may use.
-    pub names: Names,
+    pub names: AllowedHosts,
     /// The tokens of clients and viewers.
-    pub tokens: Tokens,
+    pub tokens: BearerTokens,
     /// The machines that can connect.
-    pub reach: Reach,
+    pub reach: NetworkReach,
     /// The admin token. Without one, no changes are possible.
     pub admin: Option<AdminToken>,
     /// The user who runs this process. Calls without a token, and calls of the admin, are made as this actor unless the
@@ -73,11 +73,11 @@ pub struct Access {
 
 /// The actor of calls whose envelope names none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sender(pub(crate) Option<ActorId>);
+pub(crate) struct DefaultActor(pub(crate) Option<ActorId>);
 
 /// The machines that can connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
+pub enum NetworkReach {
     /// Only this machine. No token is required while no client token exists.
     #[default]
     ThisMachine,
@@ -85,9 +85,9 @@ pub enum Reach {
     Others,
 }
 
-impl Access {
+impl AccessRules {
     /// Returns the identity of a requester if it has this permission.
-    pub(crate) fn admit(&self, who: Who, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub(crate) fn admit(&self, who: Permission, uri: &Uri, headers: &HeaderMap) -> Result<Requester, ApiProblem> {
         let caller = self.caller(uri, headers)?;
         who.admits(&caller)?;
         Ok(caller)
@@ -95,35 +95,35 @@ impl Access {
 
     /// Returns true if a request has the admin token or that of a viewer.
     pub(crate) fn is_operating(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        matches!(self.caller(uri, headers), Ok(Caller::Admin | Caller::Viewer(_)))
+        matches!(self.caller(uri, headers), Ok(Requester::Admin | Requester::Viewer(_)))
     }
 
     /// Returns the actor of this requester's calls whose envelope names none.
-    pub(crate) fn sender(&self, caller: &Caller) -> Sender {
-        Sender(match caller {
-            Caller::Client(principal) => Some(principal.actor.clone()),
-            Caller::Admin | Caller::Local => self.user.clone(),
-            Caller::Viewer(_) | Caller::Stranger => None,
+    pub(crate) fn sender(&self, caller: &Requester) -> DefaultActor {
+        DefaultActor(match caller {
+            Requester::Client(principal) => Some(principal.actor.clone()),
+            Requester::Admin | Requester::Local => self.user.clone(),
+            Requester::Viewer(_) | Requester::Stranger => None,
         })
     }
 
     /// Returns the identity of a requester. Refuses a foreign origin or host name, and an unknown token.
-    fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
-        self.names.admit(uri, headers).map_err(|why| Problem::new(why.status, "forbidden", why.text))?;
+    fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Requester, ApiProblem> {
+        self.names.admit(uri, headers).map_err(|why| ApiProblem::new(why.status, "forbidden", why.text))?;
         if !is_of_our_page(uri, headers) {
-            return Err(Problem::forbidden("requests from this origin are not allowed"));
+            return Err(ApiProblem::forbidden("requests from this origin are not allowed"));
         }
         let Some(given) = bearer(headers) else {
-            let is_open = self.reach == Reach::ThisMachine && !self.tokens.have_clients();
-            return Ok(if is_open { Caller::Local } else { Caller::Stranger });
+            let is_open = self.reach == NetworkReach::ThisMachine && !self.tokens.have_clients();
+            return Ok(if is_open { Requester::Local } else { Requester::Stranger });
         };
         if self.admin.as_ref().is_some_and(|token| token.is(given)) {
-            return Ok(Caller::Admin);
+            return Ok(Requester::Admin);
         }
         match self.tokens.holder(given) {
-            Some(Holder::Client(principal)) => Ok(Caller::Client(principal)),
-            Some(Holder::Viewer(name)) => Ok(Caller::Viewer(name)),
-            None => Err(Problem::unauthorized("this token is not valid")),
+            Some(TokenHolder::Client(principal)) => Ok(Requester::Client(principal)),
+            Some(TokenHolder::Viewer(name)) => Ok(Requester::Viewer(name)),
+            None => Err(ApiProblem::unauthorized("this token is not valid")),
         }
     }
 }
@@ -138,33 +138,33 @@ fn is_of_our_page(uri: &Uri, headers: &HeaderMap) -> bool {
     matches!((authority, host), (Some(authority), Some(host)) if authority.eq_ignore_ascii_case(host))
 }
 
-impl Who {
+impl Permission {
     /// Checks the permission of a requester.
-    fn admits(self, caller: &Caller) -> Result<(), Problem> {
+    fn admits(self, caller: &Requester) -> Result<(), ApiProblem> {
         match (self, caller) {
             (Self::Anyone, _)
-            | (Self::Caller, Caller::Admin | Caller::Client(_) | Caller::Local)
-            | (Self::Looker, Caller::Admin | Caller::Viewer(_) | Caller::Local)
-            | (Self::Admin, Caller::Admin) => Ok(()),
-            (Self::Admin, Caller::Client(_)) => {
-                Err(Problem::forbidden("a client token only allows calls; changes require the admin token"))
+            | (Self::Caller, Requester::Admin | Requester::Client(_) | Requester::Local)
+            | (Self::Viewer, Requester::Admin | Requester::Viewer(_) | Requester::Local)
+            | (Self::Admin, Requester::Admin) => Ok(()),
+            (Self::Admin, Requester::Client(_)) => {
+                Err(ApiProblem::forbidden("a client token only allows calls; changes require the admin token"))
             }
-            (Self::Admin, Caller::Viewer(_)) => {
-                Err(Problem::forbidden("a viewer token only allows reading; changes require the admin token"))
+            (Self::Admin, Requester::Viewer(_)) => {
+                Err(ApiProblem::forbidden("a viewer token only allows reading; changes require the admin token"))
             }
-            (Self::Caller, Caller::Viewer(_)) => {
-                Err(Problem::forbidden("a viewer token only allows reading; calls require a client token"))
+            (Self::Caller, Requester::Viewer(_)) => {
+                Err(ApiProblem::forbidden("a viewer token only allows reading; calls require a client token"))
             }
-            (Self::Admin, Caller::Local | Caller::Stranger) => Err(Problem::unauthorized(
+            (Self::Admin, Requester::Local | Requester::Stranger) => Err(ApiProblem::unauthorized(
                 "changes require the admin token: send `Authorization: Bearer …` with the content of `admin-token` in the state folder",
             )),
-            (Self::Caller, Caller::Stranger) => Err(Problem::unauthorized(
+            (Self::Caller, Requester::Stranger) => Err(ApiProblem::unauthorized(
                 "calls require a client token: send `Authorization: Bearer …`; tokens are set in [tokens.NAME] or STEADFAST_TOKEN",
             )),
-            (Self::Looker, Caller::Client(_)) => Err(Problem::forbidden(
+            (Self::Viewer, Requester::Client(_)) => Err(ApiProblem::forbidden(
                 "a client token only allows calls; reading requires a viewer token or the admin token",
             )),
-            (Self::Looker, Caller::Stranger) => Err(Problem::unauthorized(
+            (Self::Viewer, Requester::Stranger) => Err(ApiProblem::unauthorized(
                 "reading requires a viewer token, or the admin token in the state folder: send `Authorization: Bearer …`",
             )),
         }
@@ -178,16 +178,16 @@ mod tests {
 
     use super::*;
 
-    fn access(with_clients: bool) -> Access {
-        let tokens = Tokens::default();
-        tokens.add("watcher", Holder::Viewer(ActorId::new("w").unwrap()));
+    fn access(with_clients: bool) -> AccessRules {
+        let tokens = BearerTokens::default();
+        tokens.add("watcher", TokenHolder::Viewer(ActorId::new("w").unwrap()));
         if with_clients {
-            tokens.add("agent", Holder::Client(Principal::new(ActorId::new("a").unwrap())));
+            tokens.add("agent", TokenHolder::Client(Principal::new(ActorId::new("a").unwrap())));
         }
-        Access { tokens, admin: AdminToken::new("person"), ..Access::default() }
+        AccessRules { tokens, admin: AdminToken::new("person"), ..AccessRules::default() }
     }
 
-    fn ask(access: &Access, who: Who, headers: &[(HeaderName, &str)]) -> Result<(), StatusCode> {
+    fn ask(access: &AccessRules, who: Permission, headers: &[(HeaderName, &str)]) -> Result<(), StatusCode> {
         let mut all = HeaderMap::new();
         all.insert(HOST, "127.0.0.1:8080".parse().unwrap());
         for (name, value) in headers {
@@ -200,68 +200,68 @@ mod tests {
     #[test]
     fn sf_7_reading_needs_a_token_unless_local_programs_are_trusted() {
         let (open, closed) = (access(false), access(true));
-        assert_eq!(ask(&open, Who::Looker, &[]), Ok(()));
-        assert_eq!(ask(&closed, Who::Looker, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&closed, Who::Anyone, &[]), Ok(()));
+        assert_eq!(ask(&open, Permission::Viewer, &[]), Ok(()));
+        assert_eq!(ask(&closed, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&closed, Permission::Anyone, &[]), Ok(()));
         for access in [&open, &closed] {
-            assert_eq!(ask(access, Who::Looker, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
-            let wrong = ask(access, Who::Anyone, &[(AUTHORIZATION, "Bearer perso")]);
+            assert_eq!(ask(access, Permission::Viewer, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+            let wrong = ask(access, Permission::Anyone, &[(AUTHORIZATION, "Bearer perso")]);
             assert_eq!(wrong, Err(StatusCode::UNAUTHORIZED));
         }
-        let client = ask(&closed, Who::Looker, &[(AUTHORIZATION, "Bearer agent")]);
+        let client = ask(&closed, Permission::Viewer, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN), "an agent does not see what others do");
     }
 
     #[test]
     fn sf_7_calling_needs_a_token_where_clients_have_one() {
         let (open, closed) = (access(false), access(true));
-        assert_eq!(ask(&open, Who::Caller, &[]), Ok(()));
-        assert_eq!(ask(&closed, Who::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&closed, Who::Caller, &[(AUTHORIZATION, "Bearer agent")]), Ok(()));
-        assert_eq!(ask(&closed, Who::Caller, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+        assert_eq!(ask(&open, Permission::Caller, &[]), Ok(()));
+        assert_eq!(ask(&closed, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer agent")]), Ok(()));
+        assert_eq!(ask(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
     }
 
     #[test]
     fn sf_7_changes_need_the_admin_token_on_this_machine_too() {
         for access in [access(false), access(true)] {
-            assert_eq!(ask(&access, Who::Admin, &[]), Err(StatusCode::UNAUTHORIZED));
-            assert_eq!(ask(&access, Who::Admin, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+            assert_eq!(ask(&access, Permission::Admin, &[]), Err(StatusCode::UNAUTHORIZED));
+            assert_eq!(ask(&access, Permission::Admin, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
         }
-        let client = ask(&access(true), Who::Admin, &[(AUTHORIZATION, "Bearer agent")]);
+        let client = ask(&access(true), Permission::Admin, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
-        let nobody = Access { admin: None, ..access(false) };
-        assert_eq!(ask(&nobody, Who::Admin, &[(AUTHORIZATION, "Bearer ")]), Err(StatusCode::UNAUTHORIZED));
+        let nobody = AccessRules { admin: None, ..access(false) };
+        assert_eq!(ask(&nobody, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]), Err(StatusCode::UNAUTHORIZED));
     }
 
     #[test]
     fn sf_7_a_viewer_can_only_read() {
         let viewer = [(AUTHORIZATION, "Bearer watcher")];
         for access in [access(false), access(true)] {
-            assert_eq!(ask(&access, Who::Looker, &viewer), Ok(()));
-            assert_eq!(ask(&access, Who::Caller, &viewer), Err(StatusCode::FORBIDDEN));
-            assert_eq!(ask(&access, Who::Admin, &viewer), Err(StatusCode::FORBIDDEN));
+            assert_eq!(ask(&access, Permission::Viewer, &viewer), Ok(()));
+            assert_eq!(ask(&access, Permission::Caller, &viewer), Err(StatusCode::FORBIDDEN));
+            assert_eq!(ask(&access, Permission::Admin, &viewer), Err(StatusCode::FORBIDDEN));
         }
     }
 
     #[test]
     fn sf_7_a_token_is_required_if_other_machines_can_connect() {
         // The last client token was removed while the process was running.
-        let reached = Access { reach: Reach::Others, ..access(false) };
-        assert_eq!(ask(&reached, Who::Looker, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&reached, Who::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
+        let reached = AccessRules { reach: NetworkReach::Others, ..access(false) };
+        assert_eq!(ask(&reached, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&reached, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
     }
 
     #[test]
     fn sf_7_strange_pages_and_names_are_refused_before_tokens_are_looked_at() {
         let access = access(false);
         let evil = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer person")];
-        assert_eq!(ask(&access, Who::Anyone, &evil), Err(StatusCode::FORBIDDEN));
+        assert_eq!(ask(&access, Permission::Anyone, &evil), Err(StatusCode::FORBIDDEN));
         let guessing = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer perso")];
-        assert_eq!(ask(&access, Who::Anyone, &guessing), Err(StatusCode::FORBIDDEN), "it learns nothing");
-        assert_eq!(ask(&access, Who::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
-        assert_eq!(ask(&access, Who::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]), Ok(()), "our own page");
+        assert_eq!(ask(&access, Permission::Anyone, &guessing), Err(StatusCode::FORBIDDEN), "it learns nothing");
+        assert_eq!(ask(&access, Permission::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
+        assert_eq!(ask(&access, Permission::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]), Ok(()), "our own page");
         for other in ["http://127.0.0.1:3000", "http://localhost:8080", "null"] {
-            let page = ask(&access, Who::Caller, &[(ORIGIN, other)]);
+            let page = ask(&access, Permission::Caller, &[(ORIGIN, other)]);
             assert_eq!(page, Err(StatusCode::FORBIDDEN), "the page of another program here: {other}");
         }
     }
@@ -273,7 +273,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, "127.0.0.1:3000".parse().unwrap());
             headers.insert(ORIGIN, origin.parse().unwrap());
-            access.admit(Who::Anyone, &Uri::from_static(target), &headers).is_ok()
+            access.admit(Permission::Anyone, &Uri::from_static(target), &headers).is_ok()
         };
         assert!(ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:8080"));
         assert!(!ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:3000"));

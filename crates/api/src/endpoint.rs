@@ -10,8 +10,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use steadfast_core::code::Code;
 
 use crate::State;
-use crate::access::Who;
-use crate::problem::Wrong;
+use crate::access::Permission;
+use crate::problem::ErrorResponse;
 
 /// The description of one endpoint.
 pub(crate) struct Endpoint {
@@ -22,34 +22,34 @@ pub(crate) struct Endpoint {
     pub(crate) name: &'static str,
     /// The summary, in one sentence.
     pub(crate) what: &'static str,
-    pub(crate) who: Who,
+    pub(crate) who: Permission,
     /// The query parameters, as an object.
-    pub(crate) query: Option<Shape>,
+    pub(crate) query: Option<SchemaFn>,
     /// The schema of the path parameter.
-    pub(crate) named: Shape,
+    pub(crate) named: SchemaFn,
     /// The headers that it reads: name, description and schema.
-    pub(crate) headers: Vec<(&'static str, &'static str, Shape)>,
+    pub(crate) headers: Vec<(&'static str, &'static str, SchemaFn)>,
     /// The schema of the body.
-    pub(crate) takes: Option<Shape>,
-    pub(crate) gives: Vec<Gives>,
+    pub(crate) takes: Option<SchemaFn>,
+    pub(crate) gives: Vec<ResponseSpec>,
     pub(crate) route: MethodRouter<State>,
 }
 
 /// A function that makes the schema of a type.
-pub(crate) type Shape = fn(&mut SchemaGenerator) -> Schema;
+pub(crate) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
 
 /// A possible response.
 #[derive(Clone, Copy)]
-pub(crate) struct Gives {
+pub(crate) struct ResponseSpec {
     pub(crate) status: StatusCode,
     pub(crate) when: &'static str,
-    pub(crate) content: Content,
+    pub(crate) content: ResponseContent,
 }
 
 /// The content of a response.
 #[derive(Clone, Copy)]
-pub(crate) enum Content {
-    Json(Shape),
+pub(crate) enum ResponseContent {
+    Json(SchemaFn),
     /// Text of this media type.
     Text(&'static str),
 }
@@ -65,7 +65,7 @@ impl Endpoint {
         path: &'static str,
         name: &'static str,
         what: &'static str,
-        who: Who,
+        who: Permission,
         handler: impl Handler<T, State>,
     ) -> Self {
         let route = match method {
@@ -78,7 +78,7 @@ impl Endpoint {
             wrong(StatusCode::BAD_REQUEST, "the request is malformed"),
             wrong(StatusCode::FORBIDDEN, "the origin, the host name or the token does not allow the request"),
         ];
-        if who != Who::Anyone {
+        if who != Permission::Anyone {
             gives.push(wrong(StatusCode::UNAUTHORIZED, "a token is required"));
         }
         if path.contains('{') {
@@ -113,12 +113,12 @@ impl Endpoint {
     }
 
     /// Adds a header with any value.
-    pub(crate) fn heeds(self, header: &'static str, what: &'static str) -> Self {
-        self.heeds_only::<String>(header, what)
+    pub(crate) fn reads_header(self, header: &'static str, what: &'static str) -> Self {
+        self.reads_header_as::<String>(header, what)
     }
 
     /// Adds a header with this schema.
-    pub(crate) fn heeds_only<T: JsonSchema>(mut self, header: &'static str, what: &'static str) -> Self {
+    pub(crate) fn reads_header_as<T: JsonSchema>(mut self, header: &'static str, what: &'static str) -> Self {
         self.headers.push((header, what, shape::<T>));
         self
     }
@@ -158,11 +158,11 @@ impl Endpoint {
 
     /// Adds the successful response.
     pub(crate) fn gives<T: JsonSchema>(self, when: &'static str) -> Self {
-        self.also(StatusCode::OK, when, Content::Json(shape::<T>))
+        self.also(StatusCode::OK, when, ResponseContent::Json(shape::<T>))
     }
 
     /// Adds the result of a call, with each status that it can have.
-    pub(crate) fn gives_what_came_of_a_call<T: JsonSchema>(self) -> Self {
+    pub(crate) fn gives_call_result<T: JsonSchema>(self) -> Self {
         let statuses: BTreeSet<u16> = Code::ALL.iter().map(|code| code.http_status()).collect();
         let statuses = statuses.into_iter().filter_map(|status| StatusCode::from_u16(status).ok());
         statuses.fold(
@@ -172,7 +172,7 @@ impl Endpoint {
                 status => endpoint.also(
                     status,
                     "the call did not succeed: `error.code` is the reason",
-                    Content::Json(shape::<T>),
+                    ResponseContent::Json(shape::<T>),
                 ),
             },
         )
@@ -180,21 +180,21 @@ impl Endpoint {
 
     /// Adds a successful text response.
     pub(crate) fn gives_text(self, when: &'static str, kind: &'static str) -> Self {
-        self.also(StatusCode::OK, when, Content::Text(kind))
+        self.also(StatusCode::OK, when, ResponseContent::Text(kind))
     }
 
     /// Adds the response for an unavailable store.
     pub(crate) fn reads_the_store(self) -> Self {
-        self.also(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer", Content::Json(shape::<Wrong>))
+        self.also(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer", ResponseContent::Json(shape::<ErrorResponse>))
     }
 
     /// Adds a response.
-    pub(crate) fn also(mut self, status: StatusCode, when: &'static str, content: Content) -> Self {
-        self.gives.push(Gives { status, when, content });
+    pub(crate) fn also(mut self, status: StatusCode, when: &'static str, content: ResponseContent) -> Self {
+        self.gives.push(ResponseSpec { status, when, content });
         self
     }
 }
 
-fn wrong(status: StatusCode, when: &'static str) -> Gives {
-    Gives { status, when, content: Content::Json(shape::<Wrong>) }
+fn wrong(status: StatusCode, when: &'static str) -> ResponseSpec {
+    ResponseSpec { status, when, content: ResponseContent::Json(shape::<ErrorResponse>) }
 }

@@ -15,24 +15,24 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
 use steadfast::id::TenantId;
-use steadfast::{Feed, FeedReader, Happened, Next};
-use steadfast_mcp::http::front::StreamPermit;
+use steadfast::{Feed, FeedReader, FeedEvent, FeedItem};
+use steadfast_mcp::http::server::StreamPermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::{Access, Caller, Who};
-use crate::answer::{EVENTS, SILENT, whole};
-use crate::asked::Asked;
+use crate::access::{AccessRules, Requester, Permission};
+use crate::encoding::{EVENTS, SILENT, whole};
+use crate::extractors::QueryParams;
 use crate::endpoint::Endpoint;
-use crate::look::NamedTool;
-use crate::problem::Problem;
-use crate::{Answered, State};
+use crate::queries::NamedTool;
+use crate::problem::ApiProblem;
+use crate::{HandlerResult, State};
 
 /// The endpoints for events.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(Method::GET, "/v1/events", "events", "Streams events as they happen", WHO, events)
-            .asks::<EventsAsked>()
-            .heeds_only::<EventId>(
+            .asks::<EventsQuery>()
+            .reads_header_as::<EventId>(
                 "Last-Event-ID",
                 "the id of the last event that you received; later events are sent first",
             )
@@ -42,12 +42,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 /// The permission to follow events.
-const WHO: Who = Who::Looker;
+const WHO: Permission = Permission::Viewer;
 
 /// Filters for events.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct EventsAsked {
+pub struct EventsQuery {
     /// Only events of this tenant.
     tenant: Option<TenantId>,
     /// Only events of this tool: `namespace/tool`.
@@ -76,19 +76,19 @@ pub(crate) async fn events(
     Shared(State(inner)): Shared<State>,
     uri: Uri,
     headers: HeaderMap,
-    Extension(caller): Extension<Caller>,
-    Asked(asked): Asked<EventsAsked>,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    QueryParams(asked): QueryParams<EventsQuery>,
+) -> HandlerResult {
     let feed = inner.steadfast.telemetry().feed();
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
     let behind = last.or(asked.after.as_deref()).map(|id| number(feed, id)).transpose()?;
-    let wanted = Wanted { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
+    let wanted = EventFilter { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
     let counted = inner.around.streams.open(caller.follower())?;
     // A first line at once, so that the client sees the open connection.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
     let reader = feed.read(behind);
     let listening =
-        Listening { reader, wanted, access: inner.access.clone(), uri, headers, _counted: counted };
+        OpenEventStream { reader, wanted, access: inner.access.clone(), uri, headers, _counted: counted };
     let stream = unfold((listening, beginning), async |(mut listening, beginning)| {
         let piece = match beginning {
             Some(beginning) => beginning,
@@ -100,31 +100,31 @@ pub(crate) async fn events(
 }
 
 /// Returns the number of an event, or 0 if the event is of an earlier process.
-fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
+fn number(feed: &Feed, id: &str) -> Result<u64, ApiProblem> {
     let parts = id
         .split_once('-')
         .and_then(|(life, number)| Some((u64::from_str_radix(life, 16).ok()?, number.parse::<u64>().ok()?)));
     match parts {
         Some((life, number)) if life == feed.life() => Ok(number),
         Some(_) => Ok(0),
-        None => Err(Problem::misread(format!(
+        None => Err(ApiProblem::misread(format!(
             "Last-Event-ID: `{id}` is not a valid event id; send the id of an event unchanged, or none for events from now on"
         ))),
     }
 }
 
 /// An open event stream, and the request that was authorized for it.
-struct Listening {
+struct OpenEventStream {
     reader: FeedReader,
-    wanted: Wanted,
-    access: Access,
+    wanted: EventFilter,
+    access: AccessRules,
     uri: Uri,
     headers: HeaderMap,
     /// The permit of the stream, held as long as it lasts.
     _counted: StreamPermit,
 }
 
-impl Listening {
+impl OpenEventStream {
     /// Returns the next part of the stream. The stream ends when its token is revoked.
     async fn next(&mut self) -> Option<Bytes> {
         let piece = next(&mut self.reader, &self.wanted).await;
@@ -133,7 +133,7 @@ impl Listening {
     }
 }
 
-struct Wanted {
+struct EventFilter {
     life: u64,
     tenant: Option<TenantId>,
     tool: Option<NamedTool>,
@@ -141,16 +141,16 @@ struct Wanted {
 }
 
 /// Returns the next event that passes the filter, or a comment that keeps the connection alive.
-async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
+async fn next(reader: &mut FeedReader, wanted: &EventFilter) -> Bytes {
     let silent = Instant::now() + SILENT;
     loop {
         match timeout_at(silent, reader.next()).await {
-            Ok(Next::Happened(line)) if wanted.has(&line) => {
-                let Happened { number, event, text } = &*line;
+            Ok(FeedItem::Happened(line)) if wanted.has(&line) => {
+                let FeedEvent { number, event, text } = &*line;
                 return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", wanted.life).into();
             }
-            Ok(Next::Happened(_)) => {}
-            Ok(Next::Missed(missed)) => {
+            Ok(FeedItem::Happened(_)) => {}
+            Ok(FeedItem::Missed(missed)) => {
                 return format!("event: missed\ndata: {{\"missed\":{missed}}}\n\n").into();
             }
             Err(_) => return Bytes::from_static(b": nothing happens\n\n"),
@@ -158,8 +158,8 @@ async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
     }
 }
 
-impl Wanted {
-    fn has(&self, line: &Happened) -> bool {
+impl EventFilter {
+    fn has(&self, line: &FeedEvent) -> bool {
         if self.event.as_deref().is_some_and(|event| event != line.event) {
             return false;
         }

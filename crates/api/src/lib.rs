@@ -17,18 +17,18 @@
 //! | `problem`, `encoding` | error responses, and encoding of responses |
 
 mod access;
-mod answer;
-mod asked;
+mod encoding;
+mod extractors;
 pub mod calls;
 mod endpoint;
 mod events;
-pub mod look;
+pub mod queries;
 mod openapi;
 mod page;
 mod problem;
 pub mod reports;
 mod results;
-pub mod steer;
+pub mod admin;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -46,85 +46,85 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use steadfast::Steadfast;
-use steadfast_core::large_result::KeptBounds;
-use steadfast_executor::{Shelf, Shelves};
-use steadfast_gateway::{Configured, LargeResults, Listener};
-use steadfast_mcp::delivery::Link;
-use steadfast_mcp::http::front::{EventStreams, is_encoded};
+use steadfast_core::large_result::LargeResultBounds;
+use steadfast_executor::{ToolRegistry, ToolRegistries};
+use steadfast_gateway::{ConfiguredServer, LargeResults, Listener};
+use steadfast_mcp::delivery::DeliveryLink;
+use steadfast_mcp::http::server::{EventStreamLimiter, is_encoded};
 use tower::ServiceExt as _;
 
-pub use access::{Access, Reach};
+pub use access::{AccessRules, NetworkReach};
 /// The type of response bodies.
 pub use axum::body::Body as ResponseBody;
-pub use events::EventsAsked;
-pub use problem::{ProblemBody, Wrong};
-pub use steadfast_mcp::http::front::AdminToken;
+pub use events::EventsQuery;
+pub use problem::{ProblemBody, ErrorResponse};
+pub use steadfast_mcp::http::server::AdminToken;
 
-use crate::access::{Caller, Who};
-use crate::calls::Seal;
+use crate::access::{Requester, Permission};
+use crate::calls::CallIdSeal;
 use crate::endpoint::Endpoint;
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 
 /// The API of one running engine. Clones are cheap and share it.
 #[derive(Clone)]
 pub struct Api {
     router: Router,
-    access: Access,
+    access: AccessRules,
 }
 
 /// The parts of a gateway besides its engine.
 #[derive(Clone)]
-pub struct Around {
+pub struct GatewayParts {
     /// The tools that can be called.
-    pub tools: Arc<dyn Shelf>,
+    pub tools: Arc<dyn ToolRegistry>,
     /// The upstream servers, each once.
-    pub servers: Vec<Configured>,
+    pub servers: Vec<ConfiguredServer>,
     /// The MCP listeners of its clients.
     pub listeners: Vec<Arc<Listener>>,
     /// Stores result texts that exceed the limit of their tool.
     pub large_results: Arc<LargeResults>,
     /// The open event streams, over MCP and in this API.
-    pub streams: EventStreams,
+    pub streams: EventStreamLimiter,
 }
 
-impl Default for Around {
+impl Default for GatewayParts {
     /// Returns a gateway without tools, servers and listeners.
     fn default() -> Self {
-        let large_results = LargeResults::new(KeptBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
+        let large_results = LargeResults::new(LargeResultBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
         Self {
-            tools: Arc::new(Shelves::default()),
+            tools: Arc::new(ToolRegistries::default()),
             servers: Vec::new(),
             listeners: Vec::new(),
             large_results,
-            streams: EventStreams::default(),
+            streams: EventStreamLimiter::default(),
         }
     }
 }
 
 /// The state of all handlers.
 #[derive(Clone)]
-pub(crate) struct State(Arc<Inner>);
+pub(crate) struct State(Arc<ApiState>);
 
-struct Inner {
+struct ApiState {
     steadfast: Steadfast,
-    access: Access,
-    around: Around,
-    seal: Option<Seal>,
+    access: AccessRules,
+    around: GatewayParts,
+    seal: Option<CallIdSeal>,
     document: Value,
 }
 
 impl Api {
     /// Creates the API of this engine, without tools to call.
-    pub fn new(steadfast: Steadfast, access: Access) -> Self {
-        Self::within(steadfast, access, Around::default())
+    pub fn new(steadfast: Steadfast, access: AccessRules) -> Self {
+        Self::with_gateway(steadfast, access, GatewayParts::default())
     }
 
     /// Creates the API with all parts of a gateway.
-    pub fn within(steadfast: Steadfast, access: Access, around: Around) -> Self {
+    pub fn with_gateway(steadfast: Steadfast, access: AccessRules, around: GatewayParts) -> Self {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
         let own_access = access.clone();
-        let state = State(Arc::new(Inner { steadfast, access, around, seal: Seal::new(), document }));
+        let state = State(Arc::new(ApiState { steadfast, access, around, seal: CallIdSeal::new(), document }));
         let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
         for endpoint in endpoints {
             let guard = EndpointGuard::of(&endpoint, &state);
@@ -136,21 +136,21 @@ impl Api {
         let mut router = Router::new();
         for (path, (routes, allow)) in paths {
             let wrong_method =
-                async move |method: Method, uri: Uri| Problem::wrong_method(&method, uri.path(), &allow);
+                async move |method: Method, uri: Uri| ApiProblem::wrong_method(&method, uri.path(), &allow);
             router = router.route(path, routes.fallback(wrong_method));
         }
         let guard = EndpointGuard {
             state: state.clone(),
-            who: Who::Anyone,
+            who: Permission::Anyone,
             name: "".into(),
             takes_body: false,
             query: None,
         };
         let router = router
             .merge(page::routes().layer(from_fn_with_state(guard, admit)))
-            .fallback(async |uri: Uri| Problem::no_such_path(uri.path()))
+            .fallback(async |uri: Uri| ApiProblem::no_such_path(uri.path()))
             .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-                Problem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
+                ApiProblem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
             })
             .with_state(state);
         Self { router, access: own_access }
@@ -189,7 +189,7 @@ impl Api {
 #[derive(Clone)]
 struct EndpointGuard {
     state: State,
-    who: Who,
+    who: Permission,
     /// The method and the path.
     name: Arc<str>,
     /// True if the endpoint reads a request body.
@@ -210,12 +210,12 @@ impl EndpointGuard {
     }
 
     /// Refuses a body with a content coding: it would be read as if it had none.
-    fn check_encoding(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.takes_body && is_encoded(headers) { Err(Problem::encoded()) } else { Ok(()) }
+    fn check_encoding(&self, headers: &HeaderMap) -> Result<(), ApiProblem> {
+        if self.takes_body && is_encoded(headers) { Err(ApiProblem::encoded()) } else { Ok(()) }
     }
 
     /// Refuses unknown query parameters: a misspelled one would be ignored otherwise.
-    fn check_query(&self, uri: &Uri) -> Result<(), Problem> {
+    fn check_query(&self, uri: &Uri) -> Result<(), ApiProblem> {
         let Some(known) = &self.query else { return Ok(()) };
         let Ok(Query(given)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return Ok(()) };
         let unknown: Vec<&str> = given
@@ -226,7 +226,7 @@ impl EndpointGuard {
         if unknown.is_empty() {
             Ok(())
         } else {
-            Err(Problem::unknown_parameters(&unknown, &self.name, known))
+            Err(ApiProblem::unknown_parameters(&unknown, &self.name, known))
         }
     }
 }
@@ -234,8 +234,8 @@ impl EndpointGuard {
 /// Authorizes a request and records the requester. A request also confirms the delivery of earlier responses on its
 /// connection.
 async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next: Next) -> Response {
-    if let Some(link) = request.extensions().get::<Link>() {
-        link.heard_something();
+    if let Some(link) = request.extensions().get::<DeliveryLink>() {
+        link.record_input();
     }
     let access = &guard.state.0.access;
     let admitted = access
@@ -244,8 +244,8 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
         .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {
         Ok(caller) => {
-            if caller != Caller::Stranger
-                && let Some(link) = request.extensions().get::<Link>()
+            if caller != Requester::Stranger
+                && let Some(link) = request.extensions().get::<DeliveryLink>()
             {
                 link.admit();
             }
@@ -264,9 +264,9 @@ fn endpoints() -> Vec<Endpoint> {
         turns::endpoints(),
         results::endpoints(),
         reports::endpoints(),
-        look::endpoints(),
+        queries::endpoints(),
         events::endpoints(),
-        steer::endpoints(),
+        admin::endpoints(),
         openapi::endpoints(),
     ]
     .into_iter()
@@ -274,4 +274,4 @@ fn endpoints() -> Vec<Endpoint> {
     .collect()
 }
 
-pub(crate) type Answered = Result<Response, Problem>;
+pub(crate) type HandlerResult = Result<Response, ApiProblem>;

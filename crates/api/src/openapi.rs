@@ -11,20 +11,20 @@ use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::State;
-use crate::access::Who;
-use crate::answer;
-use crate::endpoint::{Content, Endpoint, Gives, Shape};
+use crate::access::Permission;
+use crate::encoding;
+use crate::endpoint::{ResponseContent, Endpoint, ResponseSpec, SchemaFn};
 
 /// The endpoint of the document.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(Method::GET, "/openapi.json", "openapi", "This document", Who::Anyone, answer)
+        Endpoint::new(Method::GET, "/openapi.json", "openapi", "This document", Permission::Anyone, answer)
             .gives::<Map<String, Value>>("OpenAPI 3.1"),
     ]
 }
 
 async fn answer(Shared(State(inner)): Shared<State>) -> Response {
-    answer::json(StatusCode::OK, &inner.document)
+    encoding::json(StatusCode::OK, &inner.document)
 }
 
 /// Builds the OpenAPI 3.1 document. Its schemas are JSON Schema.
@@ -43,7 +43,7 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
             })
             .collect();
         if let Some(query) = endpoint.query {
-            parameters.extend(Fields::of(query, &mut generator).parameters());
+            parameters.extend(QueryFields::of(query, &mut generator).parameters());
         }
         parameters.extend(endpoint.headers.iter().map(|(name, what, shape)| {
             let schema = shape(&mut generator);
@@ -82,13 +82,13 @@ fn generator() -> SchemaGenerator {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
-        settings.transforms.push(Box::new(RecursiveTransform(say_range)));
+        settings.transforms.push(Box::new(RecursiveTransform(add_range)));
     });
     settings.into_generator()
 }
 
 /// Adds the range of a number type, because `format` alone is not binding.
-fn say_range(schema: &mut Schema) {
+fn add_range(schema: &mut Schema) {
     let format = schema.get("format").and_then(Value::as_str);
     let range: (Value, Value) = match format {
         Some("uint16") => (0.into(), u16::MAX.into()),
@@ -106,25 +106,25 @@ fn say_range(schema: &mut Schema) {
 /// Returns the names of the query parameters of an endpoint, as in the document.
 pub(crate) fn query_names(endpoint: &Endpoint) -> Vec<String> {
     let Some(query) = endpoint.query else { return Vec::new() };
-    Fields::of(query, &mut generator()).properties.keys().cloned().collect()
+    QueryFields::of(query, &mut generator()).properties.keys().cloned().collect()
 }
 
 /// Returns the security requirements. Local programs may call and read without a token.
-fn security(who: Who) -> Value {
+fn security(who: Permission) -> Value {
     match who {
-        Who::Anyone => json!([]),
-        Who::Caller | Who::Looker => json!([{}, { "token": [] }]),
-        Who::Admin => json!([{ "token": [] }]),
+        Permission::Anyone => json!([]),
+        Permission::Caller | Permission::Viewer => json!([{}, { "token": [] }]),
+        Permission::Admin => json!([{ "token": [] }]),
     }
 }
 
 /// Builds the responses by status. A status with several meanings or media types lists all of them.
-fn responses(gives: &[Gives], generator: &mut SchemaGenerator) -> Value {
-    let mut responses: BTreeMap<u16, Meant> = BTreeMap::new();
+fn responses(gives: &[ResponseSpec], generator: &mut SchemaGenerator) -> Value {
+    let mut responses: BTreeMap<u16, StatusMeanings> = BTreeMap::new();
     for gives in gives {
         let (kind, schema) = match gives.content {
-            Content::Json(shape) => ("application/json", shape(generator).to_value()),
-            Content::Text(kind) => (kind, json!({ "type": "string" })),
+            ResponseContent::Json(shape) => ("application/json", shape(generator).to_value()),
+            ResponseContent::Text(kind) => (kind, json!({ "type": "string" })),
         };
         let meant = responses.entry(gives.status.as_u16()).or_default();
         meant.when.push(gives.when);
@@ -142,13 +142,13 @@ fn responses(gives: &[Gives], generator: &mut SchemaGenerator) -> Value {
 
 /// The meanings of one status.
 #[derive(Default)]
-struct Meant {
+struct StatusMeanings {
     when: Vec<&'static str>,
     /// The schemas of each media type.
     content: BTreeMap<&'static str, Vec<Value>>,
 }
 
-impl Meant {
+impl StatusMeanings {
     fn described(self) -> Value {
         let schema = |mut schemas: Vec<Value>| match schemas.len() {
             1 => schemas.remove(0),
@@ -167,14 +167,14 @@ fn names(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The query parameters of an endpoint.
-struct Fields {
+struct QueryFields {
     properties: Map<String, Value>,
     /// The rules for combining parameters, if there are any.
     together: Option<Value>,
 }
 
-impl Fields {
-    fn of(query: Shape, generator: &mut SchemaGenerator) -> Self {
+impl QueryFields {
+    fn of(query: SchemaFn, generator: &mut SchemaGenerator) -> Self {
         let mut object = query(generator).to_value();
         let name = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
         if let Some(named) = name.and_then(|name| generator.definitions_mut().remove(name)) {
@@ -191,7 +191,7 @@ impl Fields {
             // Clients of the document handle inlined parts of an object better.
             let schema = if together.is_some() { written_out(schema, generator) } else { schema };
             let mut schema = Schema::try_from(schema).unwrap_or_default();
-            say_range(&mut schema);
+            add_range(&mut schema);
             (name, without_null(schema.to_value()))
         };
         let properties = properties.into_iter().map(in_query).collect();

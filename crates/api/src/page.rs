@@ -11,7 +11,7 @@ use http::header::CONTENT_SECURITY_POLICY;
 use http::{HeaderValue, StatusCode};
 
 use crate::State;
-use crate::answer::whole;
+use crate::encoding::whole;
 
 /// The content security policy: own resources only.
 const POLICY: HeaderValue = HeaderValue::from_static(

@@ -12,14 +12,14 @@ use steadfast::{StoreError, redact};
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::turn::PlanErrors;
-use steadfast_mcp::http::front::{ENCODED, TooManyStreams};
+use steadfast_mcp::http::server::{ENCODED, TooManyStreams};
 
-use crate::answer::json;
-use crate::look;
+use crate::encoding::json;
+use crate::queries;
 
 /// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct ApiProblem {
     status: StatusCode,
     error: Box<ProblemBody>,
     retry_after: Option<Duration>,
@@ -42,12 +42,12 @@ pub struct ProblemBody {
     pub retry_after_ms: Option<u64>,
     /// All errors in a plan, each with its position.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<PlanMistake>,
 }
 
 /// An error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Mistake {
+pub struct PlanMistake {
     /// The position, as a JSON Pointer into the plan.
     pub path: String,
     /// The description.
@@ -56,12 +56,12 @@ pub struct Mistake {
 
 /// The body of a response to an invalid or refused request.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Wrong {
+pub struct ErrorResponse {
     /// The error.
     pub error: ProblemBody,
 }
 
-impl Problem {
+impl ApiProblem {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -98,7 +98,7 @@ impl Problem {
     /// An invalid envelope.
     pub(crate) fn wrong_envelope(error: &EnvelopeError) -> Self {
         let (code, message) = (error.code().as_str(), error.to_string());
-        if error.is_of_unknown_fields() {
+        if error.has_only_unknown_fields() {
             Self::contradiction(code, message)
         } else {
             Self::bad(code, message)
@@ -107,13 +107,13 @@ impl Problem {
 
     /// An invalid plan, with all its errors.
     pub(crate) fn wrong_plan(errors: &PlanErrors) -> Self {
-        let mistakes = errors.errors.iter().map(|error| Mistake {
+        let mistakes = errors.errors.iter().map(|error| PlanMistake {
             path: redact::text(&error.path).into_owned(),
             message: redact::text(&error.problem.to_string()).into_owned(),
         });
         let message = format!("the plan has errors, and no call was made: {errors}");
         let message = redact::text(&message).into_owned();
-        let mut problem = match errors.is_only_of_meaning() {
+        let mut problem = match errors.is_only_semantic() {
             true => Self::contradiction("invalid_plan", message),
             false => Self::bad("invalid_plan", message),
         };
@@ -183,7 +183,7 @@ impl Problem {
 
     /// Records are lost, and no operator has accepted the loss.
     pub(crate) fn records_lost(loss: &RecordLoss) -> Self {
-        let message = format!("{loss}; {}", look::RECORDS_LOST_TODO);
+        let message = format!("{loss}; {}", queries::RECORDS_LOST_TODO);
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
     }
 
@@ -219,22 +219,22 @@ fn listed(items: impl Iterator<Item = impl AsRef<str>>) -> String {
     items.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(", ")
 }
 
-impl From<StoreError> for Problem {
+impl From<StoreError> for ApiProblem {
     fn from(error: StoreError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
     }
 }
 
-impl From<TooManyStreams> for Problem {
+impl From<TooManyStreams> for ApiProblem {
     fn from(why: TooManyStreams) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why.message()).after(TooManyStreams::LATER)
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let status = self.status;
-        let mut response = json(status, &Wrong { error: *self.error });
+        let mut response = json(status, &ErrorResponse { error: *self.error });
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::json::Limits;
+use steadfast_core::json::JsonLimits;
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_core::trust::{Scope, Signature, TrustChange, TrustState};
+use steadfast_core::trust::{TrustScope, Signature, TrustChange, TrustState};
 use steadfast_executor::ToolScore;
 
-use crate::access::{Caller, Who};
-use crate::answer::json;
-use crate::asked::{Asked, Named, body};
+use crate::access::{Requester, Permission};
+use crate::encoding::json;
+use crate::extractors::{QueryParams, PathParam, body};
 use crate::calls::bound_tenant;
 use crate::endpoint::Endpoint;
-use crate::look::view;
-use crate::problem::Problem;
-use crate::steer::Whose;
-use crate::{Answered, Inner, State, look};
+use crate::queries::view;
+use crate::problem::ApiProblem;
+use crate::admin::TenantQuery;
+use crate::{HandlerResult, ApiState, State, queries};
 
 /// The endpoints for reports and scores.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -33,51 +33,51 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "/v1/failures",
             "reportFailure",
             "Reports a failure of a tool that the host ran itself",
-            Who::Caller,
+            Permission::Caller,
             failure,
         )
-        .asks::<Whose>()
+        .asks::<TenantQuery>()
         .takes::<FailureReport>()
-        .gives::<Taken>("the report is recorded"),
+        .gives::<ReportResponse>("the report is recorded"),
         Endpoint::new(
             Method::POST,
             "/v1/successes",
             "reportSuccess",
             "Reports a success of a tool that the host ran itself",
-            Who::Caller,
+            Permission::Caller,
             success,
         )
-        .asks::<Whose>()
+        .asks::<TenantQuery>()
         .takes::<SuccessReport>()
-        .gives::<Taken>("the report is recorded"),
+        .gives::<ReportResponse>("the report is recorded"),
         Endpoint::new(
             Method::DELETE,
             "/v1/sessions/{key}",
             "endSession",
             "Ends a session and its approvals",
-            Who::Caller,
+            Permission::Caller,
             end_session,
         )
         .names::<SessionKey>()
-        .asks::<Whose>()
-        .gives::<Ended>("the session has ended")
+        .asks::<TenantQuery>()
+        .gives::<SessionEndResponse>("the session has ended")
         .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/tools/{name}/score",
             "score",
             "Returns the score of a tool, for an agent that chooses between tools",
-            Who::Caller,
+            Permission::Caller,
             score,
         )
-        .asks::<ScoreAsked>()
+        .asks::<ScoreQuery>()
         .gives::<ToolScore>("the score"),
     ]
 }
 
 /// The response to the end of a session.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Ended {
+pub struct SessionEndResponse {
     /// The session key.
     pub session: SessionKey,
 }
@@ -85,14 +85,14 @@ pub struct Ended {
 /// `DELETE /v1/sessions/{key}`.
 pub(crate) async fn end_session(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(key): Named,
-    Asked(whose): Asked<Whose>,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    PathParam(key): PathParam,
+    QueryParams(whose): QueryParams<TenantQuery>,
+) -> HandlerResult {
     let tenant = bound_tenant(&caller, whose.read()?)?;
-    let session = SessionKey::new(&key).map_err(|why| Problem::misread(format!("the session {why}")))?;
+    let session = SessionKey::new(&key).map_err(|why| ApiProblem::misread(format!("the session {why}")))?;
     inner.steadfast.engine().end_session(tenant.as_ref(), &session).await?;
-    Ok(json(StatusCode::OK, &Ended { session }))
+    Ok(json(StatusCode::OK, &SessionEndResponse { session }))
 }
 
 /// A report about a failed call.
@@ -164,7 +164,7 @@ pub struct SuccessReport {
 /// Query parameters of a score.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ScoreAsked {
+pub struct ScoreQuery {
     /// The tenant whose calls count. By default, calls of no tenant.
     #[schemars(with = "Option<TenantId>")]
     tenant: Option<String>,
@@ -175,7 +175,7 @@ pub struct ScoreAsked {
 
 /// The response to a report.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Taken {
+pub struct ReportResponse {
     /// The changes of trust, mostly none.
     pub changes: Vec<TrustChangeView>,
 }
@@ -186,7 +186,7 @@ view! {
         /// The name of the tool, signature or domain.
         subject: Arc<str>,
         /// The kind of subject.
-        scope: Scope,
+        scope: TrustScope,
         /// The state before.
         from: TrustState,
         /// The state after.
@@ -217,50 +217,50 @@ view! {
 /// `POST /v1/failures`.
 pub(crate) async fn failure(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Asked(whose): Asked<Whose>,
+    Extension(caller): Extension<Requester>,
+    QueryParams(whose): QueryParams<TenantQuery>,
     request: Request,
-) -> Answered {
+) -> HandlerResult {
     take(&inner, &caller, whose, request.into_body(), ReportKind::Failure).await
 }
 
 /// `POST /v1/successes`.
 pub(crate) async fn success(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Asked(whose): Asked<Whose>,
+    Extension(caller): Extension<Requester>,
+    QueryParams(whose): QueryParams<TenantQuery>,
     request: Request,
-) -> Answered {
+) -> HandlerResult {
     take(&inner, &caller, whose, request.into_body(), ReportKind::Success).await
 }
 
-async fn take(inner: &Inner, caller: &Caller, whose: Whose, content: Body, kind: ReportKind) -> Answered {
+async fn take(inner: &ApiState, caller: &Requester, whose: TenantQuery, content: Body, kind: ReportKind) -> HandlerResult {
     let tenant = bound_tenant(caller, whose.read()?)?;
-    let text = body(content, Limits::ENVELOPE.bytes).await?;
-    let report = ToolReport::parse(&text, kind).map_err(|why| Problem::bad_request(why.to_string()))?;
-    is_for_a_host_to_say(inner, caller, &report.tool, [&report.domain, &report.service])?;
-    let changes = inner.steadfast.engine().take_report(tenant.as_ref(), &report);
+    let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
+    let report = ToolReport::parse(&text, kind).map_err(|why| ApiProblem::bad_request(why.to_string()))?;
+    check_report_target(inner, caller, &report.tool, [&report.domain, &report.service])?;
+    let changes = inner.steadfast.engine().record_report(tenant.as_ref(), &report);
     let changes = changes.into_iter().map(TrustChangeView::from).collect();
-    Ok(json(StatusCode::OK, &Taken { changes }))
+    Ok(json(StatusCode::OK, &ReportResponse { changes }))
 }
 
 /// Refuses a client's report about a tool or server that runs here, or about a host that one of them uses. Such a
 /// report could take trust from tools that others use, or restore trust in a tool that the client broke. Any other host
 /// may be reported on.
-pub(crate) fn is_for_a_host_to_say(
-    inner: &Inner,
-    caller: &Caller,
+pub(crate) fn check_report_target(
+    inner: &ApiState,
+    caller: &Requester,
     tool: &ToolRef,
     depends_on: [&Option<Domain>; 2],
-) -> Result<(), Problem> {
+) -> Result<(), ApiProblem> {
     let is_ours = |namespace: &Namespace| inner.around.tools.runs(namespace);
     let config = inner.steadfast.config();
     let named = |domain: &Domain| {
         Namespace::new(domain.as_str()).is_ok_and(|server| is_ours(&server)) || config.is_own_host(domain)
     };
     let why = match caller {
-        Caller::Admin => return Ok(()),
-        Caller::Client(_) | Caller::Viewer(_) | Caller::Local | Caller::Stranger => {
+        Requester::Admin => return Ok(()),
+        Requester::Client(_) | Requester::Viewer(_) | Requester::Local | Requester::Stranger => {
             if is_ours(&tool.namespace) {
                 format!(
                     "{tool} runs in this gateway, which observes its calls itself: call it with POST /v1/calls"
@@ -274,28 +274,28 @@ pub(crate) fn is_for_a_host_to_say(
             }
         }
     };
-    Err(Problem::forbidden(format!("{why}. Only the admin can report on it")))
+    Err(ApiProblem::forbidden(format!("{why}. Only the admin can report on it")))
 }
 
 /// `GET /v1/tools/{name}/score`. The name is `namespace/tool`, as one path segment with the slash encoded.
 pub(crate) async fn score(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(name): Named,
-    Asked(asked): Asked<ScoreAsked>,
-) -> Answered {
-    let tenant = bound_tenant(&caller, Whose::of(asked.tenant).read()?)?;
-    let tool = look::tool(&name).map_err(|why| Problem::no_such("tool", &name).because(&why))?;
+    Extension(caller): Extension<Requester>,
+    PathParam(name): PathParam,
+    QueryParams(asked): QueryParams<ScoreQuery>,
+) -> HandlerResult {
+    let tenant = bound_tenant(&caller, TenantQuery::of(asked.tenant).read()?)?;
+    let tool = queries::tool(&name).map_err(|why| ApiProblem::no_such("tool", &name).because(&why))?;
     let model = asked.model.map(ModelId::new).transpose();
-    let model = model.map_err(|why| Problem::bad_request(format!("model: {why}")))?;
+    let model = model.map_err(|why| ApiProblem::bad_request(format!("model: {why}")))?;
     let engine = inner.steadfast.engine();
     let score = match &model {
         Some(model) => engine.model_score(tenant.as_ref(), model, &tool).ok_or_else(|| {
-            Problem::no_such("score of the model", model.as_str())
+            ApiProblem::no_such("score of the model", model.as_str())
                 .because(&format!("it has made no call of {tool}"))
         }),
         None => engine.score(tenant.as_ref(), &tool).ok_or_else(|| {
-            Problem::no_such("score of the tool", &name).because(&"no call of it has ended yet")
+            ApiProblem::no_such("score of the tool", &name).because(&"no call of it has ended yet")
         }),
     };
     Ok(json(StatusCode::OK, &score?))

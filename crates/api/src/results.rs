@@ -5,17 +5,17 @@ use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
-use steadfast_core::envelope::Target;
-use steadfast_core::large_result::Reader;
-use steadfast_gateway::{ReadError, ResultPage};
-use steadfast_mcp::http::front::Principal;
+use steadfast_core::envelope::CallerIdentity;
+use steadfast_core::large_result::ResultReader;
+use steadfast_gateway::{ResultReadError, ResultPage};
+use steadfast_mcp::http::server::Principal;
 
-use crate::access::{Caller, Who};
-use crate::answer::json;
-use crate::asked::{Asked, Named};
+use crate::access::{Requester, Permission};
+use crate::encoding::json;
+use crate::extractors::{QueryParams, PathParam};
 use crate::endpoint::Endpoint;
-use crate::problem::Problem;
-use crate::{Answered, State};
+use crate::problem::ApiProblem;
+use crate::{HandlerResult, State};
 
 /// The endpoints for large results.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -25,10 +25,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "/v1/results/{id}",
             "result",
             "Returns a page of the text of a shortened result",
-            Who::Caller,
+            Permission::Caller,
             result,
         )
-        .asks::<ResultAsked>()
+        .asks::<ResultQuery>()
         .gives::<ResultView>("a page of it"),
     ]
 }
@@ -36,7 +36,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 /// Query parameters of a page.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ResultAsked {
+pub(crate) struct ResultQuery {
     /// The offset of the page, in bytes: `next` of the previous page. The default is 0.
     #[schemars(range(max = 1073741824))]
     offset: Option<usize>,
@@ -62,22 +62,22 @@ pub(crate) struct ResultView {
 }
 
 /// Returns the reader of the result of a call with this target.
-pub(crate) fn reader(target: &Target) -> Reader {
-    Reader { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() }
+pub(crate) fn reader(target: &CallerIdentity) -> ResultReader {
+    ResultReader { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() }
 }
 
 /// `GET /v1/results/{id}`.
 async fn result(
     Shared(State(inner)): Shared<State>,
-    caller: Extension<Caller>,
-    Named(id): Named,
-    Asked(asked): Asked<ResultAsked>,
-) -> Answered {
-    let may_read = |own: &Reader| match &*caller {
-        Caller::Client(Principal { actor, tenant }) => own.actor == *actor && own.tenant == *tenant,
+    caller: Extension<Requester>,
+    PathParam(id): PathParam,
+    QueryParams(asked): QueryParams<ResultQuery>,
+) -> HandlerResult {
+    let may_read = |own: &ResultReader| match &*caller {
+        Requester::Client(Principal { actor, tenant }) => own.actor == *actor && own.tenant == *tenant,
         // They choose the actor of each envelope, so they may read the results of all actors.
-        Caller::Admin | Caller::Local => true,
-        Caller::Viewer(_) | Caller::Stranger => false,
+        Requester::Admin | Requester::Local => true,
+        Requester::Viewer(_) | Requester::Stranger => false,
     };
     let now = inner.steadfast.engine().now();
     let read = inner.around.large_results.read(&id, may_read, asked.offset.unwrap_or(0), now);
@@ -85,10 +85,10 @@ async fn result(
         Ok(ResultPage { text, offset, next, bytes, expires }) => {
             Ok(json(StatusCode::OK, &ResultView { id, bytes, offset, next, expires_at_ms: expires, text }))
         }
-        Err(ReadError::NoPage(why)) => Err(Problem::bad_request(why.to_string())),
-        Err(ReadError::NotKept) => {
+        Err(ResultReadError::NoPage(why)) => Err(ApiProblem::bad_request(why.to_string())),
+        Err(ResultReadError::NotKept) => {
             let why = "it belongs to another caller or has expired; make the call again";
-            Err(Problem::no_such("result", &id).because(&why))
+            Err(ApiProblem::no_such("result", &id).because(&why))
         }
     }
 }

@@ -10,24 +10,24 @@ use futures_util::stream;
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast_core::envelope::{Target, TurnEnvelope};
+use steadfast_core::envelope::{CallerIdentity, TurnEnvelope};
 use steadfast_core::json;
-use steadfast_core::turn::trace::Event;
-use steadfast_core::turn::{Limits, Plan};
-use steadfast_executor::{TurnOptions, TurnRefused, Turned};
-use steadfast_gateway::ReadBy;
+use steadfast_core::turn::trace::TraceEvent;
+use steadfast_core::turn::{TurnLimits, TurnPlan};
+use steadfast_executor::{TurnOptions, TurnRejection, TurnResponse};
+use steadfast_gateway::ReadMethod;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::access::{Caller, Sender, Who};
-use crate::answer::{EVENTS, SILENT, accepts, event, json as answer, whole};
-use crate::asked::{Asked, Named, body};
-use crate::calls::{CallAsked, make_own};
+use crate::access::{Requester, DefaultActor, Permission};
+use crate::encoding::{EVENTS, SILENT, accepts, event, json as answer, whole};
+use crate::extractors::{QueryParams, PathParam, body};
+use crate::calls::{CallQuery, apply_identity};
 use crate::endpoint::Endpoint;
-use crate::look::EventView;
-use crate::problem::Problem;
+use crate::queries::EventView;
+use crate::problem::ApiProblem;
 use crate::results::reader;
-use crate::{Answered, Inner, State};
+use crate::{HandlerResult, ApiState, State};
 
 /// The endpoints for turns.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -37,13 +37,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "/v1/turns",
             "runTurn",
             "Runs several calls that depend on each other, and returns the results at the deadline",
-            Who::Caller,
+            Permission::Caller,
             run,
         )
-        .asks::<CallAsked>()
-        .heeds("Accept", "`text/event-stream` for events: `event` for each event, and a final `result`")
+        .asks::<CallQuery>()
+        .reads_header("Accept", "`text/event-stream` for events: `event` for each event, and a final `result`")
         .takes::<TurnEnvelope>()
-        .gives::<Turned>("the turn has ended, with its `status` and the `outcome` of each call")
+        .gives::<TurnResponse>("the turn has ended, with its `status` and the `outcome` of each call")
         .gives_text("the events of the turn", EVENTS)
         .or_contradiction("the plan is inconsistent, or a strict request has unknown fields")
         .or_conflict()
@@ -54,23 +54,23 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "/v1/turns/{id}/cancel",
             "cancelTurn",
             "Cancels a turn that runs in this process, by its name or its trace id",
-            Who::Caller,
+            Permission::Caller,
             cancel,
         )
-        .gives::<TurnWithdrawn>("no further call starts, and calls in flight are asked to stop"),
+        .gives::<CancelTurnResponse>("no further call starts, and calls in flight are asked to stop"),
     ]
 }
 
 /// The response to the cancellation of a turn.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub(crate) struct TurnWithdrawn {
+pub(crate) struct CancelTurnResponse {
     /// The number of turns with this name or trace that were cancelled.
     pub withdrawn: usize,
 }
 
 /// `POST /v1/turns`. If the client disconnects, the engine decides about calls in flight. No other call of the turn
 /// starts until the turn is submitted again.
-async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+async fn run(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
     let wants_events = accepts(request.headers(), EVENTS);
     let (plan, options) = read(request).await?;
     let plan = Arc::new(plan);
@@ -81,39 +81,39 @@ async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered 
 }
 
 /// Runs a turn and shortens large results.
-async fn turned(inner: &Inner, plan: Arc<Plan>, options: TurnOptions) -> Result<Turned, TurnRefused> {
+async fn turned(inner: &ApiState, plan: Arc<TurnPlan>, options: TurnOptions) -> Result<TurnResponse, TurnRejection> {
     let (engine, reader) = (inner.steadfast.engine(), reader(&options.target));
     let mut turned = engine.turn(plan, inner.around.tools.clone(), options).await?;
     let large = &inner.around.large_results;
-    large.shorten_turn(&mut turned, &reader, ReadBy::Http, engine.now()).await;
+    large.shorten_turn(&mut turned, &reader, ReadMethod::Http, engine.now()).await;
     Ok(turned)
 }
 
 /// Reads the plan of a request and its options.
-async fn read(request: Request) -> Result<(Plan, TurnOptions), Problem> {
+async fn read(request: Request) -> Result<(TurnPlan, TurnOptions), ApiProblem> {
     let (mut parts, content) = request.into_parts();
-    let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
-    let text = body(content, json::Limits::ENVELOPE.bytes).await?;
-    let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
-    let Sender(sender) = parts.extensions.remove::<Sender>().unwrap_or_default();
+    let QueryParams(asked) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
+    let text = body(content, json::JsonLimits::ENVELOPE.bytes).await?;
+    let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
+    let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
     let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), sender.as_ref())
-        .map_err(|error| Problem::wrong_envelope(&error))?;
+        .map_err(|error| ApiProblem::wrong_envelope(&error))?;
     let TurnEnvelope { mut target, control, trace, plan, .. } = envelope;
-    make_own(&caller, &mut target)?;
-    let plan = Plan::parse(plan.as_str().as_bytes(), &Limits::DEFAULT)
-        .map_err(|errors| Problem::wrong_plan(&errors))?;
+    apply_identity(&caller, &mut target)?;
+    let plan = TurnPlan::parse(plan.as_str().as_bytes(), &TurnLimits::DEFAULT)
+        .map_err(|errors| ApiProblem::wrong_plan(&errors))?;
     Ok((plan, TurnOptions { control, trace, ..TurnOptions::of(target) }))
 }
 
-impl From<TurnRefused> for Problem {
-    fn from(refused: TurnRefused) -> Self {
+impl From<TurnRejection> for ApiProblem {
+    fn from(refused: TurnRejection) -> Self {
         let message = refused.to_string();
         match refused {
-            TurnRefused::InFlight(wait) => Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait),
-            TurnRefused::Overloaded => {
+            TurnRejection::InFlight(wait) => Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait),
+            TurnRejection::Overloaded => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message).after(SOON)
             }
-            TurnRefused::Store(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message),
+            TurnRejection::Store(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message),
             _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message),
         }
     }
@@ -124,35 +124,35 @@ const SOON: std::time::Duration = std::time::Duration::from_secs(1);
 /// `POST /v1/turns/{id}/cancel`. A client can cancel its own turns only.
 async fn cancel(
     Shared(State(inner)): Shared<State>,
-    caller: axum::Extension<Caller>,
-    Named(id): Named,
-) -> Answered {
-    let is_theirs = |target: &Target| match &*caller {
-        Caller::Client(own) => own.actor == target.actor_id && own.tenant == target.tenant_id,
-        Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => true,
+    caller: axum::Extension<Requester>,
+    PathParam(id): PathParam,
+) -> HandlerResult {
+    let is_theirs = |target: &CallerIdentity| match &*caller {
+        Requester::Client(own) => own.actor == target.actor_id && own.tenant == target.tenant_id,
+        Requester::Admin | Requester::Viewer(_) | Requester::Local | Requester::Stranger => true,
     };
-    match inner.steadfast.engine().withdraw_turn(&id, is_theirs) {
-        0 => Err(Problem::no_such("turn that runs here with the name or trace", &id)),
-        withdrawn => Ok(answer(StatusCode::OK, &TurnWithdrawn { withdrawn })),
+    match inner.steadfast.engine().cancel_turn(&id, is_theirs) {
+        0 => Err(ApiProblem::no_such("turn that runs here with the name or trace", &id)),
+        withdrawn => Ok(answer(StatusCode::OK, &CancelTurnResponse { withdrawn })),
     }
 }
 
 /// Runs a turn as an event stream. A refused turn gets an ordinary error response.
-async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) -> Answered {
+async fn follow(inner: Arc<ApiState>, plan: Arc<TurnPlan>, mut options: TurnOptions) -> HandlerResult {
     let (tell, mut told) = unbounded_channel();
     options.follower = Some(tell);
     // In its own task: a client that reads slowly must not delay the turn.
-    let mut turn = Task(tokio::spawn(async move { turned(&inner, plan, options).await }));
+    let mut turn = TurnTask(tokio::spawn(async move { turned(&inner, plan, options).await }));
     // A refused turn has no first event.
     let Some(first) = told.recv().await else {
         return match (&mut turn.0).await {
             Ok(turned) => Ok(answer(StatusCode::OK, &turned?)),
             Err(_) => {
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the turn could not start"))
+                Err(ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the turn could not start"))
             }
         };
     };
-    let following = Following { first: Some(first), told, turn: Some(turn) };
+    let following = TurnEventStream { first: Some(first), told, turn: Some(turn) };
     let events = stream::unfold(following, |mut following| async move {
         let event = following.next().await?;
         Some((Ok::<_, Infallible>(event), following))
@@ -161,23 +161,23 @@ async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) ->
 }
 
 /// The event stream of a turn.
-struct Following {
-    first: Option<Event>,
-    told: UnboundedReceiver<Event>,
+struct TurnEventStream {
+    first: Option<TraceEvent>,
+    told: UnboundedReceiver<TraceEvent>,
     /// `None` after the result was sent.
-    turn: Option<Task>,
+    turn: Option<TurnTask>,
 }
 
 /// The task of a turn. If the client disconnects it is aborted.
-struct Task(JoinHandle<Result<Turned, TurnRefused>>);
+struct TurnTask(JoinHandle<Result<TurnResponse, TurnRejection>>);
 
-impl Drop for Task {
+impl Drop for TurnTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Following {
+impl TurnEventStream {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(event("event", &EventView::from(first)));

@@ -7,57 +7,57 @@ use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use steadfast::{Config, Role, Steadfast, Token};
-use steadfast_api::Reach;
+use steadfast::{Config, TokenRole, Steadfast, Token};
+use steadfast_api::NetworkReach;
 use steadfast_core::id::{ActorId, Digest};
-use steadfast_gateway::{Connection, Listener};
-use steadfast_mcp::http::front::{Holder, Principal, Tokens};
+use steadfast_gateway::{ClientIdentity, Listener};
+use steadfast_mcp::http::server::{TokenHolder, Principal, BearerTokens};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::admin_token;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Variable with a token that belongs to no tenant.
 pub(crate) const VARIABLE: &str = "STEADFAST_TOKEN";
 
 /// Tokens that are accepted.
 #[derive(Clone, Default)]
-pub(crate) struct Access {
-    pub(crate) tokens: Tokens,
+pub(crate) struct AcceptedTokens {
+    pub(crate) tokens: BearerTokens,
     /// Identity of a caller without a token, as long as no client has one. `None` if other machines can connect.
     pub(crate) local: Option<ActorId>,
     /// Tokens of the configuration that the accepted tokens were made from.
     configured: BTreeMap<ActorId, Token>,
 }
 
-impl Access {
+impl AcceptedTokens {
     /// Accepts every caller on this machine.
-    pub(crate) fn of_everybody_here() -> Self {
-        Self { local: Some(Connection::of_parent().actor), ..Self::default() }
+    pub(crate) fn all_local_callers() -> Self {
+        Self { local: Some(ClientIdentity::of_parent().actor), ..Self::default() }
     }
 
     /// Returns the tokens of configuration and environment. An address that other machines can reach requires a token.
-    pub(crate) fn to(address: SocketAddr, config: &Config) -> Result<Self, Failure> {
-        let tokens = tokens_of(config).map_err(|why| Failure::Configuration(format!("error: {why}")))?;
+    pub(crate) fn to(address: SocketAddr, config: &Config) -> Result<Self, CommandFailure> {
+        let tokens = tokens_of(config).map_err(|why| CommandFailure::Configuration(format!("error: {why}")))?;
         if !address.ip().is_loopback() && !tokens.have_clients() {
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "{address} can be reached from other machines: give clients tokens in [tokens.NAME], set {VARIABLE} to a secret that they must send, or listen on 127.0.0.1"
             )));
         }
-        let local = address.ip().is_loopback().then(|| Connection::of_parent().actor);
+        let local = address.ip().is_loopback().then(|| ClientIdentity::of_parent().actor);
         Ok(Self { tokens, local, configured: config.tokens().clone() })
     }
 
-    pub(crate) fn reach(&self) -> Reach {
+    pub(crate) fn reach(&self) -> NetworkReach {
         match self.local {
-            Some(_) => Reach::ThisMachine,
-            None => Reach::Others,
+            Some(_) => NetworkReach::ThisMachine,
+            None => NetworkReach::Others,
         }
     }
 
     /// Follows changes of the tokens in the configuration.
     pub(crate) async fn follow(mut self, steadfast: Steadfast, listeners: Vec<Arc<Listener>>) {
-        let mut news = steadfast.config_news();
+        let mut news = steadfast.config_events();
         loop {
             // Checked before the first change too: the configuration may have changed since it was opened.
             let config = steadfast.config();
@@ -97,7 +97,7 @@ impl Access {
             is_changed || (is_local && has_clients)
         };
         for listener in listeners {
-            listener.turn_out(is_out);
+            listener.end_sessions(is_out);
         }
     }
 }
@@ -110,20 +110,20 @@ pub(crate) fn given() -> Option<String> {
 }
 
 /// Returns all tokens.
-fn tokens_of(config: &Config) -> Result<Tokens, String> {
-    let tokens = Tokens::default();
+fn tokens_of(config: &Config) -> Result<BearerTokens, String> {
+    let tokens = BearerTokens::default();
     if let Some(token) = given() {
         // A different token is a different caller, which must not see the data of this one.
         let name = format!("token:{}", Digest::of(token.as_bytes()).fingerprint());
         let actor = ActorId::new(name).map_err(|why| why.to_string())?;
-        tokens.add(&token, Holder::Client(Principal::new(actor)));
+        tokens.add(&token, TokenHolder::Client(Principal::new(actor)));
     }
     for Token { name, secret, role } in config.tokens().values() {
         let holder = match role {
-            Role::Client { tenant } => {
-                Holder::Client(Principal { actor: name.clone(), tenant: tenant.clone() })
+            TokenRole::Client { tenant } => {
+                TokenHolder::Client(Principal { actor: name.clone(), tenant: tenant.clone() })
             }
-            Role::Viewer => Holder::Viewer(name.clone()),
+            TokenRole::Viewer => TokenHolder::Viewer(name.clone()),
         };
         tokens.add(secret.expose(), holder);
     }
@@ -131,7 +131,7 @@ fn tokens_of(config: &Config) -> Result<Tokens, String> {
     let admin = admin_token::find(config);
     match admin.and_then(|admin| tokens.holder(admin.expose().as_bytes())) {
         None => Ok(tokens),
-        Some(Holder::Client(Principal { actor, .. }) | Holder::Viewer(actor)) => Err(format!(
+        Some(TokenHolder::Client(Principal { actor, .. }) | TokenHolder::Viewer(actor)) => Err(format!(
             "the token of `{actor}` is the admin token: give it a different token, because the admin token authorizes operators"
         )),
     }

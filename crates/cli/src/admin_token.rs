@@ -13,7 +13,7 @@ use steadfast::Config;
 use steadfast::redact::Redacted;
 use steadfast_api::AdminToken;
 
-use crate::{output, own};
+use crate::{output, private_file};
 
 /// Variable that replaces the file.
 pub(crate) const VARIABLE: &str = "STEADFAST_ADMIN_TOKEN";
@@ -45,7 +45,7 @@ pub(crate) fn described(config: &Config) -> String {
         return format!("the value of {VARIABLE}");
     }
     match place(config) {
-        Some(file) if own::read(&file).is_ok_and(|token| !token.trim().is_empty()) => {
+        Some(file) if private_file::read(&file).is_ok_and(|token| !token.trim().is_empty()) => {
             format!("in {}", file.display())
         }
         Some(_) | None => format!("none, so the admin API is disabled; set {VARIABLE}"),
@@ -54,11 +54,11 @@ pub(crate) fn described(config: &Config) -> String {
 
 /// Returns the token from the environment or the file, if there is one. Creates none.
 pub(crate) fn find(config: &Config) -> Option<Redacted<String>> {
-    given().or_else(|| match own::read(&place(config)?) {
+    given().or_else(|| match private_file::read(&place(config)?) {
         Ok(token) => not_empty(&token),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => {
-            output::remark(&format!("note: the admin token cannot be shown: {error}"));
+            output::print_message(&format!("note: the admin token cannot be shown: {error}"));
             None
         }
     })
@@ -81,7 +81,7 @@ pub(crate) fn place(config: &Config) -> Option<PathBuf> {
 }
 
 fn read_or_make(file: &Path) -> io::Result<String> {
-    match own::read(file) {
+    match private_file::read(file) {
         Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         Ok(_) | Err(_) => {}
@@ -104,7 +104,7 @@ fn read_or_make(file: &Path) -> io::Result<String> {
     match placed {
         Ok(()) => Ok(token),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let token = own::read(file)?.trim().to_owned();
+            let token = private_file::read(file)?.trim().to_owned();
             if token.is_empty() {
                 Err(io::Error::other(format!("{} is empty", file.display())))
             } else {

@@ -10,22 +10,22 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use steadfast::parse_span;
 
-use crate::failure::Failure;
-use crate::output::{self, Paint};
-use crate::reach::{self, Ask, Need, Reach, Ways};
-use crate::{now, seen};
+use crate::failure::CommandFailure;
+use crate::output::{self, ColourPainter};
+use crate::target::{self, ApiRequest, ConnectionPurpose, OperatorConnection, ConnectionOptions};
+use crate::{now, views};
 
 #[derive(Args, Debug)]
-pub(crate) struct List {
+pub(crate) struct ApprovalListOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
 }
 
 /// Tenant that a command is about.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Whose {
+pub(crate) struct TenantOptions {
     /// The tenant. Without it, lists show those of every tenant, `--all` means every tenant, and a single change is
     /// about data that belongs to no tenant.
     #[arg(long, value_name = "NAME")]
@@ -33,11 +33,11 @@ pub(crate) struct Whose {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Approve {
+pub(crate) struct ApproveOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
     /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
     /// Approve one call with exactly these arguments. This is the default.
@@ -55,50 +55,50 @@ pub(crate) struct Approve {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Deny {
+pub(crate) struct DenyOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
     /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
 }
 
 /// Runs `steadfast approvals`.
-pub(crate) fn list(options: &List) -> Result<(), Failure> {
-    let waiting = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
-        waiting(reach, options.whose.tenant.as_deref()).await
+pub(crate) fn list(options: &ApprovalListOptions) -> Result<(), CommandFailure> {
+    let waiting = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+        pending_requests(reach, options.whose.tenant.as_deref()).await
     })?;
     if options.ways.json {
-        output::say_json(&waiting);
+        output::print_json(&waiting);
         return Ok(());
     }
-    let table = seen::approvals(&waiting, now().as_millis());
+    let table = views::approvals(&waiting, now().as_millis());
     if table.is_empty() {
-        output::say("nothing waits for approval");
+        output::print_data("nothing waits for approval");
     } else {
-        output::say(&table.draw(Paint::of_stdout(), 0));
+        output::print_data(&table.draw(ColourPainter::of_stdout(), 0));
         let is_of_tenant = |one: &Value| one.get("tenant").is_some();
-        let whose = match seen::list(&waiting, "/approvals").iter().any(is_of_tenant) {
+        let whose = match views::list(&waiting, "/approvals").iter().any(is_of_tenant) {
             true => ", with `--tenant NAME` where the list names a tenant",
             false => "",
         };
-        output::remark(&format!("decide with `steadfast approve ID` or `steadfast deny ID`{whose}"));
+        output::print_message(&format!("decide with `steadfast approve ID` or `steadfast deny ID`{whose}"));
     }
     Ok(())
 }
 
 /// Returns the requests of this tenant, or of all.
-async fn waiting(reach: &Reach, tenant: Option<&str>) -> Result<Value, Failure> {
+async fn pending_requests(reach: &OperatorConnection, tenant: Option<&str>) -> Result<Value, CommandFailure> {
     let tenants = reach.tenants(tenant).await?;
-    Ok(reach.ask_each(Ask::get("/v1/approvals"), &tenants).await?)
+    Ok(reach.fetch_for_tenants(ApiRequest::get("/v1/approvals"), &tenants).await?)
 }
 
 /// Runs `steadfast approve`.
-pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
+pub(crate) fn approve(options: &ApproveOptions) -> Result<(), CommandFailure> {
     let decision = match &options.span {
         Some(span) => {
-            length(span, "grant")?;
+            parse_duration(span, "grant")?;
             json!({ "decision": "time", "for": span })
         }
         None if options.recover => json!({ "decision": "recover" }),
@@ -106,8 +106,8 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
         None => json!({ "decision": "once" }),
     };
     let request = answer(&options.ways, &options.whose, options.id, decision)?;
-    let tool = request.get("tool").map(seen::tool).unwrap_or_default();
-    let such = seen::text(&request, "/signature");
+    let tool = request.get("tool").map(views::tool).unwrap_or_default();
+    let such = views::text(&request, "/signature");
     let said = match &options.span {
         Some(span) => format!("approved: calls of {such} for {span}"),
         None if options.session && request.get("session").is_none_or(Value::is_null) => {
@@ -117,48 +117,48 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
         None if options.recover => format!("approved: one call of {tool}; it is recovering"),
         None => format!("approved: one call of {tool} with exactly these arguments"),
     };
-    tell(options.ways.json, options.id, "approved", &said);
+    print_decision(options.ways.json, options.id, "approved", &said);
     Ok(())
 }
 
 /// Runs `steadfast deny`.
-pub(crate) fn deny(options: &Deny) -> Result<(), Failure> {
+pub(crate) fn deny(options: &DenyOptions) -> Result<(), CommandFailure> {
     let request = answer(&options.ways, &options.whose, options.id, json!({ "decision": "deny" }))?;
-    let tool = request.get("tool").map(seen::tool).unwrap_or_default();
-    tell(options.ways.json, options.id, "denied", &format!("denied: the call of {tool}"));
+    let tool = request.get("tool").map(views::tool).unwrap_or_default();
+    print_decision(options.ways.json, options.id, "denied", &format!("denied: the call of {tool}"));
     Ok(())
 }
 
-fn tell(as_json: bool, id: u64, answer: &str, said: &str) {
+fn print_decision(as_json: bool, id: u64, answer: &str, said: &str) {
     if as_json {
-        output::say_json(&json!({ "id": id, "answer": answer }));
+        output::print_json(&json!({ "id": id, "answer": answer }));
     } else {
-        output::say(said);
+        output::print_data(said);
     }
 }
 
 /// Decides a request. Returns the request.
-fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value, Failure> {
+fn answer(ways: &ConnectionOptions, whose: &TenantOptions, id: u64, decision: Value) -> Result<Value, CommandFailure> {
     let tenant = whose.tenant.as_deref();
     let gone = || {
-        Failure::World(format!(
+        CommandFailure::Environment(format!(
             "there is no request {id} any more: it was decided, or it has expired. Run `steadfast approvals` to list pending requests"
         ))
     };
-    reach::with(ways, Need::WhatIsThere, async |reach| {
-        let waiting = waiting(reach, tenant).await?;
+    target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
+        let waiting = pending_requests(reach, tenant).await?;
         let mut of_id =
-            seen::list(&waiting, "/approvals").iter().filter(|one| seen::number(one, "/id") == id);
+            views::list(&waiting, "/approvals").iter().filter(|one| views::number(one, "/id") == id);
         let is_asked = |one: &&Value| one.get("tenant").and_then(Value::as_str) == tenant;
         let request = of_id.clone().find(is_asked);
         let Some(request) = request else {
-            return Err(match of_id.find_map(seen::tenant_flag) {
-                Some(other) => Failure::Usage(format!("request {id} belongs to a tenant: add `{other}`")),
+            return Err(match of_id.find_map(views::tenant_flag) {
+                Some(other) => CommandFailure::Usage(format!("request {id} belongs to a tenant: add `{other}`")),
                 None => gone(),
             });
         };
-        let ask = Ask::post(&format!("/v1/approvals/{id}"), Some(decision)).with("tenant", tenant);
-        match reach.ask(ask).await {
+        let ask = ApiRequest::post(&format!("/v1/approvals/{id}"), Some(decision)).with("tenant", tenant);
+        match reach.send(ask).await {
             Ok(_) => Ok(request.clone()),
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(gone()),
             Err(refused) => Err(refused.into()),
@@ -167,10 +167,10 @@ fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value,
 }
 
 /// Parses a duration from the command line.
-pub(crate) fn length(text: &str, what: &str) -> Result<Duration, Failure> {
+pub(crate) fn parse_duration(text: &str, what: &str) -> Result<Duration, CommandFailure> {
     let span = parse_span(text).filter(|span| !span.is_zero() && *span <= LONGEST);
     span.ok_or_else(|| {
-        Failure::Usage(format!(
+        CommandFailure::Usage(format!(
             "`--for {text}` is not a valid duration of a {what}: write 30m, 8h, 2d; at most 365d"
         ))
     })

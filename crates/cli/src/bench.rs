@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use http::HeaderMap;
 use serde_json::{Value, json};
-use steadfast::{Reached, nearest};
-use steadfast_process::{Environment, Launch, Patience};
+use steadfast::{ServerTarget, nearest};
+use steadfast_process::{Environment, Launch, StopTimeouts};
 
 use crate::admin_token::private_folder;
-use crate::behind;
-use crate::failure::Failure;
-use crate::output::{self, Look, Paint, Progress, Table};
-use crate::peer::{Peer, Where};
-use crate::sources::Chosen;
+use crate::upstream;
+use crate::failure::CommandFailure;
+use crate::output::{self, TextStyle, ColourPainter, ProgressLine, TextTable};
+use crate::peer::{McpPeer, PeerTarget};
+use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
-use crate::stop;
+use crate::shutdown;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ConfigFileOptions,
     /// A server of the configuration, by its name.
     #[arg(value_name = "SERVER", conflicts_with_all = ["url", "command"], required_unless_present_any = ["url", "command"])]
     server: Option<String>,
@@ -62,7 +62,7 @@ const INTERRUPTED: u8 = 130;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One kind of request, with the time of each response.
-struct Asked {
+struct RequestTimings {
     name: &'static str,
     params: Value,
     bare: Vec<Duration>,
@@ -70,70 +70,70 @@ struct Asked {
 }
 
 /// Runs `steadfast bench`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let room = Room::make()?;
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let room = BenchStateFolder::make()?;
     let (bare, guarded) = both(options, &room)?;
     let mut asked = vec![asked("ping", json!({})), asked("tools/list", json!({}))];
     if let Some(tool) = &options.tool {
         let arguments: Value = serde_json::from_str(&options.arguments)
-            .map_err(|error| Failure::Usage(format!("--arguments is not valid JSON: {error}")))?;
+            .map_err(|error| CommandFailure::Usage(format!("--arguments is not valid JSON: {error}")))?;
         asked.push(self::asked("tools/call", json!({ "name": tool, "arguments": arguments })));
     }
     let rounds = usize::try_from(options.rounds).unwrap_or(usize::MAX);
     let name = runtime()?.block_on(async {
-        let stop = stop::asked();
+        let stop = shutdown::shutdown_token();
         tokio::select! {
             measured = measure(options, &bare, &guarded, rounds, &mut asked) => measured,
             // Nothing is left behind in that case either.
-            () = stop.cancelled() => Err(Failure::Told(INTERRUPTED)),
+            () = stop.cancelled() => Err(CommandFailure::AlreadyReported(INTERRUPTED)),
         }
     })?;
     if options.json {
-        output::say_json(&to_json(&name, rounds, &asked));
+        output::print_json(&to_json(&name, rounds, &asked));
     } else {
-        output::say(&drawn(&name, rounds, &asked));
+        output::print_data(&drawn(&name, rounds, &asked));
     }
     Ok(())
 }
 
-fn asked(name: &'static str, params: Value) -> Asked {
-    Asked { name, params, bare: Vec::new(), guarded: Vec::new() }
+fn asked(name: &'static str, params: Value) -> RequestTimings {
+    RequestTimings { name, params, bare: Vec::new(), guarded: Vec::new() }
 }
 
 async fn measure(
     options: &Options,
-    bare: &Where,
-    guarded: &Where,
+    bare: &PeerTarget,
+    guarded: &PeerTarget,
     rounds: usize,
-    asked: &mut [Asked],
-) -> Result<String, Failure> {
+    asked: &mut [RequestTimings],
+) -> Result<String, CommandFailure> {
     let at = place(bare);
     let wrong = |who: &'static str| {
         let at = at.clone();
-        move |why: String| Failure::World(format!("the server{at} {who}: {why}"))
+        move |why: String| CommandFailure::Environment(format!("the server{at} {who}: {why}"))
     };
     let mut bare =
-        output::during("starting the server", Peer::meet(bare, PATIENCE)).await.map_err(wrong("alone"))?;
-    let met = output::during("starting it behind the gateway", Peer::meet(guarded, PATIENCE)).await;
+        output::wait_with_spinner("starting the server", McpPeer::connect(bare, PATIENCE)).await.map_err(wrong("alone"))?;
+    let met = output::wait_with_spinner("starting it behind the gateway", McpPeer::connect(guarded, PATIENCE)).await;
     let mut guarded = match met {
         Ok(guarded) => guarded,
         Err(why) => {
-            bare.leave().await;
+            bare.close().await;
             return Err(wrong("behind the gateway")(why));
         }
     };
     let name = if bare.name.is_empty() { "the server".to_owned() } else { bare.name.clone() };
     let done = rounds_of(options, &mut bare, &mut guarded, rounds, asked).await;
-    bare.leave().await;
-    guarded.leave().await;
+    bare.close().await;
+    guarded.close().await;
     done.map(|()| name)
 }
 
 /// Describes the location of a server with a URL, without secrets.
-fn place(reached: &Where) -> String {
+fn place(reached: &PeerTarget) -> String {
     match reached {
-        Where::Started(..) => String::new(),
-        Where::Url(url, _) => {
+        PeerTarget::Started(..) => String::new(),
+        PeerTarget::Url(url, _) => {
             let uri = url.parse::<http::Uri>().ok();
             let port = |uri: &http::Uri| uri.port().map(|port| format!(":{port}")).unwrap_or_default();
             uri.and_then(|uri| Some(format!(" at {}{}", uri.host()?, port(&uri)))).unwrap_or_default()
@@ -143,26 +143,26 @@ fn place(reached: &Where) -> String {
 
 async fn rounds_of(
     options: &Options,
-    bare: &mut Peer,
-    guarded: &mut Peer,
+    bare: &mut McpPeer,
+    guarded: &mut McpPeer,
     rounds: usize,
-    asked: &mut [Asked],
-) -> Result<(), Failure> {
+    asked: &mut [RequestTimings],
+) -> Result<(), CommandFailure> {
     if let Some(tool) = &options.tool {
-        let listed = bare.request("tools/list", json!({}), PATIENCE).await.map_err(Failure::World)?;
+        let listed = bare.request("tools/list", json!({}), PATIENCE).await.map_err(CommandFailure::Environment)?;
         let tools = listed.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let names: Vec<_> = tools.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
         if !names.contains(&tool.as_str()) {
             let meant =
                 nearest(tool, names.iter().copied()).map(|meant| format!(": did you mean `{meant}`?"));
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "the server has no tool `{tool}`{}",
                 meant.unwrap_or_default()
             )));
         }
     }
     let warm_up = (rounds / 10).clamp(1, 50);
-    let mut progress = Progress::of(rounds + warm_up);
+    let mut progress = ProgressLine::of(rounds + warm_up);
     for round in 0..rounds + warm_up {
         progress.at(round, "rounds");
         for one in asked.iter_mut() {
@@ -172,7 +172,7 @@ async fn rounds_of(
                 let (peer, taken) =
                     if turn == 0 { (&mut *bare, &mut alone) } else { (&mut *guarded, &mut behind) };
                 let began = Instant::now();
-                peer.request(one.name, one.params.clone(), PATIENCE).await.map_err(Failure::World)?;
+                peer.request(one.name, one.params.clone(), PATIENCE).await.map_err(CommandFailure::Environment)?;
                 *taken = began.elapsed();
             }
             if round >= warm_up {
@@ -189,9 +189,9 @@ async fn rounds_of(
 }
 
 /// Returns the server alone, and behind the gateway.
-fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
+fn both(options: &Options, room: &BenchStateFolder) -> Result<(PeerTarget, PeerTarget), CommandFailure> {
     let own = env::current_exe()
-        .map_err(|error| Failure::World(format!("this program cannot determine its own path: {error}")))?;
+        .map_err(|error| CommandFailure::Environment(format!("this program cannot determine its own path: {error}")))?;
     let mut wrap: Vec<OsString> = vec!["wrap".into()];
     for file in options.chosen.files() {
         wrap.extend(["--config".into(), file.into()]);
@@ -204,39 +204,39 @@ fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
                     let names: Vec<_> = config.servers().keys().map(ToString::to_string).collect();
                     let meant = nearest(name, names.iter().map(String::as_str))
                         .map(|meant| format!(": did you mean `{meant}`?"));
-                    Failure::Usage(format!(
+                    CommandFailure::Usage(format!(
                         "the configuration has no server `{name}`{}",
                         meant.unwrap_or_default()
                     ))
                 })?;
             wrap.extend(["--name".into(), name.into()]);
             match &server.reach {
-                Reached::Url { url, headers } => {
-                    let sent = behind::sent(headers).map_err(Failure::Configuration)?;
+                ServerTarget::Url { url, headers } => {
+                    let sent = upstream::header_map(headers).map_err(CommandFailure::Configuration)?;
                     let environment = url_behind(&mut wrap, url.expose(), &sent);
-                    (Where::Url(url.expose().clone(), sent), plain(environment))
+                    (PeerTarget::Url(url.expose().clone(), sent), plain(environment))
                 }
-                Reached::Command { .. } => {
-                    let launch = behind::launch_of_config(server).ok_or_else(|| {
-                        Failure::Configuration(format!("error: [servers.{name}]: the command is empty"))
+                ServerTarget::Command { .. } => {
+                    let launch = upstream::launch_of_config(server).ok_or_else(|| {
+                        CommandFailure::Configuration(format!("error: [servers.{name}]: the command is empty"))
                     })?;
                     wrap.push("--".into());
                     wrap.push(launch.program.clone());
                     wrap.extend(launch.args.iter().cloned());
-                    (Where::Started(Box::new(launch.clone()), behind::leash()?), launch)
+                    (PeerTarget::Started(Box::new(launch.clone()), upstream::leash()?), launch)
                 }
             }
         }
         (None, Some(url)) => {
-            let sent = behind::given(&options.headers)?;
+            let sent = upstream::parse_headers(&options.headers)?;
             let environment = url_behind(&mut wrap, url, &sent);
-            (Where::Url(url.clone(), sent), plain(environment))
+            (PeerTarget::Url(url.clone(), sent), plain(environment))
         }
         (None, None) => {
-            let launch = behind::launch_of_command(&options.command)?;
+            let launch = upstream::launch_of_command(&options.command)?;
             wrap.push("--".into());
             wrap.extend(options.command.iter().cloned());
-            (Where::Started(Box::new(launch.clone()), behind::leash()?), launch)
+            (PeerTarget::Started(Box::new(launch.clone()), upstream::leash()?), launch)
         }
     };
     let environment = launch
@@ -248,9 +248,9 @@ fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
         args: wrap,
         folder: launch.folder,
         environment,
-        patience: Patience::default(),
+        patience: StopTimeouts::default(),
     };
-    Ok((bare, Where::Started(Box::new(guarded), behind::leash()?)))
+    Ok((bare, PeerTarget::Started(Box::new(guarded), upstream::leash()?)))
 }
 
 /// Adds the arguments of `wrap` for a server with a URL. The values of headers may be secret, so they are passed in
@@ -273,28 +273,28 @@ fn plain(variables: Vec<(String, String)>) -> Launch {
         args: Vec::new(),
         folder: None,
         environment: Environment::inherited_and(env::vars_os(), &given),
-        patience: Patience::default(),
+        patience: StopTimeouts::default(),
     }
 }
 
 /// A folder for the state, removed on drop.
-struct Room(PathBuf);
+struct BenchStateFolder(PathBuf);
 
-impl Room {
-    fn make() -> Result<Self, Failure> {
+impl BenchStateFolder {
+    fn make() -> Result<Self, CommandFailure> {
         // The temporary folder is shared with other users, so the name must be new and impossible to guess.
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes)
-            .map_err(|error| Failure::World(format!("no random numbers are available: {error}")))?;
+            .map_err(|error| CommandFailure::Environment(format!("no random numbers are available: {error}")))?;
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let folder = env::temp_dir().join(format!("steadfast-bench-{name}"));
         let made = private_folder().recursive(false).create(&folder);
-        made.map_err(|error| Failure::World(format!("{} cannot be made: {error}", folder.display())))?;
+        made.map_err(|error| CommandFailure::Environment(format!("{} cannot be made: {error}", folder.display())))?;
         Ok(Self(folder))
     }
 }
 
-impl Drop for Room {
+impl Drop for BenchStateFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(Path::new(&self.0));
     }
@@ -308,18 +308,18 @@ fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
     sorted.get(place).or(sorted.last()).copied().unwrap_or_default()
 }
 
-fn drawn(name: &str, rounds: usize, asked: &[Asked]) -> String {
-    let paint = Paint::of_stdout();
-    let mut table = Table::new(&["REQUEST", "", "ALONE", "GATEWAY", "DIFFERENCE"]);
+fn drawn(name: &str, rounds: usize, asked: &[RequestTimings]) -> String {
+    let paint = ColourPainter::of_stdout();
+    let mut table = TextTable::new(&["REQUEST", "", "ALONE", "GATEWAY", "DIFFERENCE"]);
     for one in asked {
         for (row, (percent, of_hundred)) in PERCENTILES.into_iter().enumerate() {
             let (bare, guarded) = (percentile(&one.bare, of_hundred), percentile(&one.guarded, of_hundred));
             table.row([
-                (Look::Bold, if row == 0 { one.name.to_owned() } else { String::new() }),
-                (Look::Dim, percent.to_owned()),
-                (Look::Plain, format!("{:>9}", shown(bare))),
-                (Look::Plain, format!("{:>9}", shown(guarded))),
-                (Look::Warn, difference(bare, guarded)),
+                (TextStyle::Bold, if row == 0 { one.name.to_owned() } else { String::new() }),
+                (TextStyle::Dim, percent.to_owned()),
+                (TextStyle::Plain, format!("{:>9}", shown(bare))),
+                (TextStyle::Plain, format!("{:>9}", shown(guarded))),
+                (TextStyle::Warn, difference(bare, guarded)),
             ]);
         }
     }
@@ -343,7 +343,7 @@ fn difference(bare: Duration, guarded: Duration) -> String {
     }
 }
 
-fn to_json(name: &str, rounds: usize, asked: &[Asked]) -> Value {
+fn to_json(name: &str, rounds: usize, asked: &[RequestTimings]) -> Value {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let of = |times: &[Duration]| -> Value {
         PERCENTILES
@@ -367,7 +367,7 @@ mod tests {
     fn a_room_is_new_and_gone_afterwards() {
         let guessed = env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
         fs::create_dir_all(&guessed).unwrap();
-        let (one, two) = (Room::make().unwrap(), Room::make().unwrap());
+        let (one, two) = (BenchStateFolder::make().unwrap(), BenchStateFolder::make().unwrap());
         let places = [one.0.clone(), two.0.clone()];
         assert!(places[0] != places[1] && !places.contains(&guessed), "{places:?}");
         drop((one, two));

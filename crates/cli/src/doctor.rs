@@ -11,27 +11,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, OnDamage, Plan, Reached, Role, Server, SqliteStore, StoreKind, servers_of_one_name};
-use steadfast_api::look::RECORDS_LOST_TODO;
+use steadfast::{Config, FileDamagePolicy, StartupPlan, ServerTarget, TokenRole, ServerSettings, SqliteStore, StoreKind, servers_of_one_name};
+use steadfast_api::queries::RECORDS_LOST_TODO;
 use steadfast_store::record_loss;
 
 use crate::access;
 use crate::admin_token;
-use crate::behind;
+use crate::upstream;
 use crate::check;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::gateways;
 use crate::import;
-use crate::output::{self, Look, Paint};
-use crate::own;
-use crate::peer::{Peer, Where};
-use crate::sources::Chosen;
+use crate::output::{self, TextStyle, ColourPainter};
+use crate::private_file;
+use crate::peer::{McpPeer, PeerTarget};
+use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ConfigFileOptions,
     /// Do not start or contact servers.
     #[arg(long)]
     no_servers: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Options {
 
 /// Severity of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
+enum CheckLevel {
     Ok,
     /// It works, with a warning.
     Warn,
@@ -50,81 +50,81 @@ enum Level {
 }
 
 /// Result of one check.
-struct Check {
+struct DoctorCheck {
     name: String,
-    level: Level,
+    level: CheckLevel,
     what: String,
     /// Advice, if there is a problem.
     todo: Option<String>,
 }
 
 #[derive(Default)]
-struct Findings(Vec<Check>);
+struct Findings(Vec<DoctorCheck>);
 
 impl Findings {
     fn ok(&mut self, name: &str, what: impl Into<String>) {
-        self.0.push(Check { name: name.to_owned(), level: Level::Ok, what: what.into(), todo: None });
+        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Ok, what: what.into(), todo: None });
     }
 
     fn warn(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
         let (what, todo) = (what.into(), Some(todo.into()));
-        self.0.push(Check { name: name.to_owned(), level: Level::Warn, what, todo });
+        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Warn, what, todo });
     }
 
     fn bad(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
         let (what, todo) = (what.into(), Some(todo.into()));
-        self.0.push(Check { name: name.to_owned(), level: Level::Bad, what, todo });
+        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Bad, what, todo });
     }
 }
 
 /// Runs `steadfast doctor`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let found = runtime()?.block_on(examine(options));
-    let worst = found.0.iter().map(|check| check.level).max().unwrap_or(Level::Ok);
+    let worst = found.0.iter().map(|check| check.level).max().unwrap_or(CheckLevel::Ok);
     if options.json {
-        let checks: Vec<_> = found.0.iter().map(Check::to_json).collect();
-        output::say_json(&json!({ "ok": worst != Level::Bad, "checks": checks }));
+        let checks: Vec<_> = found.0.iter().map(DoctorCheck::to_json).collect();
+        output::print_json(&json!({ "ok": worst != CheckLevel::Bad, "checks": checks }));
     } else {
         tell(&found, worst);
     }
     match worst {
-        Level::Ok => Ok(()),
-        Level::Warn => Err(Failure::Told(3)),
-        Level::Bad => Err(Failure::Told(4)),
+        CheckLevel::Ok => Ok(()),
+        CheckLevel::Warn => Err(CommandFailure::AlreadyReported(3)),
+        CheckLevel::Bad => Err(CommandFailure::AlreadyReported(4)),
     }
 }
 
-fn tell(found: &Findings, worst: Level) {
-    let paint = Paint::of_stdout();
+fn tell(found: &Findings, worst: CheckLevel) {
+    let paint = ColourPainter::of_stdout();
     let width = found.0.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
     for check in &found.0 {
         let (look, sign) = match check.level {
-            Level::Ok => (Look::Good, "ok  "),
-            Level::Warn => (Look::Warn, "warn"),
-            Level::Bad => (Look::Bad, "bad "),
+            CheckLevel::Ok => (TextStyle::Good, "ok  "),
+            CheckLevel::Warn => (TextStyle::Warn, "warn"),
+            CheckLevel::Bad => (TextStyle::Bad, "bad "),
         };
         let (name, what) = (output::clean(&check.name), output::clean(&check.what));
-        output::say(&format!("{}  {name:width$}  {what}", paint.paint(look, sign)));
+        output::print_data(&format!("{}  {name:width$}  {what}", paint.paint(look, sign)));
         if let Some(todo) = &check.todo {
             let before = " ".repeat(width + 8);
-            output::say(&paint.paint(Look::Dim, &format!("{before}→ {}", output::clean(todo))));
+            output::print_data(&paint.paint(TextStyle::Dim, &format!("{before}→ {}", output::clean(todo))));
         }
     }
     let count = |level| found.0.iter().filter(|check| check.level == level).count();
-    output::say(&match worst {
-        Level::Ok => format!("\n{}", paint.paint(Look::Good, "everything is as it should be")),
-        Level::Warn | Level::Bad => {
-            format!("\n{} to correct, {} to note", count(Level::Bad), count(Level::Warn))
+    output::print_data(&match worst {
+        CheckLevel::Ok => format!("\n{}", paint.paint(TextStyle::Good, "everything is as it should be")),
+        CheckLevel::Warn | CheckLevel::Bad => {
+            format!("\n{} to correct, {} to note", count(CheckLevel::Bad), count(CheckLevel::Warn))
         }
     });
 }
 
-impl Check {
+impl DoctorCheck {
     fn to_json(&self) -> Value {
         let level = match self.level {
-            Level::Ok => "ok",
-            Level::Warn => "warn",
-            Level::Bad => "bad",
+            CheckLevel::Ok => "ok",
+            CheckLevel::Warn => "warn",
+            CheckLevel::Bad => "bad",
         };
         json!({ "name": self.name, "level": level, "what": self.what, "todo": self.todo })
     }
@@ -139,7 +139,7 @@ async fn examine(options: &Options) -> Findings {
     trust_file(&config, &mut found);
     store(&config, &mut found).await;
     gateways_that_run(&config, &mut found);
-    who_may_come_in(&config, &mut found);
+    check_access(&config, &mut found);
     if config.servers().is_empty() {
         found.ok("servers", "none are configured; `steadfast wrap -- COMMAND` needs none");
     }
@@ -154,7 +154,7 @@ async fn examine(options: &Options) -> Findings {
 
 fn version(found: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
-    match import::Us::find() {
+    match import::SteadfastProgram::find() {
         Ok(us) if us.in_path => found.ok("program", format!("steadfast {own}, found by its name")),
         Ok(us) => match first_in_path() {
             Some(other) => found.warn(
@@ -191,7 +191,7 @@ fn clock(found: &mut Findings) {
     }
 }
 
-fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
+fn configuration(chosen: &ConfigFileOptions, found: &mut Findings) -> Option<Config> {
     let sources = chosen.sources();
     let config = match Config::load(&sources) {
         Ok(config) => config,
@@ -214,7 +214,7 @@ fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
         (files, []) => found.ok("configuration", files.join(", ")),
         (_, [first, ..]) => found.warn("configuration", first.clone(), "`steadfast check` shows all notes"),
     }
-    if let Err(error) = Plan::of(&config) {
+    if let Err(error) = StartupPlan::of(&config) {
         found.bad("configuration", error.to_string(), "change that setting");
         return None;
     }
@@ -264,7 +264,7 @@ fn state_folder(config: &Config, found: &mut Findings) {
 
 /// Checks the trust file, if trust is not kept in the store.
 fn trust_file(config: &Config, found: &mut Findings) {
-    let Ok(plan) = Plan::of(config) else { return };
+    let Ok(plan) = StartupPlan::of(config) else { return };
     let Some(file) = plan.trust_file() else { return };
     let path = file.path().display();
     match file.check() {
@@ -315,7 +315,7 @@ fn free_space(_: &Path) -> Option<u64> {
 
 async fn store(config: &Config, found: &mut Findings) {
     let settings = &config.global().store;
-    let Ok(plan) = Plan::of(config) else { return };
+    let Ok(plan) = StartupPlan::of(config) else { return };
     let words = plan.store();
     match (settings.kind, settings.path.as_deref()) {
         (StoreKind::Memory, _) => {
@@ -338,7 +338,7 @@ async fn store(config: &Config, found: &mut Findings) {
         (StoreKind::Sqlite | StoreKind::Redis, _) => {}
     }
     let began = Instant::now();
-    match output::during("opening the store", plan.try_store(OnDamage::Refuse)).await {
+    match output::wait_with_spinner("opening the store", plan.try_store(FileDamagePolicy::Refuse)).await {
         Ok(_) => {
             found.ok("store", format!("{words}, opened in {}", took(began)));
             look_into(config, found).await;
@@ -351,7 +351,7 @@ async fn store(config: &Config, found: &mut Findings) {
 
 /// Checks for lost records, and for running servers that have the same name but are different.
 async fn look_into(config: &Config, found: &mut Findings) {
-    let Ok(plan) = Plan::of(config) else { return };
+    let Ok(plan) = StartupPlan::of(config) else { return };
     let Ok(store) = plan.open().await else { return };
     if let Ok(Some(loss)) = record_loss(&*store).await {
         found.bad("store", loss.to_string(), RECORDS_LOST_TODO);
@@ -401,12 +401,12 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
     }
 }
 
-fn who_may_come_in(config: &Config, found: &mut Findings) {
+fn check_access(config: &Config, found: &mut Findings) {
     match admin_token::place(config) {
         _ if admin_token::given().is_some() => {
             found.ok("admin token", format!("given by {}", admin_token::VARIABLE))
         }
-        Some(place) => match own::read(&place) {
+        Some(place) => match private_file::read(&place) {
             Ok(_) => found.ok("admin token", place.display().to_string()),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 found.ok("admin token", "created when a gateway first listens")
@@ -450,7 +450,7 @@ const SHORT: usize = 16;
 /// Reports the tokens. Returns true if any client has one.
 fn tokens(config: &Config, found: &mut Findings) -> bool {
     let of_config = config.tokens().values();
-    let has_client = of_config.clone().any(|token| token.role != Role::Viewer);
+    let has_client = of_config.clone().any(|token| token.role != TokenRole::Viewer);
     let given = access::given();
     if let Some(token) = given.as_ref().filter(|token| token.len() < SHORT) {
         found.warn(
@@ -476,32 +476,32 @@ fn tokens(config: &Config, found: &mut Findings) -> bool {
 /// Timeout for the initialization of a server. Some servers are downloaded first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn greet(server: &Server, found: &mut Findings) {
+async fn greet(server: &ServerSettings, found: &mut Findings) {
     let name = format!("server {}", server.name);
     let reached = match &server.reach {
-        Reached::Command { .. } => behind::launch_of_config(server)
+        ServerTarget::Command { .. } => upstream::launch_of_config(server)
             .ok_or_else(|| "the command is empty".to_owned())
             .and_then(|launch| {
-                Ok(Where::Started(
+                Ok(PeerTarget::Started(
                     Box::new(launch),
-                    behind::leash().map_err(|_| "this program cannot determine its own path".to_owned())?,
+                    upstream::leash().map_err(|_| "this program cannot determine its own path".to_owned())?,
                 ))
             }),
-        Reached::Url { url, headers } => {
-            behind::sent(headers).map(|sent| Where::Url(url.expose().clone(), sent))
+        ServerTarget::Url { url, headers } => {
+            upstream::header_map(headers).map(|sent| PeerTarget::Url(url.expose().clone(), sent))
         }
     };
     let began = Instant::now();
     let met = async {
-        let mut peer = Peer::meet(&reached?, PATIENCE).await?;
+        let mut peer = McpPeer::connect(&reached?, PATIENCE).await?;
         let greeted = began.elapsed();
         let tools = peer.request("tools/list", json!({}), PATIENCE).await;
         let called = peer.name.clone();
-        peer.leave().await;
+        peer.close().await;
         let tools = tools?.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
         Ok::<_, String>((called, tools, greeted))
     };
-    match output::during(&format!("greeting {}", server.name), met).await {
+    match output::wait_with_spinner(&format!("greeting {}", server.name), met).await {
         Ok((called, tools, greeted)) => {
             found.ok(&name, format!("{called} answers after {} ms, {tools} tools", greeted.as_millis()));
         }

@@ -8,21 +8,21 @@ use crate::output;
 
 /// Reason for which a command failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CommandFailure {
     /// The configuration is invalid. Repeating the command gives the same error.
     Configuration(String),
     /// The command line is invalid.
     Usage(String),
     /// Something that the configuration names cannot be used.
-    World(String),
+    Environment(String),
     /// The failure was already printed in the requested format. Carries the exit code.
-    Told(u8),
+    AlreadyReported(u8),
 }
 
-impl Failure {
+impl CommandFailure {
     /// Returns the failure without its message, for when it was already printed in the requested format.
-    pub(crate) fn told(self) -> Self {
-        Self::Told(self.exit_code())
+    pub(crate) fn without_message(self) -> Self {
+        Self::AlreadyReported(self.exit_code())
     }
 
     /// Joins failures into one. Returns `None` if there are none.
@@ -32,7 +32,7 @@ impl Failure {
         Some(if code == 2 {
             Self::Configuration(text)
         } else {
-            Self::World(text.trim_start_matches("error: ").to_owned())
+            Self::Environment(text.trim_start_matches("error: ").to_owned())
         })
     }
 
@@ -40,8 +40,8 @@ impl Failure {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Configuration(text) => text.clone(),
-            Self::Usage(text) | Self::World(text) => format!("error: {text}"),
-            Self::Told(_) => String::new(),
+            Self::Usage(text) | Self::Environment(text) => format!("error: {text}"),
+            Self::AlreadyReported(_) => String::new(),
         }
     }
 
@@ -51,10 +51,10 @@ impl Failure {
     }
 
     /// Prints the message and returns the exit code.
-    pub(crate) fn tell(self) -> ExitCode {
+    pub(crate) fn report(self) -> ExitCode {
         match &self {
-            Self::Configuration(_) | Self::Usage(_) | Self::World(_) => output::remark(&self.text()),
-            Self::Told(_) => {}
+            Self::Configuration(_) | Self::Usage(_) | Self::Environment(_) => output::print_message(&self.text()),
+            Self::AlreadyReported(_) => {}
         }
         ExitCode::from(self.exit_code())
     }
@@ -62,24 +62,24 @@ impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_) | Self::Usage(_) => 2,
-            Self::World(_) => 1,
-            Self::Told(code) => *code,
+            Self::Environment(_) => 1,
+            Self::AlreadyReported(code) => *code,
         }
     }
 }
 
-impl From<ConfigErrors> for Failure {
+impl From<ConfigErrors> for CommandFailure {
     fn from(errors: ConfigErrors) -> Self {
         Self::Configuration(errors.to_string())
     }
 }
 
-impl From<OpenError> for Failure {
+impl From<OpenError> for CommandFailure {
     fn from(error: OpenError) -> Self {
         if let OpenError::Configuration(errors) = error {
             return errors.into();
         }
         let why = error.to_string();
-        if error.is_configuration() { Self::Configuration(format!("error: {why}")) } else { Self::World(why) }
+        if error.is_configuration() { Self::Configuration(format!("error: {why}")) } else { Self::Environment(why) }
     }
 }

@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use steadfast::Config;
-use steadfast_core::dedupe::{LeaseSight, Process};
-use steadfast_store::{Neighbours, Sight as _, this_process};
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
+use steadfast_store::{LocalProcessMonitor, ProcessMonitor as _, this_process};
 
 use crate::admin_token::{private_file, private_folder};
-use crate::{now, own};
+use crate::{now, private_file};
 
 const FOLDER: &str = "gateways";
 
 /// Contents of the file of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Announced {
+pub(crate) struct AnnouncedGateway {
     /// Address of the gateway.
     pub(crate) address: SocketAddr,
-    pub(crate) process: Process,
+    pub(crate) process: ProcessIdentity,
     pub(crate) started_at_ms: u64,
     pub(crate) version: String,
     /// Description of its store. Gateways with the same store share their state.
@@ -48,7 +48,7 @@ pub(crate) fn folder(config: &Config) -> Option<PathBuf> {
 
 /// Announces to the other commands that this process listens at an address. A failure is not an error.
 pub(crate) fn announce(folder: &Path, address: SocketAddr, store: &str) -> Option<Announcement> {
-    let own = Announced {
+    let own = AnnouncedGateway {
         address,
         process: this_process(),
         started_at_ms: now().as_millis(),
@@ -69,7 +69,7 @@ pub(crate) fn announce(folder: &Path, address: SocketAddr, store: &str) -> Optio
     }
 }
 
-fn write(folder: &Path, own: &Announced) -> io::Result<PathBuf> {
+fn write(folder: &Path, own: &AnnouncedGateway) -> io::Result<PathBuf> {
     private_folder().create(folder)?;
     let name = format!("{}-{}", own.process.pid, own.address.port());
     let (file, fresh) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.new")));
@@ -81,16 +81,16 @@ fn write(folder: &Path, own: &Announced) -> io::Result<PathBuf> {
 }
 
 /// Returns the running gateways, youngest first. Removes the files of dead ones.
-pub(crate) fn running(folder: &Path) -> Vec<Announced> {
-    let neighbours = Neighbours::of(this_process());
+pub(crate) fn running(folder: &Path) -> Vec<AnnouncedGateway> {
+    let neighbours = LocalProcessMonitor::of(this_process());
     let mut running = Vec::new();
     for (file, announced) in files(folder) {
         let Ok(Some(announced)) = announced else { continue };
         match sight(&neighbours, &announced.process) {
-            LeaseSight::Alive => running.push(announced),
+            LeaseOwnerState::Alive => running.push(announced),
             // From before a restart of the machine, or in a container: the state of the process cannot be determined.
-            LeaseSight::Time => {}
-            LeaseSight::Gone => {
+            LeaseOwnerState::Time => {}
+            LeaseOwnerState::Gone => {
                 let _ = fs::remove_file(file);
             }
         }
@@ -101,8 +101,8 @@ pub(crate) fn running(folder: &Path) -> Vec<Announced> {
 
 /// Returns the number of files whose gateway is dead or cannot be checked.
 pub(crate) fn left_behind(folder: &Path) -> usize {
-    let neighbours = Neighbours::of(this_process());
-    let gone = |announced: &Announced| sight(&neighbours, &announced.process) != LeaseSight::Alive;
+    let neighbours = LocalProcessMonitor::of(this_process());
+    let gone = |announced: &AnnouncedGateway| sight(&neighbours, &announced.process) != LeaseOwnerState::Alive;
     let read = files(folder).into_iter().filter_map(|(_, announced)| announced.ok());
     read.filter(|announced| announced.as_ref().is_none_or(gone)).count()
 }
@@ -116,45 +116,45 @@ pub(crate) fn distrusted(folder: &Path) -> Vec<String> {
 
 /// Returns whether a process is alive. If it cannot be distinguished from a later process with its id, the id alone
 /// decides.
-fn sight(neighbours: &Neighbours, process: &Process) -> LeaseSight {
-    match neighbours.sight(process) {
-        LeaseSight::Time if !cfg!(target_os = "linux") => sight_of_number(process.pid),
-        known @ (LeaseSight::Alive | LeaseSight::Gone | LeaseSight::Time) => known,
+fn sight(neighbours: &LocalProcessMonitor, process: &ProcessIdentity) -> LeaseOwnerState {
+    match neighbours.check_process(process) {
+        LeaseOwnerState::Time if !cfg!(target_os = "linux") => sight_of_number(process.pid),
+        known @ (LeaseOwnerState::Alive | LeaseOwnerState::Gone | LeaseOwnerState::Time) => known,
     }
 }
 
 #[cfg(unix)]
-fn sight_of_number(pid: u32) -> LeaseSight {
+fn sight_of_number(pid: u32) -> LeaseOwnerState {
     use rustix::io::Errno;
     use rustix::process::{Pid, test_kill_process};
     match i32::try_from(pid).ok().and_then(Pid::from_raw).map(test_kill_process) {
-        Some(Ok(())) => LeaseSight::Alive,
-        Some(Err(Errno::SRCH)) | None => LeaseSight::Gone,
+        Some(Ok(())) => LeaseOwnerState::Alive,
+        Some(Err(Errno::SRCH)) | None => LeaseOwnerState::Gone,
         // A process of another user, which did not write this file.
-        Some(Err(_)) => LeaseSight::Time,
+        Some(Err(_)) => LeaseOwnerState::Time,
     }
 }
 
 /// Unknown, so it never receives the token.
 #[cfg(not(unix))]
-fn sight_of_number(_: u32) -> LeaseSight {
-    LeaseSight::Time
+fn sight_of_number(_: u32) -> LeaseOwnerState {
+    LeaseOwnerState::Time
 }
 
 /// Returns all files: their contents, `None` for unreadable contents, or the reason why they are not trusted.
-fn files(folder: &Path) -> Vec<(PathBuf, io::Result<Option<Announced>>)> {
+fn files(folder: &Path) -> Vec<(PathBuf, io::Result<Option<AnnouncedGateway>>)> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
     files
         .map(|file| {
-            let announced = own::read(&file).map(|text| Announced::read(&serde_json::from_str(&text).ok()?));
+            let announced = private_file::read(&file).map(|text| AnnouncedGateway::read(&serde_json::from_str(&text).ok()?));
             (file, announced)
         })
         .collect()
 }
 
-impl Announced {
+impl AnnouncedGateway {
     fn to_json(&self) -> Value {
         json!({
             "address": self.address.to_string(),
@@ -172,7 +172,7 @@ impl Announced {
         let number = |name: &str| value.get(name)?.as_u64();
         Some(Self {
             address: text("address")?.parse().ok()?,
-            process: Process {
+            process: ProcessIdentity {
                 boot: text("boot")?.into(),
                 pid: u32::try_from(number("pid")?).ok()?,
                 started: number("started")?,
@@ -245,7 +245,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn a_stopped_gateway_is_detected_until_it_continues() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let mut announced = Announced {
+        let mut announced = AnnouncedGateway {
             address: "127.0.0.1:4711".parse().unwrap(),
             process: this_process(),
             started_at_ms: 0,
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn sf_7_where_only_the_number_of_a_process_is_known_it_must_be_of_one_that_lives() {
-        assert_eq!(sight_of_number(std::process::id()), LeaseSight::Alive);
+        assert_eq!(sight_of_number(std::process::id()), LeaseOwnerState::Alive);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        assert_eq!(sight_of_number(pid), LeaseSight::Gone);
-        assert_eq!(sight_of_number(0), LeaseSight::Gone, "that would be all of us");
+        assert_eq!(sight_of_number(pid), LeaseOwnerState::Gone);
+        assert_eq!(sight_of_number(0), LeaseOwnerState::Gone, "that would be all of us");
     }
 }

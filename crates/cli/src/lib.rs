@@ -3,11 +3,11 @@
 //! One file or folder per command. Shared modules hold the sources of the configuration, the connection to a running
 //! gateway or the store, responses as tables, printing, and errors with their exit codes.
 
-mod accept;
+mod state_command;
 mod access;
 mod admin_token;
 mod approvals;
-mod behind;
+mod upstream;
 mod bench;
 mod breaker;
 mod check;
@@ -21,31 +21,31 @@ mod failures;
 mod flush;
 mod gateways;
 mod import;
-mod listening;
+mod listener;
 #[cfg(test)]
-mod operating;
+mod operator_docs;
 mod output;
-mod own;
+mod private_file;
 mod peer;
 mod plain_tools;
 mod preflight;
-mod reach;
-mod recorded;
+mod target;
+mod recordings;
 mod rehearse;
 mod resolve;
-mod seen;
+mod views;
 mod serve;
 mod server_tools;
 mod sources;
 mod state;
 mod status;
-mod stop;
+mod shutdown;
 mod streams;
 mod tail;
 mod trace;
 mod trust;
 mod unknown;
-mod watched;
+mod process_metrics;
 mod waterfall;
 mod wrap;
 
@@ -56,14 +56,14 @@ use clap::{Parser, Subcommand};
 use steadfast::Timestamp;
 use steadfast_core::millis;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// A reliability layer that makes every tool call of an agent safe to make.
 #[derive(Debug, Parser)]
 #[command(name = "steadfast", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line or the configuration is not valid; status and doctor: 3 an operator should look, 4 something is wrong; rehearse: 3 results would change.";
@@ -74,7 +74,7 @@ fn now() -> Timestamp {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Demonstrate Steadfast in half a minute: a server that misbehaves, without and with the gateway.
     Demo(demo::Options),
     /// The server of the demo.
@@ -96,11 +96,11 @@ enum Command {
     /// [{"gateway", "status"}]}, with the worst verdict and the response of each.
     Status(status::Options),
     /// List the calls that wait for approval.
-    Approvals(approvals::List),
+    Approvals(approvals::ApprovalListOptions),
     /// Approve a call that waits for approval, or the next such call.
-    Approve(approvals::Approve),
+    Approve(approvals::ApproveOptions),
     /// Deny a call that waits for approval.
-    Deny(approvals::Deny),
+    Deny(approvals::DenyOptions),
     /// List circuit breakers, and open or reset them.
     Breaker(breaker::Options),
     /// Restore trust in a tool.
@@ -117,7 +117,7 @@ enum Command {
     Flush(flush::Options),
     /// Manage the state as a whole.
     #[command(subcommand)]
-    State(accept::State),
+    State(state_command::StateCommand),
     /// Follow events as they happen.
     Tail(tail::Options),
     /// Show the trace of a turn: when each call ran, what it waited for, what failed, and how it ended.
@@ -132,7 +132,7 @@ enum Command {
     Bench(bench::Options),
     /// Inspect the configuration.
     #[command(subcommand)]
-    Config(config::Config),
+    Config(config::ConfigCommand),
     /// Write shell completions.
     Completions(completions::Options),
 }
@@ -147,41 +147,41 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         // The message contains the command line, which may come from outside.
         Err(mistake) if mistake.use_stderr() => {
-            output::remark(&mistake.to_string());
+            output::print_message(&mistake.to_string());
             return ExitCode::from(2);
         }
         Err(asked) => asked.exit(),
     };
     let done = match cli.command {
-        Command::Demo(options) => demo::run(&options),
-        Command::DemoBank(options) => {
+        CliCommand::Demo(options) => demo::run(&options),
+        CliCommand::DemoBank(options) => {
             demo::bank::run(&options);
             Ok(())
         }
-        Command::Wrap(options) => wrap::run(&options),
-        Command::Serve(options) => serve::run(&options),
-        Command::Import(options) => import::run(&options),
-        Command::Check(options) => check::run(&options),
-        Command::Approvals(options) => approvals::list(&options),
-        Command::Approve(options) => approvals::approve(&options),
-        Command::Deny(options) => approvals::deny(&options),
-        Command::Status(options) => status::run(&options),
-        Command::Breaker(options) => breaker::run(&options),
-        Command::Flush(options) => flush::run(&options),
-        Command::State(state) => accept::run(&state),
-        Command::Tail(options) => tail::run(&options),
-        Command::Trace(options) => trace::run(&options),
-        Command::Explain(options) => explain::run(&options),
-        Command::Rehearse(options) => rehearse::run(&options),
-        Command::Doctor(options) => doctor::run(&options),
-        Command::Bench(options) => bench::run(&options),
-        Command::Completions(options) => completions::run(&options),
-        Command::Reset(options) => trust::reset(&options),
-        Command::Recover(options) => trust::recover(&options),
-        Command::Failures(options) => failures::run(&options),
-        Command::Unknown(options) => unknown::run(&options),
-        Command::Resolve(options) => resolve::run(&options),
-        Command::Config(config::Config::Explain(options)) => config::explain(&options),
+        CliCommand::Wrap(options) => wrap::run(&options),
+        CliCommand::Serve(options) => serve::run(&options),
+        CliCommand::Import(options) => import::run(&options),
+        CliCommand::Check(options) => check::run(&options),
+        CliCommand::Approvals(options) => approvals::list(&options),
+        CliCommand::Approve(options) => approvals::approve(&options),
+        CliCommand::Deny(options) => approvals::deny(&options),
+        CliCommand::Status(options) => status::run(&options),
+        CliCommand::Breaker(options) => breaker::run(&options),
+        CliCommand::Flush(options) => flush::run(&options),
+        CliCommand::State(state) => state_command::run(&state),
+        CliCommand::Tail(options) => tail::run(&options),
+        CliCommand::Trace(options) => trace::run(&options),
+        CliCommand::Explain(options) => explain::run(&options),
+        CliCommand::Rehearse(options) => rehearse::run(&options),
+        CliCommand::Doctor(options) => doctor::run(&options),
+        CliCommand::Bench(options) => bench::run(&options),
+        CliCommand::Completions(options) => completions::run(&options),
+        CliCommand::Reset(options) => trust::reset(&options),
+        CliCommand::Recover(options) => trust::recover(&options),
+        CliCommand::Failures(options) => failures::run(&options),
+        CliCommand::Unknown(options) => unknown::run(&options),
+        CliCommand::Resolve(options) => resolve::run(&options),
+        CliCommand::Config(config::ConfigCommand::Explain(options)) => config::explain(&options),
     };
-    done.map_or_else(|failure: Failure| failure.tell(), |()| ExitCode::SUCCESS)
+    done.map_or_else(|failure: CommandFailure| failure.report(), |()| ExitCode::SUCCESS)
 }

@@ -8,12 +8,12 @@ use std::env;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use steadfast::{Config, ConfigErrors, OnDamage, Plan, Reached, Section, Server, Sources};
+use steadfast::{Config, ConfigErrors, FileDamagePolicy, StartupPlan, ServerTarget, Section, ServerSettings, Sources};
 use steadfast_tools::Toolbox;
 
-use crate::access::Access;
-use crate::behind;
-use crate::failure::Failure;
+use crate::access::AcceptedTokens;
+use crate::upstream;
+use crate::failure::CommandFailure;
 
 /// Endpoint on which the gateway accepts clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,19 +42,19 @@ pub(crate) struct Examination {
     /// Errors in the files, the environment and the flags.
     pub(crate) mistakes: Option<ConfigErrors>,
     /// Problems that keep a gateway from starting with a valid configuration.
-    pub(crate) problems: Vec<Failure>,
+    pub(crate) problems: Vec<CommandFailure>,
 }
 
 impl Examination {
     /// Returns the configuration, if a gateway can start with it.
-    pub(crate) fn admit(self) -> Result<Config, Failure> {
+    pub(crate) fn admit(self) -> Result<Config, CommandFailure> {
         failure(self.mistakes, self.problems).map_or(Ok(self.config), Err)
     }
 }
 
 /// Joins all errors into one failure.
-pub(crate) fn failure(mistakes: Option<ConfigErrors>, problems: Vec<Failure>) -> Option<Failure> {
-    Failure::all(mistakes.map(Failure::from).into_iter().chain(problems).collect())
+pub(crate) fn failure(mistakes: Option<ConfigErrors>, problems: Vec<CommandFailure>) -> Option<CommandFailure> {
+    CommandFailure::all(mistakes.map(CommandFailure::from).into_iter().chain(problems).collect())
 }
 
 /// Reads a configuration and checks for everything that keeps a gateway from starting. A remote store is not
@@ -76,18 +76,18 @@ fn problems(
     mistakes: Option<&ConfigErrors>,
     frontend: Frontend,
     upstreams: Upstreams,
-) -> Vec<Failure> {
+) -> Vec<CommandFailure> {
     let is_read = |section| mistakes.is_none_or(|mistakes| !mistakes.concern(section));
     let mut problems = problems_of_values(config, frontend, upstreams);
     if is_read(Section::Store) {
         // A damaged state file is set aside, so that clients keep their tools.
-        problems.extend(Plan::store_problem(config, OnDamage::SetAside).map(Failure::from));
+        problems.extend(StartupPlan::store_problem(config, FileDamagePolicy::SetAside).map(CommandFailure::from));
     }
     if let Frontend::Http(address) = frontend
         && is_read(Section::Listen)
     {
         if is_read(Section::Tokens) {
-            problems.extend(Access::to(address, config).err());
+            problems.extend(AcceptedTokens::to(address, config).err());
         }
         // A running gateway may use the port. Binding another port shows whether the address belongs to this machine.
         if let Err(error) = TcpListener::bind((address.ip(), 0)) {
@@ -96,7 +96,7 @@ fn problems(
     }
     // If something could not be read, that may be the server.
     if upstreams == Upstreams::Needed && mistakes.is_none() && has_no_upstream(config, frontend) {
-        problems.push(Failure::Configuration(NO_UPSTREAM.to_owned()));
+        problems.push(CommandFailure::Configuration(NO_UPSTREAM.to_owned()));
     }
     problems
 }
@@ -114,21 +114,21 @@ const NO_UPSTREAM: &str = "error: the configuration has no server\n\
     without --stdio, tools of [http_tools.NAME] and [command_tools.NAME] do as well";
 
 /// Returns the problems of values that are written. They are found even if other parts could not be read.
-fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<Failure> {
-    let mut problems: Vec<Failure> = Plan::problems(config).into_iter().map(Failure::from).collect();
+fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<CommandFailure> {
+    let mut problems: Vec<CommandFailure> = StartupPlan::problems(config).into_iter().map(CommandFailure::from).collect();
     if upstreams != Upstreams::CommandLine {
-        problems.extend(config.servers().values().filter_map(|server| behind::of_config(server).err()));
+        problems.extend(config.servers().values().filter_map(|server| upstream::of_config(server).err()));
     }
     if frontend != Frontend::Stdio {
         let unusable = Toolbox::problems(config).into_iter();
-        problems.extend(unusable.map(|unusable| Failure::Configuration(format!("error: {unusable}"))));
+        problems.extend(unusable.map(|unusable| CommandFailure::Configuration(format!("error: {unusable}"))));
     }
     problems
 }
 
 /// Returns the failure for an address that cannot be listened on.
-pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
-    Failure::World(format!("cannot listen on {address}: {error}"))
+pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> CommandFailure {
+    CommandFailure::Environment(format!("cannot listen on {address}: {error}"))
 }
 
 /// Returns warnings about settings that do not keep a gateway from starting but are probably errors: programs that
@@ -141,11 +141,11 @@ pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
                 .to_owned(),
         );
     }
-    let mut known: BTreeMap<String, &Server> = BTreeMap::new();
+    let mut known: BTreeMap<String, &ServerSettings> = BTreeMap::new();
     for server in config.servers().values() {
         let runs = match &server.reach {
-            Reached::Command { command, cwd, env, .. } => format!("{command:?} {cwd:?} {:?}", env.keys()),
-            Reached::Url { url, .. } => url.expose().clone(),
+            ServerTarget::Command { command, cwd, env, .. } => format!("{command:?} {cwd:?} {:?}", env.keys()),
+            ServerTarget::Url { url, .. } => url.expose().clone(),
         };
         match known.get(&runs) {
             Some(other) => notes.push(format!(
@@ -159,8 +159,8 @@ pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
 }
 
 /// Returns a warning if the program of a server is not found.
-fn not_found(server: &Server) -> Option<String> {
-    let Reached::Command { command, cwd, env, .. } = &server.reach else { return None };
+fn not_found(server: &ServerSettings) -> Option<String> {
+    let ServerTarget::Command { command, cwd, env, .. } = &server.reach else { return None };
     let program = command.first()?;
     let is_there = |path: PathBuf| path.is_file();
     let found = if program.contains('/') || Path::new(program).is_absolute() {

@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use clap::Args;
 use steadfast::{Config, Steadfast};
-use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
+use steadfast_gateway::{ConfiguredServer, ClientIdentity, StdioClient, wrap};
 
-use crate::access::Access;
-use crate::behind;
-use crate::failure::Failure;
-use crate::listening::{self, Hosts, Listened, own_tools, results_of_one, runtime, runtime_of_one};
+use crate::access::AcceptedTokens;
+use crate::upstream;
+use crate::failure::CommandFailure;
+use crate::listener::{self, HostOptions, ListeningGateway, own_tools, stdio_large_results, runtime, stdio_runtime};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
-use crate::sources::{self, Chosen};
-use crate::stop;
+use crate::sources::{self, ConfigFileOptions};
+use crate::shutdown;
 use crate::streams;
-use crate::watched::watched;
+use crate::process_metrics::watched;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ConfigFileOptions,
     /// A file with `mcpServers` in the format of clients, or such JSON itself. Its servers are added to those of the
     /// configuration. May be given more than once.
     #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
@@ -34,10 +34,10 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "listen")]
     stdio: bool,
     /// Address for clients. Overrides the configuration.
-    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = listener::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
-    hosts: Hosts,
+    hosts: HostOptions,
 }
 
 /// Time for calls in flight to finish at shutdown.
@@ -46,15 +46,15 @@ const DRAIN: Duration = Duration::from_secs(10);
 const ALL: &str = "/mcp";
 
 /// Runs `steadfast serve`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let runtime = if options.stdio { runtime_of_one()? } else { runtime()? };
-    let done = runtime.block_on(carry(options));
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let runtime = if options.stdio { stdio_runtime()? } else { runtime()? };
+    let done = runtime.block_on(run_gateway(options));
     // A pending read of standard input cannot be cancelled, and would block the shutdown.
     runtime.shutdown_background();
     done
 }
 
-async fn carry(options: &Options) -> Result<(), Failure> {
+async fn run_gateway(options: &Options) -> Result<(), CommandFailure> {
     let sources =
         sources::with_store(options.chosen.sources_and(&options.mcp_config), options.store.as_ref());
     let address = |config: &Config| options.listen.unwrap_or_else(|| config.global().listen);
@@ -64,26 +64,26 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let address = address(&config);
     let steadfast = sources::open(sources).await?;
     let config = steadfast.config();
-    let servers: Vec<Configured> =
-        config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
+    let servers: Vec<ConfiguredServer> =
+        config.servers().values().map(upstream::of_config).collect::<Result<_, _>>()?;
     let servers = claimed(servers, &steadfast).await;
-    let stop = stop::asked();
+    let stop = shutdown::shutdown_token();
     if options.stdio {
         let (input, output) = streams::own();
-        let wrapped = Wrapped {
+        let wrapped = StdioClient {
             input,
             output,
-            connection: Connection::of_parent(),
+            connection: ClientIdentity::of_parent(),
             servers: together(&servers),
             own_tools: own_tools(&config),
-            large_results: results_of_one(&config),
+            large_results: stdio_large_results(&config),
         };
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {
-        let access = Access::to(address, &config)?;
-        let listened = Listened::open(&steadfast, address, &options.hosts, access, doors(&servers)).await?;
-        tell(&listened, &servers);
-        listened.tell_operator(&config);
+        let access = AcceptedTokens::to(address, &config)?;
+        let listened = ListeningGateway::open(&steadfast, address, &options.hosts, access, endpoints(&servers)).await?;
+        print_endpoints(&listened, &servers);
+        listened.log_dashboard_url(&config);
         stop.cancelled().await;
         listened.close(DRAIN).await;
     }
@@ -95,18 +95,18 @@ async fn carry(options: &Options) -> Result<(), Failure> {
 }
 
 /// Returns the servers under the names that their tools have, with their processes counted from their start on.
-async fn claimed(servers: Vec<Configured>, steadfast: &Steadfast) -> Vec<Configured> {
+async fn claimed(servers: Vec<ConfiguredServer>, steadfast: &Steadfast) -> Vec<ConfiguredServer> {
     let mut claimed = Vec::new();
     for server in servers {
-        claimed.push(watched(server.claimed(steadfast.engine()).await, steadfast.telemetry()));
+        claimed.push(watched(server.claim_name(steadfast.engine()).await, steadfast.telemetry()));
     }
     claimed
 }
 
 /// Returns all servers for one endpoint. If there are several, their tools have the server's name as a prefix.
-fn together(servers: &[Configured]) -> Vec<Configured> {
+fn together(servers: &[ConfiguredServer]) -> Vec<ConfiguredServer> {
     let several = servers.len() > 1;
-    let named = |server: &Configured| {
+    let named = |server: &ConfiguredServer| {
         let mut named = server.clone();
         named.prefix = several.then(|| server.name.configured().as_str().into());
         named
@@ -116,7 +116,7 @@ fn together(servers: &[Configured]) -> Vec<Configured> {
 
 /// Returns an endpoint for all servers, and one for each server with its own tool names. Returns none if there is no
 /// server.
-fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
+fn endpoints(servers: &[ConfiguredServer]) -> Vec<(String, Vec<ConfiguredServer>)> {
     if servers.is_empty() {
         return Vec::new();
     }
@@ -125,18 +125,18 @@ fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
     std::iter::once((ALL.to_owned(), together(servers))).chain(alone).collect()
 }
 
-fn tell(listened: &Listened, servers: &[Configured]) {
+fn print_endpoints(listened: &ListeningGateway, servers: &[ConfiguredServer]) {
     let names: Vec<_> = servers.iter().map(|server| server.name.configured()).collect();
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     let all = listened.url(ALL);
     match &*names {
-        [] => output::remark(&format!("no server; tools are called at {}", listened.url("/v1/calls"))),
-        [one] => output::remark(&format!("{one} is at {all}")),
+        [] => output::print_message(&format!("no server; tools are called at {}", listened.url("/v1/calls"))),
+        [one] => output::print_message(&format!("{one} is at {all}")),
         _ => {
-            output::remark(&format!("{} servers are at {all}, and each separately:", names.len()));
+            output::print_message(&format!("{} servers are at {all}, and each separately:", names.len()));
             let width = names.iter().map(|name| name.len()).max().unwrap_or_default();
             for name in names {
-                output::remark(&format!("  {name:width$}  {}", listened.url(&format!("{ALL}/{name}"))));
+                output::print_message(&format!("  {name:width$}  {}", listened.url(&format!("{ALL}/{name}"))));
             }
         }
     }

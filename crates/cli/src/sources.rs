@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 use clap::Args;
 use steadfast::{
-    Config, ConfigFile, Flag, GivenText, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources,
+    Config, ConfigFile, CommandLineFlag, InlineJson, LogOutput, FileRequirement, FileDamagePolicy, Sources, PolicyStart, Steadfast, usual_sources,
 };
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Opens Steadfast for a gateway, with a log on standard error. A damaged state file is set aside, so that clients
 /// keep their tools.
-pub(crate) async fn open(sources: Sources) -> Result<Steadfast, Failure> {
+pub(crate) async fn open(sources: Sources) -> Result<Steadfast, CommandFailure> {
     let opening =
-        Steadfast::opening(sources).logging(Logging::Stderr).owns_process().on_damage(OnDamage::SetAside);
+        Steadfast::builder(sources).logging(LogOutput::Stderr).owns_process().on_damage(FileDamagePolicy::SetAside);
     Ok(opening.open().await?)
 }
 
@@ -22,21 +22,21 @@ pub(crate) async fn open(sources: Sources) -> Result<Steadfast, Failure> {
 pub(crate) fn with_store(mut sources: Sources, kind: Option<&String>) -> Sources {
     if let Some(kind) = kind {
         let setting = "store.kind".to_owned();
-        sources.flags.push(Flag { name: "--store".to_owned(), setting, value: kind.clone() });
+        sources.flags.push(CommandLineFlag { name: "--store".to_owned(), setting, value: kind.clone() });
     }
     sources
 }
 
 /// Configuration files from the command line.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ConfigFileOptions {
     /// A file to read instead of steadfast.toml of this folder. Of several, later ones are stronger. .json files of
     /// other programs (reliability.json, openclaw.json, tool manifests, mcpServers) are imported.
     #[arg(long = "config", value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
-impl Chosen {
+impl ConfigFileOptions {
     /// Selects these files instead of the default files.
     pub(crate) fn of(files: Vec<PathBuf>) -> Self {
         Self { files }
@@ -44,7 +44,7 @@ impl Chosen {
 
     /// Returns all sources, from weakest to strongest.
     pub(crate) fn sources(&self) -> Sources {
-        let mut sources = usual_sources(Start::Gateway);
+        let mut sources = usual_sources(PolicyStart::Gateway);
         if !self.files.is_empty() {
             // The last of the default files is that of the project.
             sources.files.pop();
@@ -65,7 +65,7 @@ impl Chosen {
         for given in of_clients {
             match given.to_str().filter(|text| text.trim_start().starts_with('{')) {
                 Some(json) => {
-                    sources.texts.push(GivenText { name: "--mcp-config".to_owned(), json: json.to_owned() });
+                    sources.texts.push(InlineJson { name: "--mcp-config".to_owned(), json: json.to_owned() });
                 }
                 None => sources.files.push(named(given)),
             }
@@ -74,11 +74,11 @@ impl Chosen {
     }
 
     /// Loads the configuration, or returns all its errors.
-    pub(crate) fn load(&self) -> Result<Config, Failure> {
-        Config::load(&self.sources()).map_err(Failure::from)
+    pub(crate) fn load(&self) -> Result<Config, CommandFailure> {
+        Config::load(&self.sources()).map_err(CommandFailure::from)
     }
 }
 
 fn named(path: impl Into<PathBuf>) -> ConfigFile {
-    ConfigFile { path: path.into(), needed: Needed::Always }
+    ConfigFile { path: path.into(), needed: FileRequirement::Always }
 }

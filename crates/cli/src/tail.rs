@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use steadfast::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::failure::Failure;
-use crate::output::{self, Look, Paint};
-use crate::reach::{Ask, Gateway, Need, PAGE, Reach, Ways};
-use crate::seen::{self, number, text};
+use crate::failure::CommandFailure;
+use crate::output::{self, TextStyle, ColourPainter};
+use crate::target::{ApiRequest, RunningGateway, ConnectionPurpose, PAGE, OperatorConnection, ConnectionOptions};
+use crate::views::{self, number, text};
 use crate::state::runtime;
-use crate::{now, stop};
+use crate::{now, shutdown};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     /// Only calls of this tool: SERVER/TOOL.
     #[arg(long, value_name = "SERVER/TOOL")]
     tool: Option<String>,
@@ -42,9 +42,9 @@ pub(crate) struct Options {
 }
 
 /// Runs `steadfast tail`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     runtime()?.block_on(async {
-        let reach = Reach::find(&options.ways, Need::WhatIsThere).await?;
+        let reach = OperatorConnection::find(&options.ways, ConnectionPurpose::ExistingState).await?;
         let done = follow(options, &reach).await;
         reach.close().await;
         done
@@ -55,16 +55,16 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 const EVERY: Duration = Duration::from_millis(300);
 const BACK: u64 = 60_000;
 
-async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
-    let stop = stop::asked();
-    let mut told = Told::new(options);
+async fn follow(options: &Options, reach: &OperatorConnection) -> Result<(), CommandFailure> {
+    let stop = shutdown::shutdown_token();
+    let mut told = TailOutput::new(options);
     told.begin(reach).await?;
     if options.once {
         return Ok(());
     }
     let (sender, mut events) = mpsc::channel(1024);
     for gateway in reach.gateway().into_iter().chain(&reach.others) {
-        let ask = Ask::get("/v1/events")
+        let ask = ApiRequest::get("/v1/events")
             .with("tool", options.tool.as_deref())
             .with("tenant", options.tenant.as_deref());
         tokio::spawn(listen(gateway.clone(), ask, sender.clone()));
@@ -75,7 +75,7 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
         } else {
             "the history; a listening gateway would send more events"
         };
-        output::remark(&format!("following {from}; Ctrl-C ends it"));
+        output::print_message(&format!("following {from}; Ctrl-C ends it"));
     }
     let mut ticks = tokio::time::interval(EVERY);
     loop {
@@ -91,7 +91,7 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
 }
 
 /// Forwards the events of a gateway, for as long as it sends them.
-async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
+async fn listen(gateway: Arc<RunningGateway>, ask: ApiRequest, sender: mpsc::Sender<Value>) {
     let mut last: Option<String> = None;
     loop {
         match gateway.events(ask.clone(), last.as_deref()).await {
@@ -119,40 +119,40 @@ async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Output of the command.
-struct Told<'o> {
+struct TailOutput<'o> {
     options: &'o Options,
-    paint: Paint,
-    known: Known,
+    paint: ColourPainter,
+    known: PrintedCalls,
 }
 
 /// Calls that were printed, so that none is printed twice.
 #[derive(Default)]
-struct Known {
+struct PrintedCalls {
     /// Calls from the history, with their time: a client may use the name of a request again.
-    of_history: BTreeMap<(Name, u64), u64>,
+    of_history: BTreeMap<(CallSignature, u64), u64>,
     /// For each name, the number of calls in the history minus the number sent by gateways, and the time of the last
     /// change.
-    balance: BTreeMap<Name, (i64, u64)>,
+    balance: BTreeMap<CallSignature, (i64, u64)>,
 }
 
 /// Facts about a call that both sources have: its request, its duration, and its result.
-type Name = (String, u64, String);
+type CallSignature = (String, u64, String);
 
-impl Known {
+impl PrintedCalls {
     /// Returns true if the call is new in the history.
-    fn is_new(&mut self, name: &Name, arrived: u64, now: u64) -> bool {
+    fn is_new(&mut self, name: &CallSignature, arrived: u64, now: u64) -> bool {
         self.of_history.insert((name.clone(), arrived), now).is_none()
     }
 
     /// Returns true if a call that is new in the history must be printed.
-    fn tell_of_history(&mut self, name: Name, now: u64) -> bool {
+    fn record_history_call(&mut self, name: CallSignature, now: u64) -> bool {
         let (more, at) = self.balance.entry(name).or_default();
         (*more, *at) = (*more + 1, now);
         *more > 0
     }
 
     /// Returns true if a call from a gateway must be printed.
-    fn tell_of_gateway(&mut self, name: Name, now: u64) -> bool {
+    fn record_gateway_call(&mut self, name: CallSignature, now: u64) -> bool {
         let (more, at) = self.balance.entry(name).or_default();
         (*more, *at) = (*more - 1, now);
         *more < 0
@@ -165,28 +165,28 @@ impl Known {
     }
 }
 
-impl<'o> Told<'o> {
+impl<'o> TailOutput<'o> {
     fn new(options: &'o Options) -> Self {
-        Self { options, paint: Paint::of_stdout(), known: Known::default() }
+        Self { options, paint: ColourPainter::of_stdout(), known: PrintedCalls::default() }
     }
 
     /// Prints the last finished calls.
-    async fn begin(&mut self, reach: &Reach) -> Result<(), Failure> {
+    async fn begin(&mut self, reach: &OperatorConnection) -> Result<(), CommandFailure> {
         let (ask, wanted) = (self.history(), self.options.lines);
-        let mut page = reach.ask(ask.clone()).await?;
-        let mut calls = seen::list(&page, "/calls").to_vec();
+        let mut page = reach.send(ask.clone()).await?;
+        let mut calls = views::list(&page, "/calls").to_vec();
         while let Some(next) = page.get("next").and_then(Value::as_str).filter(|_| calls.len() < wanted) {
-            page = reach.ask(ask.clone().with("after", Some(next))).await?;
-            calls.extend_from_slice(seen::list(&page, "/calls"));
+            page = reach.send(ask.clone().with("after", Some(next))).await?;
+            calls.extend_from_slice(views::list(&page, "/calls"));
         }
         if let Some(tool) = self.options.tool.as_deref().filter(|_| calls.is_empty()) {
-            let known = seen::known_tools(reach, self.options.tenant.as_deref()).await?;
-            if let Some(meant) = seen::meant(tool, &known) {
-                output::remark(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
+            let known = views::known_tools(reach, self.options.tenant.as_deref()).await?;
+            if let Some(meant) = views::nearest_name(tool, &known) {
+                output::print_message(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
             }
         }
         if calls.is_empty() && self.options.once && !self.options.ways.json {
-            output::remark("nothing was called yet");
+            output::print_message("nothing was called yet");
         }
         for (place, call) in calls.iter().enumerate().rev() {
             self.known.is_new(&of_history(call), number(call, "/arrivedAtMs"), now().as_millis());
@@ -198,18 +198,18 @@ impl<'o> Told<'o> {
     }
 
     /// Prints calls of the history that no gateway sent. Returns false if the output is closed.
-    async fn catch_up(&mut self, reach: &Reach) -> Result<bool, Failure> {
+    async fn catch_up(&mut self, reach: &OperatorConnection) -> Result<bool, CommandFailure> {
         let now = now().as_millis();
         self.known.tidy(now);
         let ask = self.history().with("since", Some(&now.saturating_sub(BACK).to_string()));
         let (mut new, mut after) = (Vec::new(), None);
         // Reads back as far as there is something new.
         loop {
-            let Ok(page) = reach.ask(ask.clone().with("after", after.as_deref())).await else {
+            let Ok(page) = reach.send(ask.clone().with("after", after.as_deref())).await else {
                 // A gateway may be restarted, and a store may come back.
                 break;
             };
-            let calls = seen::list(&page, "/calls").iter();
+            let calls = views::list(&page, "/calls").iter();
             let known_before = new.len();
             new.extend(
                 calls
@@ -222,7 +222,7 @@ impl<'o> Told<'o> {
             }
         }
         for call in new.iter().rev() {
-            if self.known.tell_of_history(of_history(call), now) && !self.say_call(call) {
+            if self.known.record_history_call(of_history(call), now) && !self.say_call(call) {
                 return Ok(false);
             }
         }
@@ -230,8 +230,8 @@ impl<'o> Told<'o> {
     }
 
     /// Returns the request for the newest calls of the history.
-    fn history(&self) -> Ask {
-        Ask::get("/v1/history")
+    fn history(&self) -> ApiRequest {
+        ApiRequest::get("/v1/history")
             .with("tool", self.options.tool.as_deref())
             .with("tenant", self.options.tenant.as_deref())
             .with("limit", Some(PAGE))
@@ -241,40 +241,40 @@ impl<'o> Told<'o> {
     fn event(&mut self, event: &Value) -> bool {
         let kind = text(event, "/event");
         let is_end = kind == "tool_call_end";
-        if is_end && !self.known.tell_of_gateway(of_event(event), now().as_millis()) {
+        if is_end && !self.known.record_gateway_call(of_event(event), now().as_millis()) {
             return true;
         }
         if !self.options.all && !is_end && !WORTH_TELLING.contains(&&*kind) {
             return true;
         }
         match self.options.ways.json {
-            true => output::say_json_line(event),
-            false => output::say_line(&if is_end { self.end(event) } else { self.change(&kind, event) }),
+            true => output::print_json_line(event),
+            false => output::print_line(&if is_end { self.end(event) } else { self.change(&kind, event) }),
         }
     }
 
     /// Prints a call from the history.
     fn say_call(&self, call: &Value) -> bool {
         if self.options.ways.json {
-            return output::say_json_line(&json!({ "event": "history", "call": call }));
+            return output::print_json_line(&json!({ "event": "history", "call": call }));
         }
         let ended = number(call, "/arrivedAtMs") + number(call, "/tookMs");
-        let attempts = u64::try_from(seen::list(call, "/attempts").len()).unwrap_or(u64::MAX);
+        let attempts = u64::try_from(views::list(call, "/attempts").len()).unwrap_or(u64::MAX);
         let replayed = call.get("replayed").and_then(Value::as_bool).unwrap_or_default();
-        let tool = call.get("tool").map(seen::tool).unwrap_or_default();
-        let how = How { status: text(call, "/status"), code: text(call, "/code"), replayed };
-        output::say_line(&self.line(&clock(ended), &how, &tool, number(call, "/tookMs"), attempts, call))
+        let tool = call.get("tool").map(views::tool).unwrap_or_default();
+        let how = CallEndSummary { status: text(call, "/status"), code: text(call, "/code"), replayed };
+        output::print_line(&self.line(&clock(ended), &how, &tool, number(call, "/tookMs"), attempts, call))
     }
 
     /// Formats the end of a call from a gateway event.
     fn end(&self, event: &Value) -> String {
         let replayed = event.get("fromCache").and_then(Value::as_bool).unwrap_or_default();
-        let how = How { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
+        let how = CallEndSummary { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
         let (took, attempts) = (number(event, "/elapsedMs"), number(event, "/attempt"));
         self.line(&at(event), &how, &tool_of(event), took, attempts, event)
     }
 
-    fn line(&self, at: &str, how: &How, tool: &str, took: u64, attempts: u64, said: &Value) -> String {
+    fn line(&self, at: &str, how: &CallEndSummary, tool: &str, took: u64, attempts: u64, said: &Value) -> String {
         let (look, word) = how.said();
         let mut notes = Vec::new();
         if attempts > 1 {
@@ -290,10 +290,10 @@ impl<'o> Told<'o> {
         }
         format!(
             "{}  {}  {tool:<28}  {:>9}  {}",
-            self.paint.paint(Look::Dim, at),
+            self.paint.paint(TextStyle::Dim, at),
             self.paint.paint(look, &format!("{word:<18}")),
             format!("{took} ms"),
-            self.paint.paint(Look::Dim, &notes.join(" · "))
+            self.paint.paint(TextStyle::Dim, &notes.join(" · "))
         )
         .trim_end()
         .to_owned()
@@ -303,16 +303,16 @@ impl<'o> Told<'o> {
     fn change(&self, kind: &str, event: &Value) -> String {
         let word = kind.strip_prefix("tool_call_").unwrap_or(kind).replace('_', " ");
         let look = match &*text(event, "/level").to_lowercase() {
-            "error" => Look::Bad,
-            "warn" => Look::Warn,
-            _ => Look::Plain,
+            "error" => TextStyle::Bad,
+            "warn" => TextStyle::Warn,
+            _ => TextStyle::Plain,
         };
         let (at, tool) = (at(event), tool_of(event));
         format!(
             "{}  {}  {tool:<28}  {}",
-            self.paint.paint(Look::Dim, &at),
+            self.paint.paint(TextStyle::Dim, &at),
             self.paint.paint(look, &format!("{word:<18}")),
-            self.paint.paint(Look::Dim, &notes(event).join(" · "))
+            self.paint.paint(TextStyle::Dim, &notes(event).join(" · "))
         )
         .trim_end()
         .to_owned()
@@ -331,31 +331,31 @@ fn notes(event: &Value) -> Vec<String> {
 }
 
 /// Result of a call.
-struct How {
+struct CallEndSummary {
     status: String,
     code: String,
     replayed: bool,
 }
 
-impl How {
-    fn said(&self) -> (Look, &str) {
+impl CallEndSummary {
+    fn said(&self) -> (TextStyle, &str) {
         match (&*self.status, &*self.code) {
-            ("success", _) if self.replayed => (Look::Good, "replayed"),
-            ("success", _) => (Look::Good, "ok"),
+            ("success", _) if self.replayed => (TextStyle::Good, "replayed"),
+            ("success", _) => (TextStyle::Good, "ok"),
             (_, code @ ("approval_required" | "in_flight" | "cancelled" | "circuit_open" | "overloaded")) => {
-                (Look::Warn, code)
+                (TextStyle::Warn, code)
             }
-            (status, "") => (Look::Bad, status),
-            (_, code) => (Look::Bad, code),
+            (status, "") => (TextStyle::Bad, status),
+            (_, code) => (TextStyle::Bad, code),
         }
     }
 }
 
-fn of_history(call: &Value) -> Name {
+fn of_history(call: &Value) -> CallSignature {
     (text(call, "/requestId"), number(call, "/tookMs"), text(call, "/status"))
 }
 
-fn of_event(event: &Value) -> Name {
+fn of_event(event: &Value) -> CallSignature {
     (text(event, "/requestId"), number(event, "/elapsedMs"), text(event, "/status"))
 }
 
@@ -433,16 +433,16 @@ mod tests {
 
     #[test]
     fn a_call_is_printed_once_whichever_source_is_first() {
-        let mut known = Known::default();
+        let mut known = PrintedCalls::default();
         let name = || ("r-1".to_owned(), 0, "success".to_owned());
-        assert!(known.tell_of_gateway(name(), 0), "the gateway is quicker");
-        assert!(known.is_new(&name(), 1, 0) && !known.tell_of_history(name(), 0));
+        assert!(known.record_gateway_call(name(), 0), "the gateway is quicker");
+        assert!(known.is_new(&name(), 1, 0) && !known.record_history_call(name(), 0));
         assert!(!known.is_new(&name(), 1, 0), "the history shows it again and again");
-        assert!(known.is_new(&name(), 2, 0) && known.tell_of_history(name(), 0), "the history is quicker");
-        assert!(!known.tell_of_gateway(name(), 0));
-        assert!(known.tell_of_gateway(name(), 0), "another call of the same name");
+        assert!(known.is_new(&name(), 2, 0) && known.record_history_call(name(), 0), "the history is quicker");
+        assert!(!known.record_gateway_call(name(), 0));
+        assert!(known.record_gateway_call(name(), 0), "another call of the same name");
         known.tidy(2 * BACK);
-        assert!(known.is_new(&name(), 1, 0) && known.tell_of_history(name(), 0), "nothing is kept for ever");
+        assert!(known.is_new(&name(), 1, 0) && known.record_history_call(name(), 0), "nothing is kept for ever");
     }
 
     #[test]

@@ -5,20 +5,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast::Timestamp;
-use steadfast_api::look::{EventView, SpanView, TraceView, TurnView};
+use steadfast_api::queries::{EventView, SpanView, TraceView, TurnView};
 use steadfast_core::id::ToolCallId;
 use steadfast_core::millis;
-use steadfast_core::turn::trace::{EventType, SpanId};
-use steadfast_core::turn::{Strategy, TurnStatus};
+use steadfast_core::turn::trace::{TraceEventType, SpanId};
+use steadfast_core::turn::{FailureStrategy, TurnStatus};
 
-use crate::output::{Look, Paint, clean, short};
+use crate::output::{TextStyle, ColourPainter, clean, short};
 
 /// Width and current time of a drawing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Canvas {
     pub(crate) columns: usize,
     pub(crate) now: Timestamp,
-    pub(crate) paint: Paint,
+    pub(crate) paint: ColourPainter,
 }
 
 /// Draws the whole trace: a head, a row for each call, and the events as sentences.
@@ -29,7 +29,7 @@ pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
         lines.push(String::new());
         if submissions.len() > 1 {
             let title = format!("  {} of {}", clean(submission.name), submission.began);
-            lines.push(canvas.paint.paint(Look::Bold, &title));
+            lines.push(canvas.paint.paint(TextStyle::Bold, &title));
         }
         submission.waterfall(canvas, &mut lines);
         lines.push(String::new());
@@ -44,17 +44,17 @@ pub(crate) fn name(turn: &TurnView) -> String {
 }
 
 /// Returns the result of a turn as a style, a sign and a word.
-pub(crate) fn ended(turn: &TurnView) -> Ended {
+pub(crate) fn ended(turn: &TurnView) -> StateLabel {
     match turn.status {
-        Some(TurnStatus::Completed) => (Look::Good, "●", "completed"),
-        Some(TurnStatus::Partial) => (Look::Warn, "▲", "partial"),
-        Some(TurnStatus::Failed) => (Look::Bad, "✖", "failed"),
-        None => (Look::Warn, "◌", "running"),
+        Some(TurnStatus::Completed) => (TextStyle::Good, "●", "completed"),
+        Some(TurnStatus::Partial) => (TextStyle::Warn, "▲", "partial"),
+        Some(TurnStatus::Failed) => (TextStyle::Bad, "✖", "failed"),
+        None => (TextStyle::Warn, "◌", "running"),
     }
 }
 
 /// Final or current state: a style, a sign and a word.
-pub(crate) type Ended = (Look, &'static str, &'static str);
+pub(crate) type StateLabel = (TextStyle, &'static str, &'static str);
 
 /// Formats a duration in a few characters.
 pub(crate) fn lasted(ms: u64) -> String {
@@ -83,22 +83,22 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     let mut lines = vec![format!(
         "{}  {}  {}",
         paint.paint(look, &format!("{sign} {word}")),
-        paint.paint(Look::Bold, &format!("turn {}", name(turn))),
-        paint.paint(Look::Dim, &facts),
+        paint.paint(TextStyle::Bold, &format!("turn {}", name(turn))),
+        paint.paint(TextStyle::Dim, &facts),
     )];
     if let Some(summary) = &turn.summary {
         lines.push(format!("  {}", clean(summary)));
     }
     if turn.escalated {
-        lines.push(format!("  {}", paint.paint(Look::Warn, "▲ needs attention")));
+        lines.push(format!("  {}", paint.paint(TextStyle::Warn, "▲ needs attention")));
     }
     if let Some(silence) = silence(story, canvas.now) {
         let words = format!("no events for {}: it still runs, or its process is gone", lasted(silence));
-        lines.push(format!("  {}", paint.paint(Look::Warn, &words)));
+        lines.push(format!("  {}", paint.paint(TextStyle::Warn, &words)));
     }
     let tenant = turn.tenant.as_ref().map(|tenant| format!(" · tenant {}", clean(tenant.as_str())));
     let about = format!("trace {} · session {}", turn.trace_id, clean(turn.session.as_str()));
-    lines.push(format!("  {}", paint.paint(Look::Dim, &format!("{about}{}", tenant.unwrap_or_default()))));
+    lines.push(format!("  {}", paint.paint(TextStyle::Dim, &format!("{about}{}", tenant.unwrap_or_default()))));
     lines
 }
 
@@ -118,12 +118,12 @@ struct Submission<'s> {
     is_open: bool,
     /// Number of calls in its plan.
     calls: usize,
-    rows: Vec<Row<'s>>,
+    rows: Vec<WaterfallRow<'s>>,
     events: Vec<&'s EventView>,
 }
 
 /// A period in which a tool ran for a call, or a call for which no tool ran.
-struct Row<'s> {
+struct WaterfallRow<'s> {
     call: &'s ToolCallId,
     tool: String,
     span: Option<&'s SpanView>,
@@ -178,13 +178,13 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
 
 /// Returns the rows of one submission in the order in which they began. A call that never ran is placed at that
 /// decision.
-fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
-    let mut rows: Vec<Row<'s>> = Vec::new();
+fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<WaterfallRow<'s>> {
+    let mut rows: Vec<WaterfallRow<'s>> = Vec::new();
     let mut of_span: BTreeMap<SpanId, usize> = BTreeMap::new();
     for span in spans {
         if let Some(call) = &span.call_id {
             of_span.insert(span.span_id, rows.len());
-            rows.push(Row { call, tool: clean(&span.name), span: Some(span), events: Vec::new() });
+            rows.push(WaterfallRow { call, tool: clean(&span.name), span: Some(span), events: Vec::new() });
         }
     }
     // The event for a default or an alternative comes before the tool starts.
@@ -204,7 +204,7 @@ fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
         match rows.iter_mut().rev().find(|row| row.call == call) {
             // The call already ran. The remaining events are about its end.
             Some(row) => row.events.extend(events),
-            None => rows.push(Row { call, tool: tool_of(&events), span: None, events }),
+            None => rows.push(WaterfallRow { call, tool: tool_of(&events), span: None, events }),
         }
     }
     rows.sort_by_key(|row| (row.began(), row.events.first().map(|event| event.sequence)));
@@ -218,43 +218,43 @@ fn tool_of(events: &[&EventView]) -> String {
     clean(&named.unwrap_or_default())
 }
 
-impl Row<'_> {
+impl WaterfallRow<'_> {
     fn began(&self) -> Option<Timestamp> {
         self.span.map(|span| span.started_at).or_else(|| self.events.first().map(|event| event.timestamp))
     }
 
     /// Returns its final state by the last event that has one.
-    fn state(&self, is_open: bool) -> Ended {
-        let was_restored = self.events.iter().any(|event| event.event_type == EventType::CallRestored);
+    fn state(&self, is_open: bool) -> StateLabel {
+        let was_restored = self.events.iter().any(|event| event.event_type == TraceEventType::CallRestored);
         let said = self.events.iter().rev().find_map(|event| match event.event_type {
-            EventType::ToolSucceeded if was_restored => Some((Look::Good, "●", "done before")),
-            EventType::ToolSucceeded => Some((Look::Good, "●", "succeeded")),
-            EventType::ToolError if is_final(event) => Some((Look::Bad, "✖", "failed")),
-            EventType::ToolTimeout if is_final(event) => Some((Look::Bad, "✖", "timed out")),
-            EventType::ToolSkipped => Some((Look::Warn, "○", "skipped")),
-            EventType::ToolCancelled => Some((Look::Warn, "◧", "stopped")),
-            EventType::ToolLeftRunning => Some((Look::Warn, "◌", "left running")),
-            EventType::TurnStarted
-            | EventType::CallRestored
-            | EventType::ToolStarted
-            | EventType::ToolRetry
-            | EventType::ToolError
-            | EventType::ToolTimeout
-            | EventType::Decision
-            | EventType::CircuitBreaker
-            | EventType::AlternativeUsed
-            | EventType::DefaultUsed
-            | EventType::LateResult
-            | EventType::TurnTimeout
-            | EventType::TurnCancelled
-            | EventType::TurnEnded
-            | EventType::TraceCut => None,
+            TraceEventType::ToolSucceeded if was_restored => Some((TextStyle::Good, "●", "done before")),
+            TraceEventType::ToolSucceeded => Some((TextStyle::Good, "●", "succeeded")),
+            TraceEventType::ToolError if is_final(event) => Some((TextStyle::Bad, "✖", "failed")),
+            TraceEventType::ToolTimeout if is_final(event) => Some((TextStyle::Bad, "✖", "timed out")),
+            TraceEventType::ToolSkipped => Some((TextStyle::Warn, "○", "skipped")),
+            TraceEventType::ToolCancelled => Some((TextStyle::Warn, "◧", "stopped")),
+            TraceEventType::ToolLeftRunning => Some((TextStyle::Warn, "◌", "left running")),
+            TraceEventType::TurnStarted
+            | TraceEventType::CallRestored
+            | TraceEventType::ToolStarted
+            | TraceEventType::ToolRetry
+            | TraceEventType::ToolError
+            | TraceEventType::ToolTimeout
+            | TraceEventType::Decision
+            | TraceEventType::CircuitBreaker
+            | TraceEventType::AlternativeUsed
+            | TraceEventType::DefaultUsed
+            | TraceEventType::LateResult
+            | TraceEventType::TurnTimeout
+            | TraceEventType::TurnCancelled
+            | TraceEventType::TurnEnded
+            | TraceEventType::TraceCut => None,
         });
         let is_over = self.span.is_none_or(|span| span.ended_at.is_some());
         said.unwrap_or(match (is_over, is_open) {
-            (false, true) => (Look::Warn, "◌", "running"),
-            (false, false) => (Look::Warn, "?", "broke off"),
-            (true, _) => (Look::Plain, "·", "ended"),
+            (false, true) => (TextStyle::Warn, "◌", "running"),
+            (false, false) => (TextStyle::Warn, "?", "broke off"),
+            (true, _) => (TextStyle::Plain, "·", "ended"),
         })
     }
 
@@ -268,13 +268,13 @@ impl Row<'_> {
         }
         for event in &self.events {
             match (event.event_type, &event.dependency_id) {
-                (EventType::ToolSkipped, Some(needed)) => {
+                (TraceEventType::ToolSkipped, Some(needed)) => {
                     notes.push(format!("needs {}", clean(needed.as_str())))
                 }
-                (EventType::DefaultUsed, Some(missing)) => {
+                (TraceEventType::DefaultUsed, Some(missing)) => {
                     notes.push(format!("default for {}", clean(missing.as_str())));
                 }
-                (EventType::AlternativeUsed, _) => notes.push("alternative".to_owned()),
+                (TraceEventType::AlternativeUsed, _) => notes.push("alternative".to_owned()),
                 _ => {}
             }
         }
@@ -288,7 +288,7 @@ impl Row<'_> {
 
 /// Returns true if no attempt with the same tool came after it.
 fn is_final(event: &EventView) -> bool {
-    event.decision != Some(Strategy::Retry)
+    event.decision != Some(FailureStrategy::Retry)
 }
 
 impl Submission<'_> {
@@ -302,10 +302,10 @@ impl Submission<'_> {
                 std::iter::once(word.to_owned()).chain(row.notes()).collect::<Vec<_>>().join(" · ")
             })
             .collect();
-        let room = Room::of(canvas.columns, &self.rows, &tails);
+        let room = ColumnWidths::of(canvas.columns, &self.rows, &tails);
         let total = lasted(millis(self.ended.since(self.began)));
         let axis = format!("0{total:>width$}", width = room.bar.saturating_sub(1));
-        lines.push(paint.paint(Look::Dim, &room.line("", "CALL", "TOOL", &axis, "TOOK", "ENDED")));
+        lines.push(paint.paint(TextStyle::Dim, &room.line("", "CALL", "TOOL", &axis, "TOOK", "ENDED")));
         for (row, tail) in self.rows.iter().zip(&tails) {
             let (look, sign, _) = row.state(self.is_open);
             let took = row
@@ -325,20 +325,20 @@ impl Submission<'_> {
         match self.calls.saturating_sub(begun.len()) {
             0 => {}
             _ if !self.is_open => {}
-            1 => lines.push(paint.paint(Look::Dim, "    1 call has not begun")),
-            waiting => lines.push(paint.paint(Look::Dim, &format!("    {waiting} calls have not begun"))),
+            1 => lines.push(paint.paint(TextStyle::Dim, "    1 call has not begun")),
+            waiting => lines.push(paint.paint(TextStyle::Dim, &format!("    {waiting} calls have not begun"))),
         }
     }
 
     /// Draws the time of one row: running, waiting for a retry, failed, retried.
-    fn bar(&self, row: &Row<'_>, look: Look, width: usize, paint: Paint) -> String {
+    fn bar(&self, row: &WaterfallRow<'_>, look: TextStyle, width: usize, paint: ColourPainter) -> String {
         let total = millis(self.ended.since(self.began)).max(1);
         let scaled = |at: Timestamp| {
             let place = u128::from(millis(at.since(self.began))) * width as u128 / u128::from(total);
             usize::try_from(place).unwrap_or(width).min(width.saturating_sub(1))
         };
-        let mut cells = vec![(Look::Plain, ' '); width];
-        let mut put = |from: usize, to: usize, what: (Look, char)| {
+        let mut cells = vec![(TextStyle::Plain, ' '); width];
+        let mut put = |from: usize, to: usize, what: (TextStyle, char)| {
             cells.iter_mut().take(to.max(from + 1)).skip(from).for_each(|cell| *cell = what);
         };
         let (mut first, mut last) = (0, width.saturating_sub(1));
@@ -352,71 +352,71 @@ impl Submission<'_> {
         }
         for event in &row.events {
             let at = scaled(event.timestamp).clamp(first, last);
-            if event.event_type == EventType::ToolRetry {
+            if event.event_type == TraceEventType::ToolRetry {
                 let next = event.timestamp.as_millis().saturating_add(event.delay_ms.unwrap_or_default());
                 let next = scaled(Timestamp::from_millis(next)).clamp(at, last);
-                put((at + 1).min(next), next, (Look::Dim, '┄'));
-                put(next, next, (Look::Warn, '↻'));
-            } else if event.event_type == EventType::ToolSkipped {
-                put(at, at, (Look::Warn, '○'));
+                put((at + 1).min(next), next, (TextStyle::Dim, '┄'));
+                put(next, next, (TextStyle::Warn, '↻'));
+            } else if event.event_type == TraceEventType::ToolSkipped {
+                put(at, at, (TextStyle::Warn, '○'));
             }
         }
         // A failure is visible whatever else happened in its cell.
         for event in &row.events {
-            if matches!(event.event_type, EventType::ToolError | EventType::ToolTimeout) {
+            if matches!(event.event_type, TraceEventType::ToolError | TraceEventType::ToolTimeout) {
                 let at = scaled(event.timestamp).clamp(first, last);
-                put(at, at, (Look::Bad, '✖'));
+                put(at, at, (TextStyle::Bad, '✖'));
             }
         }
         painted(&cells, paint)
     }
 
-    fn sentences(&self, paint: Paint, lines: &mut Vec<String>) {
+    fn sentences(&self, paint: ColourPainter, lines: &mut Vec<String>) {
         for event in &self.events {
             let offset = format!("+{}", lasted(millis(event.timestamp.since(self.began))));
             let (look, sign) = match event.event_type {
-                EventType::ToolError | EventType::ToolTimeout | EventType::TurnTimeout => (Look::Bad, "✖"),
-                EventType::ToolSucceeded | EventType::CallRestored => (Look::Good, "●"),
-                EventType::ToolSkipped | EventType::ToolCancelled | EventType::TurnCancelled => {
-                    (Look::Warn, "○")
+                TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => (TextStyle::Bad, "✖"),
+                TraceEventType::ToolSucceeded | TraceEventType::CallRestored => (TextStyle::Good, "●"),
+                TraceEventType::ToolSkipped | TraceEventType::ToolCancelled | TraceEventType::TurnCancelled => {
+                    (TextStyle::Warn, "○")
                 }
-                EventType::ToolRetry => (Look::Warn, "↻"),
-                EventType::TurnStarted
-                | EventType::ToolStarted
-                | EventType::Decision
-                | EventType::CircuitBreaker
-                | EventType::AlternativeUsed
-                | EventType::DefaultUsed
-                | EventType::ToolLeftRunning
-                | EventType::LateResult
-                | EventType::TurnEnded
-                | EventType::TraceCut => (Look::Dim, "·"),
+                TraceEventType::ToolRetry => (TextStyle::Warn, "↻"),
+                TraceEventType::TurnStarted
+                | TraceEventType::ToolStarted
+                | TraceEventType::Decision
+                | TraceEventType::CircuitBreaker
+                | TraceEventType::AlternativeUsed
+                | TraceEventType::DefaultUsed
+                | TraceEventType::ToolLeftRunning
+                | TraceEventType::LateResult
+                | TraceEventType::TurnEnded
+                | TraceEventType::TraceCut => (TextStyle::Dim, "·"),
             };
             let call = event.call_id.as_ref().map(|call| format!("  ({})", clean(call.as_str())));
             lines.push(format!(
                 "  {}  {} {}{}",
-                paint.paint(Look::Dim, &format!("{offset:>9}")),
+                paint.paint(TextStyle::Dim, &format!("{offset:>9}")),
                 paint.paint(look, sign),
                 clean(&event.sentence),
-                paint.paint(Look::Dim, &call.unwrap_or_default()),
+                paint.paint(TextStyle::Dim, &call.unwrap_or_default()),
             ));
         }
     }
 }
 
 /// Colours the cells. Adjacent cells with the same style are joined.
-fn painted(cells: &[(Look, char)], paint: Paint) -> String {
+fn painted(cells: &[(TextStyle, char)], paint: ColourPainter) -> String {
     cells
         .chunk_by(|(one, _), (other, _)| one == other)
         .map(|chunk| {
             let text: String = chunk.iter().map(|(_, letter)| letter).collect();
-            paint.paint(chunk.first().map_or(Look::Plain, |(look, _)| *look), &text)
+            paint.paint(chunk.first().map_or(TextStyle::Plain, |(look, _)| *look), &text)
         })
         .collect()
 }
 
 /// Widths of the columns of a row.
-struct Room {
+struct ColumnWidths {
     call: usize,
     /// Zero if there is no space for it.
     tool: usize,
@@ -433,8 +433,8 @@ const SHORTEST: usize = 8;
 const SHORT: usize = 24;
 const LONGEST: usize = 80;
 
-impl Room {
-    fn of(columns: usize, rows: &[Row<'_>], tails: &[String]) -> Self {
+impl ColumnWidths {
+    fn of(columns: usize, rows: &[WaterfallRow<'_>], tails: &[String]) -> Self {
         let widest =
             |lengths: &mut dyn Iterator<Item = usize>, head: usize| lengths.max().unwrap_or(0).max(head);
         let letters = |text: &str| text.chars().count();
@@ -610,7 +610,7 @@ mod tests {
     }
 
     fn drawn(story: &TraceView, columns: usize, now: u64) -> String {
-        let canvas = Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: Paint(false) };
+        let canvas = Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: ColourPainter(false) };
         draw(story, canvas)
     }
 
@@ -738,7 +738,7 @@ mod tests {
         let plain = drawn(&story, 100, 10);
         assert!(!plain.contains(['\x1b', '\u{9b}', '\u{202e}']), "{plain:?}");
         assert!(plain.contains("a b") && plain.contains("after a b") && plain.contains("x [2Jy"), "{plain}");
-        let canvas = Canvas { columns: 100, now: Timestamp::from_millis(BEGAN), paint: Paint(true) };
+        let canvas = Canvas { columns: 100, now: Timestamp::from_millis(BEGAN), paint: ColourPainter(true) };
         let coloured = draw(&story, canvas);
         assert!(coloured.contains("\x1b[32m━"), "{coloured:?}");
         let mut letters = String::new();

@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use clap::Args;
 use steadfast::id::Namespace;
-use steadfast::{Flag, Sources};
-use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
+use steadfast::{CommandLineFlag, Sources};
+use steadfast_gateway::{ConfiguredServer, ClientIdentity, StdioClient, wrap};
 
-use crate::access::Access;
-use crate::behind::{self, ServerAddress};
-use crate::failure::Failure;
-use crate::listening::{self, Hosts, Listened, own_tools, results_of_one, runtime, runtime_of_one};
+use crate::access::AcceptedTokens;
+use crate::upstream::{self, ServerAddress};
+use crate::failure::CommandFailure;
+use crate::listener::{self, HostOptions, ListeningGateway, own_tools, stdio_large_results, runtime, stdio_runtime};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
-use crate::sources::{self, Chosen};
-use crate::stop;
+use crate::sources::{self, ConfigFileOptions};
+use crate::shutdown;
 use crate::streams;
-use crate::watched::watched;
+use crate::process_metrics::watched;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ConfigFileOptions,
     /// Store for the calls: memory, sqlite or redis. Overrides the configuration.
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
@@ -32,10 +32,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Accept clients over streamable HTTP at this address (path /mcp) instead of standard input and output.
-    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = listener::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
-    hosts: Hosts,
+    hosts: HostOptions,
     /// URL of the server if it speaks streamable HTTP, instead of a command.
     #[arg(long, value_name = "URL", group = "address", conflicts_with = "command")]
     url: Option<String>,
@@ -58,9 +58,9 @@ pub(crate) struct Options {
 }
 
 /// Runs `steadfast wrap`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let runtime = if options.listen.is_some() { runtime()? } else { runtime_of_one()? };
-    let done = runtime.block_on(carry(options));
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let runtime = if options.listen.is_some() { runtime()? } else { stdio_runtime()? };
+    let done = runtime.block_on(run_gateway(options));
     // A pending read of standard input cannot be cancelled, and would block the shutdown.
     runtime.shutdown_background();
     done
@@ -69,33 +69,33 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 /// Time for calls in flight to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
-async fn carry(options: &Options) -> Result<(), Failure> {
+async fn run_gateway(options: &Options) -> Result<(), CommandFailure> {
     let server = server(options)?;
     let sources = sources::with_store(sources(options, &server)?, options.store.as_ref());
     let frontend = options.listen.map_or(Frontend::Stdio, Frontend::Http);
     preflight::examine(&sources, |_| frontend, Upstreams::CommandLine).admit()?;
     let steadfast = sources::open(sources).await?;
-    let server = watched(server.claimed(steadfast.engine()).await, steadfast.telemetry());
-    let (stop, behind) = (stop::asked(), server.clone());
+    let server = watched(server.claim_name(steadfast.engine()).await, steadfast.telemetry());
+    let (stop, behind) = (shutdown::shutdown_token(), server.clone());
     match options.listen {
         Some(address) => {
-            let access = Access::to(address, &steadfast.config())?;
+            let access = AcceptedTokens::to(address, &steadfast.config())?;
             let doors = vec![(PATH.to_owned(), vec![server])];
-            let listened = Listened::open(&steadfast, address, &options.hosts, access, doors).await?;
-            output::remark(&format!("listening on {}", listened.url(PATH)));
-            listened.tell_operator(&steadfast.config());
+            let listened = ListeningGateway::open(&steadfast, address, &options.hosts, access, doors).await?;
+            output::print_message(&format!("listening on {}", listened.url(PATH)));
+            listened.log_dashboard_url(&steadfast.config());
             stop.cancelled().await;
             listened.close(DRAIN).await;
         }
         None => {
             let (input, output) = streams::own();
-            let wrapped = Wrapped {
+            let wrapped = StdioClient {
                 input,
                 output,
-                connection: Connection::of_parent(),
+                connection: ClientIdentity::of_parent(),
                 servers: vec![server],
                 own_tools: own_tools(&steadfast.config()),
-                large_results: results_of_one(&steadfast.config()),
+                large_results: stdio_large_results(&steadfast.config()),
             };
             wrap(steadfast.engine(), wrapped, stop).await;
         }
@@ -107,13 +107,13 @@ async fn carry(options: &Options) -> Result<(), Failure> {
 
 /// Returns the sources of the configuration. A server at an unknown URL is added to it, because its location decides
 /// whether its annotations are trusted.
-fn sources(options: &Options, server: &Configured) -> Result<Sources, Failure> {
+fn sources(options: &Options, server: &ConfiguredServer) -> Result<Sources, CommandFailure> {
     let mut sources = options.chosen.sources();
     if let Some(address) = address(options)?
         && !options.chosen.load()?.servers().contains_key(&server.name)
     {
         let setting = format!("servers.\"{}\".url", server.name);
-        sources.flags.push(Flag { name: address.flag, setting, value: address.url });
+        sources.flags.push(CommandLineFlag { name: address.flag, setting, value: address.url });
     }
     Ok(sources)
 }
@@ -121,7 +121,7 @@ fn sources(options: &Options, server: &Configured) -> Result<Sources, Failure> {
 /// Path of the server over HTTP.
 const PATH: &str = "/mcp";
 
-fn server(options: &Options) -> Result<Configured, Failure> {
+fn server(options: &Options) -> Result<ConfiguredServer, CommandFailure> {
     let name = match &options.name {
         Some(name) => Some(
             Namespace::new(name)
@@ -133,18 +133,18 @@ fn server(options: &Options) -> Result<Configured, Failure> {
                     )),
                     false => Ok(name),
                 })
-                .map_err(|error| Failure::Usage(format!("a server cannot be called `{name}`: {error}")))?,
+                .map_err(|error| CommandFailure::Usage(format!("a server cannot be called `{name}`: {error}")))?,
         ),
         None => None,
     };
     match address(options)? {
-        Some(address) => behind::of_url(&address, &options.headers, &options.header_envs, name),
-        None => behind::of_command(&options.command, name, &options.chosen.load()?),
+        Some(address) => upstream::of_url(&address, &options.headers, &options.header_envs, name),
+        None => upstream::of_command(&options.command, name, &options.chosen.load()?),
     }
 }
 
 /// Returns the address of the server, if it is not started as a child process.
-fn address(options: &Options) -> Result<Option<ServerAddress>, Failure> {
+fn address(options: &Options) -> Result<Option<ServerAddress>, CommandFailure> {
     match (&options.url, &options.url_env) {
         (Some(url), _) => Ok(Some(ServerAddress {
             flag: "--url".to_owned(),
@@ -154,7 +154,7 @@ fn address(options: &Options) -> Result<Option<ServerAddress>, Failure> {
         (None, Some(variable)) => {
             let flag = format!("--url-env {variable}");
             let url =
-                env::var(variable).map_err(|_| Failure::Usage(format!("`{flag}`: {variable} is not set")))?;
+                env::var(variable).map_err(|_| CommandFailure::Usage(format!("`{flag}`: {variable} is not set")))?;
             Ok(Some(ServerAddress { shown: flag.clone(), flag, url }))
         }
         (None, None) => Ok(None),

@@ -16,31 +16,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast::approval::Channel;
-use steadfast::classify::{Fault, Source, Transport};
+use steadfast::approval::ApprovalChannel;
+use steadfast::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
-use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
+use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolPolicy, ToolClass};
 use steadfast::{
-    Answer, Attempt, CallOptions, Called, Engine, Page, Selection, SqliteOptions, SqliteStore, call, output,
+    ToolResult, Attempt, CallOptions, CallResponse, Engine, RecordPage, RecordFilter, SqliteOptions, SqliteStore, call, output,
 };
-use steadfast_core::policy::Profile;
+use steadfast_core::policy::PolicyProfile;
 
-use crate::folder::Folder;
+use crate::folder::CliTestFolder;
 
 /// A folder with a configuration and its store.
-struct Home(Folder);
+struct ApprovalTestHome(CliTestFolder);
 
-impl Home {
+impl ApprovalTestHome {
     fn new(test: &str) -> Self {
-        let folder = Folder::new(&format!("approvals_{test}"));
+        let folder = CliTestFolder::new(&format!("approvals_{test}"));
         fs::write(folder.join("steadfast.toml"), "[store]\nkind = \"sqlite\"\npath = \"state.db\"\n")
             .unwrap();
         Self(folder)
     }
 
     /// Returns an engine on that store, like that of a gateway.
-    async fn engine(&self, policy: Policy) -> Engine {
+    async fn engine(&self, policy: ToolPolicy) -> Engine {
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state.db"))).unwrap();
         Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
     }
@@ -66,34 +66,34 @@ impl Home {
 }
 
 /// Returns the policy of a tool that must not run twice and needs approval.
-fn asks() -> Policy {
+fn asks() -> ToolPolicy {
     let mut policy = plain();
-    policy.approval.when = AskWhen::Always;
+    policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
-fn plain() -> Policy {
-    let mut policy = Profile::Standard.policy(ToolClass::Mutating);
-    policy.modes.guard = Mode::Off;
-    policy.modes.breaker = Mode::Off;
+fn plain() -> ToolPolicy {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
+    policy.modes.guard = EnforcementMode::Off;
+    policy.modes.breaker = EnforcementMode::Off;
     policy
 }
 
-async fn pay(engine: &Engine, to: &str, key: Option<&str>) -> Called {
+async fn pay(engine: &Engine, to: &str, key: Option<&str>) -> CallResponse {
     let mut wanted = call("bank", "pay").params(&json!({ "to": to, "password": "hunter2hunter2" }));
     if let Some(key) = key {
         wanted = wanted.key(key);
     }
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await
+    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
 #[tokio::test]
 async fn rp_7_pending_requests_are_listed_as_text_and_json_without_secrets() {
-    let home = Home::new("list");
+    let home = ApprovalTestHome::new("list");
     let (out, _, status) = home.run(&["approvals"]);
     assert_eq!((out.as_str(), status), ("nothing waits for approval\n", 0));
     let engine = home.engine(asks()).await;
@@ -114,7 +114,7 @@ async fn rp_7_pending_requests_are_listed_as_text_and_json_without_secrets() {
 
 #[tokio::test]
 async fn rp_7_an_approval_applies_to_its_scope() {
-    let home = Home::new("answer");
+    let home = ApprovalTestHome::new("answer");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann", None).await;
     engine.shutdown(Duration::ZERO).await;
@@ -141,12 +141,12 @@ async fn rp_7_an_approval_applies_to_its_scope() {
 
 #[tokio::test]
 async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
-    let home = Home::new("waits");
+    let home = ApprovalTestHome::new("waits");
     let engine = home.engine(asks()).await;
     for (command, expected) in [("approve", None), ("deny", Some(Code::ApprovalDenied))] {
-        let options = CallOptions { channel: Channel::Interactive, ..CallOptions::default() };
+        let options = CallOptions { channel: ApprovalChannel::Interactive, ..CallOptions::default() };
         let wanted = call("bank", "pay").params(&json!({ "to": command })).envelope().unwrap();
-        let tool = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let tool = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
         let calling = tokio::spawn(engine.call_with(wanted, tool, options));
         while engine.approvals(None).is_empty() {
             tokio::task::yield_now().await;
@@ -161,16 +161,16 @@ async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
 /// Makes a call whose connection is lost. Returns the call and the response to its caller.
 async fn lost(engine: &Engine) -> (CallEnvelope, String) {
     let wanted = call("bank", "pay").params(&json!({})).key("k").envelope().unwrap();
-    let lost = async |_: Attempt| -> Answer {
-        let source = Source::Transport { error: Transport::ConnectionReset, written: true };
-        Err(Fault::new(source, "gone").into())
+    let lost = async |_: Attempt| -> ToolResult {
+        let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
+        Err(AttemptFault::new(source, "gone").into())
     };
     let told = engine.call(wanted.clone(), lost).await;
     assert_eq!(code(&told), Some(Code::OutcomeUnknown));
     (wanted, told.result.error.unwrap().message)
 }
 
-fn settles_after(linger: Duration) -> Policy {
+fn settles_after(linger: Duration) -> ToolPolicy {
     let mut policy = plain();
     policy.settling.linger = linger;
     policy
@@ -179,14 +179,14 @@ fn settles_after(linger: Duration) -> Policy {
 #[tokio::test]
 async fn gr_9_an_unknown_outcome_is_resolved_by_the_key_in_its_response() {
     for (verdict, expected) in [("--ran", Some(Code::ResultNotKept)), ("--did-not-run", None)] {
-        let home = Home::new(&format!("resolve{verdict}"));
+        let home = ApprovalTestHome::new(&format!("resolve{verdict}"));
         let engine = home.engine(settles_after(Duration::ZERO)).await;
         let (wanted, said) = lost(&engine).await;
         let name = said.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
         let (out, err, status) = home.run(&["resolve", name, verdict]);
         assert_eq!(status, 0, "{err}");
         assert!(out.contains("bank/pay"), "{out}");
-        let paid = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let paid = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
         assert_eq!(code(&engine.call(wanted, paid).await), expected, "{verdict}");
         let (_, err, status) = home.run(&["resolve", name, verdict]);
         assert!(status == 1 && err.contains("there is no call"), "{err}");
@@ -195,11 +195,11 @@ async fn gr_9_an_unknown_outcome_is_resolved_by_the_key_in_its_response() {
 
 #[tokio::test]
 async fn a_call_that_may_still_take_effect_is_not_resolved_as_not_run() {
-    let home = Home::new("resolve_too_early");
+    let home = ApprovalTestHome::new("resolve_too_early");
     let engine = home.engine(settles_after(Duration::from_secs(3600))).await;
     lost(&engine).await;
-    let open = Selection { open: true, ..Selection::default() };
-    let records = engine.records(&open, Page { after: None, limit: 2 }).await.unwrap();
+    let open = RecordFilter { open: true, ..RecordFilter::default() };
+    let records = engine.records(&open, RecordPage { after: None, limit: 2 }).await.unwrap();
     let [record] = &records[..] else { panic!("{records:?}") };
     let name = record.key.0.to_hex();
     let (out, err, status) = home.run(&["resolve", &name, "--did-not-run"]);
@@ -213,14 +213,14 @@ async fn a_call_that_may_still_take_effect_is_not_resolved_as_not_run() {
 
 #[tokio::test]
 async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
-    let home = Home::new("reset");
+    let home = ApprovalTestHome::new("reset");
     let mut policy = plain();
     policy.retry.attempts = 1.try_into().unwrap();
     let engine = home.engine(policy).await;
     for number in 0..3 {
         let wanted = call("bank", "pay").params(&json!({ "n": number })).envelope().unwrap();
         let fails =
-            async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+            async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
         engine.call(wanted, fails).await;
     }
     assert_eq!(code(&pay(&engine, "ann", None).await), Some(Code::ApprovalRequired));
@@ -233,7 +233,7 @@ async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
 
 #[test]
 fn errors_have_advice() {
-    let home = Home::new("mistakes");
+    let home = ApprovalTestHome::new("mistakes");
     for (arguments, code, part) in [
         (["approve", "7", "--once"].as_slice(), 1, "steadfast approvals"),
         (&["approve", "7", "--for", "soon"], 2, "30m"),

@@ -15,24 +15,24 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::redis::RedisServer;
 
 use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::waiting::{ChildGuard, wait};
 
 /// A folder that is the home and the working folder of one test.
-struct Home {
+struct CheckTestHome {
     folder: Folder,
 }
 
 /// Result of a command.
-struct Ended {
+struct CheckRun {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Home {
+impl CheckTestHome {
     fn new(test: &str) -> Self {
         Self { folder: Folder::new(&format!("check_{test}")) }
     }
@@ -58,7 +58,7 @@ impl Home {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ended {
+    fn run(&self, arguments: &[&str]) -> CheckRun {
         ended(&mut self.command(arguments))
     }
 
@@ -70,15 +70,15 @@ impl Home {
     }
 }
 
-fn ended(command: &mut Command) -> Ended {
+fn ended(command: &mut Command) -> CheckRun {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    CheckRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// Returns the result of a command that must end by itself.
-fn refused(command: &mut Command) -> Ended {
-    let mut child = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+fn refused(command: &mut Command) -> CheckRun {
+    let mut child = ChildGuard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     wait(|| child.try_wait().unwrap().is_some(), || format!("the end of {command:?}"));
     let text = |stream: &mut dyn Read| {
         let mut text = String::new();
@@ -86,7 +86,7 @@ fn refused(command: &mut Command) -> Ended {
         text
     };
     let (out, err) = (text(child.stdout.as_mut().unwrap()), text(child.stderr.as_mut().unwrap()));
-    Ended { code: child.wait().unwrap().code().unwrap(), out, err }
+    CheckRun { code: child.wait().unwrap().code().unwrap(), out, err }
 }
 
 /// The warning about a configuration without a server.
@@ -94,8 +94,8 @@ const NO_SERVER: &str = "note: there is no server and no tool: `steadfast serve`
 
 #[test]
 fn a_valid_configuration_is_reported_and_nothing_is_created() {
-    let home = Home::new("good");
-    let Ended { code, out, err } = home.run(&["check"]);
+    let home = CheckTestHome::new("good");
+    let CheckRun { code, out, err } = home.run(&["check"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     let state = home.path(".local/state/steadfast/state.db");
     let expected = format!(
@@ -108,36 +108,36 @@ fn a_valid_configuration_is_reported_and_nothing_is_created() {
 
 #[test]
 fn sf_6_token_owners_are_listed_and_no_token_is_shown() {
-    let home = Home::new("tokens");
+    let home = CheckTestHome::new("tokens");
     home.write(
         "steadfast.toml",
         "[tokens.alice]\ntoken = \"${ALICE}\"\ntenant = \"acme\"\n[tokens.bob]\ntoken = \"of-bob-0123456789\"\n\
          [tokens.grafana]\ntoken = \"of-grafana-0123456789\"\nrole = \"viewer\"\n",
     );
     for arguments in [&["check"][..], &["check", "--json"], &["doctor", "--json", "--no-servers"]] {
-        let Ended { out, err, .. } = ended(home.command(arguments).env("ALICE", "of-alice-0123456789"));
+        let CheckRun { out, err, .. } = ended(home.command(arguments).env("ALICE", "of-alice-0123456789"));
         for told in ["alice (tenant acme)", "bob", "grafana (viewer)"] {
             assert!(out.contains(told), "{arguments:?}: {told} in {out}{err}");
         }
         assert!(!format!("{out}{err}").contains("0123456789"), "{out}{err}");
     }
-    let Ended { code, err, .. } = ended(home.command(&["check"]).env("ALICE", "of-bob-0123456789"));
+    let CheckRun { code, err, .. } = ended(home.command(&["check"]).env("ALICE", "of-bob-0123456789"));
     assert!(code == 2 && err.contains("`[tokens.bob]` has the same token as `[tokens.alice]`"), "{err}");
     let given = ("STEADFAST_ADMIN_TOKEN", "of-bob-0123456789");
     let mut check = home.command(&["check"]);
-    let Ended { code, err, .. } = ended(check.env("ALICE", "of-alice-0123456789").env(given.0, given.1));
+    let CheckRun { code, err, .. } = ended(check.env("ALICE", "of-alice-0123456789").env(given.0, given.1));
     assert!(code == 2 && err.contains("has the same token as STEADFAST_ADMIN_TOKEN"), "{err}");
     assert!(!err.contains("0123456789"), "{err}");
 }
 
 #[test]
 fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_a_client() {
-    let home = Home::new("reached");
+    let home = CheckTestHome::new("reached");
     let tools = "[command_tools.date]\ncommand = [\"date\"]\n";
     let viewer = "[tokens.grafana]\ntoken = \"of-grafana-0123456789\"\nrole = \"viewer\"\n";
     for tokens in ["", viewer] {
         home.write("steadfast.toml", &format!("{tools}{tokens}"));
-        let Ended { code, err, .. } = refused(&mut home.command(&["serve", "--listen", "0.0.0.0:0"]));
+        let CheckRun { code, err, .. } = refused(&mut home.command(&["serve", "--listen", "0.0.0.0:0"]));
         assert!(code != 0 && err.contains("[tokens.NAME]"), "{err}");
     }
     // Its owner could use the admin API.
@@ -148,7 +148,7 @@ fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_
     fs::write(folder.join("admin-token"), "of-everybody-0123456789").unwrap();
     fs::set_permissions(folder.join("admin-token"), fs::Permissions::from_mode(0o600)).unwrap();
     let mut serve = home.command(&["serve", "--listen", "127.0.0.1:0"]);
-    let Ended { code, err, .. } = refused(serve.env("STEADFAST_TOKEN", "of-everybody-0123456789"));
+    let CheckRun { code, err, .. } = refused(serve.env("STEADFAST_TOKEN", "of-everybody-0123456789"));
     assert!(code == 2 && err.contains("is the admin token"), "{err}");
 }
 
@@ -274,7 +274,7 @@ const BAD: &[BadConfig] = &[
 #[test]
 fn serve_and_check_refuse_the_same_in_the_same_words() {
     for BadConfig { name, config, said } in BAD {
-        let home = Home::new(&format!("bad-{name}"));
+        let home = CheckTestHome::new(&format!("bad-{name}"));
         home.write("steadfast.toml", &format!("{config}\n[command_tools.date]\ncommand = [\"date\"]\n"));
         if *name == "same-as-admin" {
             let folder = home.path(".local/state/steadfast");
@@ -313,7 +313,7 @@ fn serve_and_check_refuse_the_same_in_the_same_words() {
 
 #[test]
 fn all_errors_of_files_and_values_are_reported_at_once() {
-    let home = Home::new("one-pass");
+    let home = CheckTestHome::new("one-pass");
     home.write(
         "steadfast.toml",
         "[servers.a]\nurl = \"http://h:99999/\"\n[http_tools.t]\nmethod = \"GET\"\n",
@@ -322,7 +322,7 @@ fn all_errors_of_files_and_values_are_reported_at_once() {
     home.write("broken.toml", "timeout = \n");
     let files = ["--config", "steadfast.toml", "--config", "more.toml", "--config", "broken.toml"];
     let mut check = home.command(&["check"]);
-    let Ended { code, err, .. } = ended(check.args(files).env("STEADFAST_PROFILE", "fast"));
+    let CheckRun { code, err, .. } = ended(check.args(files).env("STEADFAST_PROFILE", "fast"));
     assert_eq!(code, 2);
     for expected in [
         "`atempts` is not a setting",
@@ -341,13 +341,13 @@ fn all_errors_of_files_and_values_are_reported_at_once() {
         "more.toml",
         "[servers.b]\ncommand = 7\n[notify.ops]\nurl = 7\n[store]\nkind = \"redis\"\nurl = 7\n",
     );
-    let Ended { err, .. } = ended(home.command(&["check"]).args(["--config", "more.toml"]));
+    let CheckRun { err, .. } = ended(home.command(&["check"]).args(["--config", "more.toml"]));
     assert!(err.ends_with("3 mistakes in the configuration\n"), "{err}");
 }
 
 #[test]
 fn probable_errors_are_noted_and_not_refused() {
-    let home = Home::new("noted");
+    let home = CheckTestHome::new("noted");
     let program = env!("CARGO_BIN_EXE_steadfast");
     home.write(
         "steadfast.toml",
@@ -356,7 +356,7 @@ fn probable_errors_are_noted_and_not_refused() {
              [servers.b]\ncommand = [\"{program}\"]\n"
         ),
     );
-    let Ended { code, err, .. } = home.run(&["check"]);
+    let CheckRun { code, err, .. } = home.run(&["check"]);
     assert_eq!(code, 0, "{err}");
     assert!(err.contains("note: [servers.gone]: no program `no-such-program` is found here"), "{err}");
     assert!(err.contains("note: [servers.b] runs the same as [servers.a]"), "{err}");
@@ -365,7 +365,7 @@ fn probable_errors_are_noted_and_not_refused() {
 
 #[test]
 fn check_takes_the_servers_and_the_address_that_serve_takes() {
-    let home = Home::new("as-serve");
+    let home = CheckTestHome::new("as-serve");
     for (arguments, said) in [
         (&["--listen", "0.0.0.0:0"][..], "can be reached from other machines"),
         (&["--mcp-config", r#"{"mcpServers": {"a": {"url": "http://h:99999/"}}}"#], "[servers.a]: the port"),
@@ -374,15 +374,15 @@ fn check_takes_the_servers_and_the_address_that_serve_takes() {
         for command in ["check", "serve"] {
             let mcp = r#"{"mcpServers": {"z": {"command": "z"}}}"#;
             let extra = if command == "serve" { &["--mcp-config", mcp][..] } else { &[] };
-            let Ended { code, err, .. } = refused(home.command(&[command]).args(arguments).args(extra));
+            let CheckRun { code, err, .. } = refused(home.command(&[command]).args(arguments).args(extra));
             assert!(code == 2 && err.contains(said), "{command} {arguments:?}: {err}");
         }
     }
 }
 
 /// Returns the output of `serve` after the start, up to the token.
-fn greeting(command: &mut Command) -> (Running, Vec<String>) {
-    let mut child = Running(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+fn greeting(command: &mut Command) -> (ChildGuard, Vec<String>) {
+    let mut child = ChildGuard(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut said = Vec::new();
     for line in lines.by_ref() {
@@ -398,7 +398,7 @@ fn greeting(command: &mut Command) -> (Running, Vec<String>) {
 
 #[test]
 fn serve_prints_the_dashboard_url_and_the_token_location() {
-    let home = Home::new("greeting");
+    let home = CheckTestHome::new("greeting");
     home.write("steadfast.toml", "[command_tools.date]\ncommand = [\"date\"]\n");
     let token = home.path(".local/state/steadfast/admin-token");
     let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "localhost:0"]));
@@ -426,7 +426,7 @@ fn serve_prints_the_dashboard_url_and_the_token_location() {
 }
 
 /// Sends the messages of a client that lists tools, and returns the list response.
-fn list_tools(child: &mut Running) -> String {
+fn list_tools(child: &mut ChildGuard) -> String {
     let mut input = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-06-18","capabilities":{{}},"clientInfo":{{"name":"t","version":"1"}}}}}}"#).unwrap();
@@ -441,10 +441,10 @@ fn list_tools(child: &mut Running) -> String {
 
 #[test]
 fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
-    let home = Home::new("annotations");
+    let home = CheckTestHome::new("annotations");
     let explain = |arguments: &[&str]| {
         let mut command = home.command(&["config", "explain"]);
-        let Ended { code, out, err } = ended(command.args(arguments).args(["--setting", "class"]));
+        let CheckRun { code, out, err } = ended(command.args(arguments).args(["--setting", "class"]));
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         out
     };
@@ -458,7 +458,7 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     let ledger = home.path("ledger");
     let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
     let mut wrap =
-        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     let listed = list_tools(&mut wrap);
     assert!(listed.contains(r#""name":"balance""#), "{listed}");
     let out = explain(&["bank/balance"]);
@@ -488,7 +488,7 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     // The same applies if only the gateway knew the server, and no configuration does any more.
     let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
     let mut wrap =
-        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     list_tools(&mut wrap);
     home.write("steadfast.toml", "");
     let out = explain(&["bank/balance"]);
@@ -499,7 +499,7 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
 
 #[test]
 fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
-    let home = Home::new("annotations-of-a-gateway");
+    let home = CheckTestHome::new("annotations-of-a-gateway");
     let us = env!("CARGO_BIN_EXE_steadfast");
     let ledger = home.path("ledger");
     home.write(
@@ -509,7 +509,7 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
         ),
     );
     let explain = || {
-        let Ended { code, out, err } = home.run(&["config", "explain", "bank/balance", "--setting", "class"]);
+        let CheckRun { code, out, err } = home.run(&["config", "explain", "bank/balance", "--setting", "class"]);
         assert_eq!(code, 0, "{err}");
         out
     };
@@ -518,7 +518,7 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
     assert!(explain().starts_with("annotations not received"));
     let mut wrap = home.command(&["wrap", "--url", url]);
     let mut wrap =
-        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     list_tools(&mut wrap);
     // It is written concurrently with the response.
     wait(
@@ -551,9 +551,9 @@ command = []
 
 #[test]
 fn ten_errors_are_reported_at_once_with_their_lines_and_nothing_is_created() {
-    let home = Home::new("ten-mistakes");
+    let home = CheckTestHome::new("ten-mistakes");
     home.write("steadfast.toml", TEN_MISTAKES);
-    let Ended { code, out, err } = home.run(&["check", "--open"]);
+    let CheckRun { code, out, err } = home.run(&["check", "--open"]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.ends_with("10 mistakes in the configuration\n"), "{err}");
     for place in ["1:11", "2:10", "3:11", "4:1", "7:8", "8:11", "11:1", "12:10", "15:9", "18:11"] {
@@ -563,7 +563,7 @@ fn ten_errors_are_reported_at_once_with_their_lines_and_nothing_is_created() {
     assert!(!err.contains('\x1b'), "plain where it is piped");
     assert_eq!(home.names(), ["steadfast.toml"]);
 
-    let Ended { code, out, err } = home.run(&["check", "--json"]);
+    let CheckRun { code, out, err } = home.run(&["check", "--json"]);
     assert_eq!((code, err.as_str()), (2, ""));
     let told: serde_json::Value = serde_json::from_str(&out).unwrap();
     let mistakes = told["mistakes"].as_array().unwrap();
@@ -574,9 +574,9 @@ fn ten_errors_are_reported_at_once_with_their_lines_and_nothing_is_created() {
 
 #[test]
 fn a_foreign_file_is_imported_with_notes() {
-    let home = Home::new("others");
+    let home = CheckTestHome::new("others");
     home.write("reliability.json", r#"{"default_rule": {"count_threshold": 7}, "notify_user": false}"#);
-    let Ended { code, out, err } = home.run(&["check", "--config", "reliability.json"]);
+    let CheckRun { code, out, err } = home.run(&["check", "--config", "reliability.json"]);
     assert_eq!(code, 0, "{err}");
     assert!(err.starts_with("note: "), "{err}");
     assert!(out.contains("reliability.json"), "{out}");
@@ -587,15 +587,15 @@ fn a_foreign_file_is_imported_with_notes() {
 
 #[test]
 fn a_named_file_that_is_missing_is_a_configuration_error() {
-    let Ended { code, err, .. } = Home::new("missing").run(&["check", "--config", "nowhere.toml"]);
+    let CheckRun { code, err, .. } = CheckTestHome::new("missing").run(&["check", "--config", "nowhere.toml"]);
     assert_eq!(code, 2);
     assert!(err.contains("nowhere.toml does not exist"), "{err}");
 }
 
 #[test]
 fn a_missing_state_folder_is_made_for_this_user_alone() {
-    let home = Home::with_store("no-folder", "path = \"deep/er/state.db\"");
-    let Ended { code, out, err } = home.run(&["check", "--open"]);
+    let home = CheckTestHome::with_store("no-folder", "path = \"deep/er/state.db\"");
+    let CheckRun { code, out, err } = home.run(&["check", "--open"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     assert!(out.contains("(opened, usable)"), "{out}");
     assert_eq!(fs::metadata(home.path("deep/er")).unwrap().permissions().mode() & 0o777, 0o700);
@@ -605,14 +605,14 @@ fn a_missing_state_folder_is_made_for_this_user_alone() {
 /// Root may write anywhere, so the command runs as the user `nobody` if the tests run as root.
 #[test]
 fn a_read_only_state_folder_is_reported_with_advice() {
-    let home = Home::with_store("read-only", "path = \"state/state.db\"");
+    let home = CheckTestHome::with_store("read-only", "path = \"state/state.db\"");
     fs::create_dir(home.path("state")).unwrap();
     fs::set_permissions(home.path("state"), fs::Permissions::from_mode(0o555)).unwrap();
     let mut command = home.command(&["check", "--open"]);
     if fs::metadata(home.path("steadfast.toml")).unwrap().uid() == 0 {
         command.uid(65534).gid(65534);
     }
-    let Ended { code, err, .. } = ended(&mut command);
+    let CheckRun { code, err, .. } = ended(&mut command);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("error: the state f") && err.contains("`store.path`"), "{err}");
     assert_eq!(fs::read_dir(home.path("state")).unwrap().count(), 0);
@@ -620,14 +620,14 @@ fn a_read_only_state_folder_is_reported_with_advice() {
 
 #[test]
 fn a_corrupt_database_is_reported_and_unchanged() {
-    let home = Home::with_store("corrupt", "path = \"state.db\"");
+    let home = CheckTestHome::with_store("corrupt", "path = \"state.db\"");
     assert_eq!(home.run(&["check", "--open"]).code, 0);
     let mut file = fs::OpenOptions::new().write(true).open(home.path("state.db")).unwrap();
     file.seek(SeekFrom::Start(4096)).unwrap();
     file.write_all(&[0xa5; 12288]).unwrap();
     drop(file);
     let before = fs::read(home.path("state.db")).unwrap();
-    let Ended { code, err, .. } = home.run(&["check", "--open"]);
+    let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("is damaged") && err.contains("move it away"), "{err}");
     assert!(fs::read(home.path("state.db")).unwrap() == before, "nothing of it is lost");
@@ -636,7 +636,7 @@ fn a_corrupt_database_is_reported_and_unchanged() {
 #[test]
 fn a_foreign_state_file_is_reported_and_unchanged() {
     for (name, what) in [("text", "no SQLite file"), ("diary", "a SQLite file of another program")] {
-        let home = Home::with_store(&format!("foreign-{name}"), "path = \"state.db\"");
+        let home = CheckTestHome::with_store(&format!("foreign-{name}"), "path = \"state.db\"");
         match name {
             "text" => home.write("state.db", &"my diary, not yours. ".repeat(100)),
             _ => {
@@ -645,7 +645,7 @@ fn a_foreign_state_file_is_reported_and_unchanged() {
             }
         }
         let before = fs::read(home.path("state.db")).unwrap();
-        let Ended { code, err, .. } = home.run(&["check", "--open"]);
+        let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
         assert_eq!(code, 1, "{err}");
         assert!(err.contains(what) && err.contains("`store.path`"), "{err}");
         assert_eq!(fs::read(home.path("state.db")).unwrap(), before);
@@ -654,7 +654,7 @@ fn a_foreign_state_file_is_reported_and_unchanged() {
 
 #[test]
 fn a_wrong_redis_password_is_reported_with_advice_and_never_shown() {
-    let server = Server::with(&["--requirepass", "correct"]);
+    let server = RedisServer::with(&["--requirepass", "correct"]);
     let url = |password: &str| {
         // No timeout: a running server answers eventually.
         format!(
@@ -662,21 +662,21 @@ fn a_wrong_redis_password_is_reported_with_advice_and_never_shown() {
             server.port()
         )
     };
-    let Ended { code, err, .. } = Home::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
+    let CheckRun { code, err, .. } = CheckTestHome::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("password") && !err.contains("hunter2"), "{err}");
-    let Ended { code, out, err } = Home::with_store("redis-right", &url("correct")).run(&["check", "--open"]);
+    let CheckRun { code, out, err } = CheckTestHome::with_store("redis-right", &url("correct")).run(&["check", "--open"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     assert!(out.contains("redis at 127.0.0.1") && !out.contains("correct\n"), "{out}");
 }
 
 #[test]
 fn an_unreachable_redis_is_reported_with_its_address() {
-    let port = Server::free_port();
+    let port = RedisServer::free_port();
     let store = format!("kind = \"redis\"\nurl = \"redis://127.0.0.1:{port}\"");
-    let home = Home::with_store("redis-gone", &store);
+    let home = CheckTestHome::with_store("redis-gone", &store);
     assert_eq!(home.run(&["check"]).code, 0, "the configuration is right; nothing was opened");
-    let Ended { code, err, .. } = home.run(&["check", "--open"]);
+    let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains(&format!("127.0.0.1:{port}")), "{err}");
     let told = home.run(&["check", "--open", "--json"]);
@@ -686,7 +686,7 @@ fn an_unreachable_redis_is_reported_with_its_address() {
 
 #[test]
 fn explain_shows_the_rule_that_decided_each_setting() {
-    let home = Home::new("explain");
+    let home = CheckTestHome::new("explain");
     home.write(
         "steadfast.toml",
         "timeout = \"20s\"\n[tools.\"web/fetch\"]\nclass = \"read_only\"\n\
@@ -697,7 +697,7 @@ fn explain_shows_the_rule_that_decided_each_setting() {
             out.lines().find(|line| line.split_whitespace().next() == Some(setting)).map(str::to_owned);
         found.unwrap_or_else(|| panic!("{setting} in {out}"))
     };
-    let Ended { code, out, err } = home.run(&["config", "explain", "web/fetch"]);
+    let CheckRun { code, out, err } = home.run(&["config", "explain", "web/fetch"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(row(&out, "class").contains("read_only") && row(&out, "class").contains("[tools.\"web/fetch\"]"));
     assert!(row(&out, "retry.attempts").contains("profile standard, class read_only"), "{out}");
@@ -713,7 +713,7 @@ fn explain_shows_the_rule_that_decided_each_setting() {
     for wrong in
         [&["config", "explain", "fetch"][..], &["config", "explain", "web/fetch", "--arguments", "{"]]
     {
-        let Ended { code, err, .. } = home.run(wrong);
+        let CheckRun { code, err, .. } = home.run(wrong);
         assert_eq!(code, 2);
         assert!(err.starts_with("error: "), "{err}");
     }
@@ -721,6 +721,6 @@ fn explain_shows_the_rule_that_decided_each_setting() {
 
 #[test]
 fn the_version_is_printed() {
-    let Ended { code, out, .. } = Home::new("version").run(&["--version"]);
+    let CheckRun { code, out, .. } = CheckTestHome::new("version").run(&["--version"]);
     assert_eq!((code, out.as_str()), (0, concat!("steadfast ", env!("CARGO_PKG_VERSION"), "\n")));
 }

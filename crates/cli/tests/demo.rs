@@ -20,17 +20,17 @@ use crate::folder::Folder;
 use crate::waiting::{Running, wait};
 
 /// A folder for temporary files of one test. Its name is in the environment of every process of the demo.
-struct Place {
+struct DemoFolder {
     folder: Folder,
 }
 
-struct Ended {
+struct DemoRun {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Place {
+impl DemoFolder {
     fn new(test: &str) -> Self {
         Self { folder: Folder::new(&format!("demo_{test}")) }
     }
@@ -42,10 +42,10 @@ impl Place {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ended {
+    fn run(&self, arguments: &[&str]) -> DemoRun {
         let output = self.demo(arguments).stdin(Stdio::null()).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+        DemoRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
     }
 
     /// Asserts that no file of the demo is left, and soon no process.
@@ -68,8 +68,8 @@ impl Place {
 
 #[test]
 fn the_demo_succeeds_in_eighty_plain_columns_and_leaves_nothing_behind() {
-    let place = Place::new("story");
-    let Ended { code, out, err } = place.run(&["--once"]);
+    let place = DemoFolder::new("story");
+    let DemoRun { code, out, err } = place.run(&["--once"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(!out.contains('\x1b') && !out.contains('\r'), "{out}");
     assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
@@ -91,8 +91,8 @@ fn the_demo_succeeds_in_eighty_plain_columns_and_leaves_nothing_behind() {
 
 #[test]
 fn programs_get_the_observations_as_json() {
-    let place = Place::new("json");
-    let Ended { code, out, err } = place.run(&["--json"]);
+    let place = DemoFolder::new("json");
+    let DemoRun { code, out, err } = place.run(&["--json"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let told: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(told["ok"], true);
@@ -119,8 +119,8 @@ fn programs_get_the_observations_as_json() {
 /// With a gateway that does nothing, every scene fails. That shows that nothing is staged.
 #[test]
 fn a_demo_with_unexpected_results_fails_and_shows_them() {
-    let place = Place::new("off");
-    let Ended { code, out, err } = place.run(&["--json", "--off"]);
+    let place = DemoFolder::new("off");
+    let DemoRun { code, out, err } = place.run(&["--json", "--off"]);
     assert_eq!((code, err.as_str()), (1, ""), "{out}");
     let told: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(told["ok"], false);
@@ -150,7 +150,7 @@ const TRIES: u32 = 10;
 
 /// Returns true if the demo was interrupted before its end. Asserts that nothing is left of it in both cases.
 fn interrupted(signal: &str, until: &str) -> bool {
-    let place = Place::new(&format!("interrupted{signal}"));
+    let place = DemoFolder::new(&format!("interrupted{signal}"));
     let mut demo = Running(place.demo(&["--once"]).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with(until)));
@@ -172,12 +172,12 @@ fn interrupted(signal: &str, until: &str) -> bool {
 
 #[test]
 fn an_unusable_address_is_reported_before_the_demo_starts() {
-    let place = Place::new("address");
-    let Ended { code, out, err } = place.run(&["--listen", "0.0.0.0:0"]);
+    let place = DemoFolder::new("address");
+    let DemoRun { code, out, err } = place.run(&["--listen", "0.0.0.0:0"]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.contains("listen on 127.0.0.1"), "{err}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let Ended { code, out, err } = place.run(&["--listen", &taken.local_addr().unwrap().to_string()]);
+    let DemoRun { code, out, err } = place.run(&["--listen", &taken.local_addr().unwrap().to_string()]);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.contains("cannot listen on"), "{err}");
     place.is_left_as_it_was();
@@ -185,7 +185,7 @@ fn an_unusable_address_is_reported_before_the_demo_starts() {
 
 #[test]
 fn without_a_temporary_folder_the_demo_fails_with_advice() {
-    let place = Place::new("nowhere");
+    let place = DemoFolder::new("nowhere");
     let output = place.demo(&["--once"]).env("TMPDIR", place.folder.join("missing")).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let err = String::from_utf8(output.stderr).unwrap();

@@ -20,18 +20,18 @@ use crate::folder::Folder;
 const US: &str = env!("CARGO_BIN_EXE_steadfast");
 
 /// A folder that is the home of one test. Its folder `project` is the working folder.
-struct Home {
+struct ImportTestHome {
     folder: Folder,
 }
 
 /// Result of a command.
-struct Ended {
+struct ImportRun {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Home {
+impl ImportTestHome {
     fn new(test: &str) -> Self {
         let folder = Folder::new(&format!("import_{test}"));
         fs::create_dir_all(folder.join("project")).unwrap();
@@ -58,13 +58,13 @@ impl Home {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ended {
+    fn run(&self, arguments: &[&str]) -> ImportRun {
         ended(&mut self.command(arguments))
     }
 
     /// Runs a command that must succeed.
     fn good(&self, arguments: &[&str]) -> String {
-        let Ended { code, out, err } = self.run(arguments);
+        let ImportRun { code, out, err } = self.run(arguments);
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         out
     }
@@ -77,14 +77,14 @@ impl Home {
     }
 }
 
-fn ended(command: &mut Command) -> Ended {
+fn ended(command: &mut Command) -> ImportRun {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    ImportRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// A file of a client: its path, its text, and the text after the import.
-struct Case {
+struct ImportCase {
     client: &'static str,
     file: &'static str,
     before: &'static str,
@@ -92,8 +92,8 @@ struct Case {
 }
 
 /// In `after`, a placeholder is replaced by the path of the program.
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[ImportCase] = &[
+    ImportCase {
         client: "claude-code",
         file: ".claude.json",
         before: r#"{
@@ -148,37 +148,37 @@ const CASES: &[Case] = &[
 }
 "#,
     },
-    Case {
+    ImportCase {
         client: "claude-code",
         file: "project/.mcp.json",
         before: r#"{"mcpServers":{"db":{"command":"${TOOLS}/db","args":[]}}}"#,
         after: r#"{"mcpServers":{"db":{"command":"US","args":["wrap", "--imported=empty-args", "--name", "db", "--", "${TOOLS}/db"]}}}"#,
     },
-    Case {
+    ImportCase {
         client: "claude-desktop",
         file: ".config/Claude/claude_desktop_config.json",
         before: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"files\"\r\n\t\t}\r\n\t}\r\n}",
         after: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"US\",\r\n\t\t\t\"args\": [\"wrap\", \"--imported\", \"--name\", \"files\", \"--\", \"files\"]\r\n\t\t}\r\n\t}\r\n}",
     },
-    Case {
+    ImportCase {
         client: "claude-desktop",
         file: "Library/Application Support/Claude/claude_desktop_config.json",
         before: r#"{"globalShortcut": "", "mcpServers": {"mac": {"args": ["x"], "command": "a"}}}"#,
         after: r#"{"globalShortcut": "", "mcpServers": {"mac": {"args": ["wrap", "--imported", "--name", "mac", "--", "a", "x"], "command": "US"}}}"#,
     },
-    Case {
+    ImportCase {
         client: "cursor",
         file: ".cursor/mcp.json",
         before: r#"{"mcpServers": {"a": {"command": "npx", "args": ["a"], "envFile": "${workspaceFolder}/.env"}}}"#,
         after: r#"{"mcpServers": {"a": {"command": "US", "args": ["wrap", "--imported", "--name", "a", "--", "npx", "a"], "envFile": "${workspaceFolder}/.env"}}}"#,
     },
-    Case {
+    ImportCase {
         client: "cursor",
         file: "project/.cursor/mcp.json",
         before: r#"{"mcpServers": {"b": {"command": "b", "args": ["-"]}}}"#,
         after: r#"{"mcpServers": {"b": {"command": "US", "args": ["wrap", "--imported", "--name", "b", "--", "b", "-"]}}}"#,
     },
-    Case {
+    ImportCase {
         client: "vscode",
         file: ".config/Code/User/mcp.json",
         before: r#"// of mine
@@ -217,13 +217,13 @@ const CASES: &[Case] = &[
 }
 "#,
     },
-    Case {
+    ImportCase {
         client: "vscode",
         file: "project/.vscode/mcp.json",
         before: r#"{"servers": {"c": {"command": "c", "args": ["1"]}}}"#,
         after: r#"{"servers": {"c": {"command": "US", "args": ["wrap", "--imported", "--name", "c", "--", "c", "1"]}}}"#,
     },
-    Case {
+    ImportCase {
         client: "codex",
         file: ".codex/config.toml",
         before: r#"model = "o" # the large one
@@ -262,7 +262,7 @@ enabled = false
 url = "https://far.example/mcp"
 "#,
     },
-    Case {
+    ImportCase {
         client: "openclaw",
         file: ".openclaw/openclaw.json",
         before: "{\n  // mine\n  gateway: { port: 1 },\n  mcp: { servers: {\n    bank: { command: 'bank', args: ['--live'], cwd: '.' },\n    bare: { command: 'bare' },\n  } },\n}\n",
@@ -272,12 +272,12 @@ url = "https://far.example/mcp"
 
 #[test]
 fn every_client_is_wrapped_and_restored_byte_for_byte() {
-    let home = Home::new("every-client");
+    let home = ImportTestHome::new("every-client");
     for case in CASES {
         home.write(case.file, case.before);
     }
     let shown = home.good(&[]);
-    for Case { file, before, .. } in CASES {
+    for ImportCase { file, before, .. } in CASES {
         let path = file
             .strip_prefix("project/")
             .map_or_else(|| home.path(file).display().to_string(), str::to_owned);
@@ -289,7 +289,7 @@ fn every_client_is_wrapped_and_restored_byte_for_byte() {
     )), "{shown}");
 
     let written = home.good(&["--write"]);
-    for Case { file, before, after, .. } in CASES {
+    for ImportCase { file, before, after, .. } in CASES {
         assert_eq!(home.read(file), after.replace("US", US), "{file}");
         assert_eq!(home.read(&format!("{file}.steadfast-backup")), *before);
     }
@@ -301,7 +301,7 @@ fn every_client_is_wrapped_and_restored_byte_for_byte() {
         again.ends_with("nothing to change\n") && again.contains("already goes through steadfast"),
         "{again}"
     );
-    for Case { file, after, .. } in CASES {
+    for ImportCase { file, after, .. } in CASES {
         assert_eq!(home.read(file), after.replace("US", US), "{file}");
     }
 
@@ -314,12 +314,12 @@ fn every_client_is_wrapped_and_restored_byte_for_byte() {
             .contains(&format!("    - {US} wrap --imported --name bank -- bank --live\n    + bank --live\n")),
         "{shown}"
     );
-    for Case { file, after, .. } in CASES {
+    for ImportCase { file, after, .. } in CASES {
         assert_eq!(home.read(file), after.replace("US", US), "{file}");
     }
     let undone = home.good(&["--undo", "--write"]);
     assert!(undone.contains("13 servers in 10 files no longer go through steadfast"), "{undone}");
-    for Case { file, before, .. } in CASES {
+    for ImportCase { file, before, .. } in CASES {
         assert_eq!(home.read(file), *before, "{file}");
         assert!(
             !home.path(&format!("{file}.steadfast-backup")).exists(),
@@ -331,7 +331,7 @@ fn every_client_is_wrapped_and_restored_byte_for_byte() {
 
 #[test]
 fn a_dry_run_shows_old_and_new_command_lines() {
-    let home = Home::new("shown");
+    let home = ImportTestHome::new("shown");
     home.write("project/.mcp.json", CASES[1].before);
     home.write(
         ".claude.json",
@@ -360,12 +360,12 @@ to do it: {US} import --client claude-code --write
 
 #[test]
 fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
-    let home = Home::new("chosen");
+    let home = ImportTestHome::new("chosen");
     for case in CASES {
         home.write(case.file, case.before);
     }
     home.good(&["--write", "--client", "codex", "--client", "cursor"]);
-    for Case { client, file, before, after } in CASES {
+    for ImportCase { client, file, before, after } in CASES {
         let expected =
             if ["codex", "cursor"].contains(client) { after.replace("US", US) } else { (*before).to_owned() };
         assert_eq!(home.read(file), expected, "{file}");
@@ -381,7 +381,7 @@ fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
         assert_eq!(home.read(name), case.after.replace("US", US), "{out}");
     }
 
-    let Ended { code, err, .. } = home.run(&["--file", "nowhere.json"]);
+    let ImportRun { code, err, .. } = home.run(&["--file", "nowhere.json"]);
     assert_eq!((code, err.as_str()), (2, "error: nowhere.json does not exist\n"));
     assert_eq!(home.run(&["--client", "emacs"]).code, 2);
     assert_eq!(home.run(&["--undo", "--without-sign-in", "a"]).code, 2);
@@ -390,7 +390,7 @@ fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
 /// Variables of the clients give the locations of their files, and Windows has other folders.
 #[test]
 fn files_are_found_where_the_variables_say() {
-    let home = Home::new("variables");
+    let home = ImportTestHome::new("variables");
     let places = [
         ("CLAUDE_CONFIG_DIR", "claude", "claude/.claude.json", 1),
         ("XDG_CONFIG_HOME", "xdg", "xdg/Claude/claude_desktop_config.json", 2),
@@ -410,7 +410,7 @@ fn files_are_found_where_the_variables_say() {
         home.write(file, CASES[case].before);
         command.env(variable, home.path(value));
     }
-    let Ended { code, out, err } = ended(&mut command);
+    let ImportRun { code, out, err } = ended(&mut command);
     assert_eq!(code, 0, "{err}");
     let told: serde_json::Value = serde_json::from_str(&out).unwrap();
     let mut found: Vec<_> =
@@ -426,7 +426,7 @@ fn files_are_found_where_the_variables_say() {
 
 #[test]
 fn the_short_name_is_written_where_its_reader_finds_it() {
-    let home = Home::new("short-name");
+    let home = ImportTestHome::new("short-name");
     for case in CASES {
         home.write(case.file, case.before);
     }
@@ -434,11 +434,11 @@ fn the_short_name_is_written_where_its_reader_finds_it() {
     fs::create_dir(home.path("bin")).unwrap();
     symlink(US, home.path("bin/steadfast")).unwrap();
     let run = |arguments: &[&str]| ended(home.command(arguments).env("PATH", home.path("bin")));
-    let Ended { code, out, err } = run(&["--write"]);
+    let ImportRun { code, out, err } = run(&["--write"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.ends_with("to undo: steadfast import --undo --write\n"), "{out}");
     let long = home.path("bin/steadfast").display().to_string();
-    for Case { client, file, after, .. } in CASES {
+    for ImportCase { client, file, after, .. } in CASES {
         let by_name = file.starts_with("project/") || ["claude-code", "codex"].contains(client);
         let us = if by_name { "steadfast" } else { &long };
         assert_eq!(home.read(file), after.replace("US", us), "{file}");
@@ -455,7 +455,7 @@ fn the_short_name_is_written_where_its_reader_finds_it() {
 
 #[test]
 fn later_edits_survive_an_undo_and_so_does_the_first_backup() {
-    let home = Home::new("edited");
+    let home = ImportTestHome::new("edited");
     let file = ".cursor/mcp.json";
     home.write(file, CASES[4].before);
     home.good(&["--write"]);
@@ -485,7 +485,7 @@ fn later_edits_survive_an_undo_and_so_does_the_first_backup() {
 
 #[test]
 fn permissions_are_kept_and_links_are_followed() {
-    let home = Home::new("links");
+    let home = ImportTestHome::new("links");
     home.write("dotfiles/claude", CASES[0].before);
     fs::set_permissions(home.path("dotfiles/claude"), fs::Permissions::from_mode(0o640)).unwrap();
     symlink("dotfiles/claude", home.path(".claude.json")).unwrap();
@@ -524,14 +524,14 @@ fn an_invalid_file_is_reported_and_the_others_are_handled() {
             "line 2, column 11: this is not TOML",
         ),
     ];
-    let home = Home::new("broken");
+    let home = ImportTestHome::new("broken");
     for (file, text, _) in &broken {
         home.write(file, text);
     }
     fs::write(home.path("project/.mcp.json"), b"\xff\xfe{\0}\0").unwrap();
     home.write(".openclaw/openclaw.json", CASES[9].before);
     for arguments in [&["--write"][..], &[], &["--undo", "--write"]] {
-        let Ended { code, out, err } = home.run(arguments);
+        let ImportRun { code, out, err } = home.run(arguments);
         assert_eq!(code, 1, "{err}");
         assert_eq!(err.lines().count(), 6, "{err}");
         for (file, text, expected) in &broken {
@@ -558,7 +558,7 @@ fn an_invalid_file_is_reported_and_the_others_are_handled() {
 /// Root may read and write anything, so the command runs as the user `nobody` if the tests run as root.
 #[test]
 fn an_inaccessible_file_is_reported_and_nothing_is_lost() {
-    let home = Home::new("closed-files");
+    let home = ImportTestHome::new("closed-files");
     for (file, mode) in
         [(".claude.json", 0o000), (".cursor/mcp.json", 0o444), ("closed/openclaw.json", 0o666)]
     {
@@ -584,7 +584,7 @@ fn an_inaccessible_file_is_reported_and_nothing_is_lost() {
         }
         command.uid(65534).gid(65534);
     }
-    let Ended { code, out, err } = ended(&mut command);
+    let ImportRun { code, out, err } = ended(&mut command);
     assert_eq!(code, 1, "{out}{err}");
     for (file, expected) in [
         (".claude.json", "it cannot be read: "),
@@ -606,7 +606,7 @@ fn an_inaccessible_file_is_reported_and_nothing_is_lost() {
 
 #[test]
 fn secrets_are_never_printed() {
-    let home = Home::new("secrets");
+    let home = ImportTestHome::new("secrets");
     let secrets =
         ["hunter2", "ghp_0123456789abcdefghijABCDEFGHIJ012345", "tr0ub4dor", "s3cr3t-header", "in-the-env"];
     home.write(
@@ -628,7 +628,7 @@ fn secrets_are_never_printed() {
         &["--undo", "--json"],
         &["--undo", "--write"],
     ] {
-        let Ended { code, out, err } = home.run(arguments);
+        let ImportRun { code, out, err } = home.run(arguments);
         assert_eq!(code, 0, "{err}");
         for secret in secrets {
             assert!(!out.contains(secret) && !err.contains(secret), "{secret} in {out}{err}");
@@ -640,13 +640,13 @@ fn secrets_are_never_printed() {
 /// A project file may have any author, and its names may be malicious.
 #[test]
 fn nothing_in_a_file_can_speak_to_the_terminal() {
-    let home = Home::new("terminal");
+    let home = ImportTestHome::new("terminal");
     home.write(
         "project/.mcp.json",
         r#"{"mcpServers": {"a\u001b[2J": {"command": "x"}, "b": {"command": "x", "args": ["\u001b]0;owned\u0007\n\n"]}}}"#,
     );
     home.write(".cursor/mcp.json", r#"{"mcpServers": {"\u001b[2J": {}, "\u001b[2J": {}}}"#);
-    let Ended { code, out, err } = home.run(&[]);
+    let ImportRun { code, out, err } = home.run(&[]);
     assert_eq!(code, 1);
     for text in [out, err] {
         assert!(text.contains('\u{fffd}') && text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
@@ -655,7 +655,7 @@ fn nothing_in_a_file_can_speak_to_the_terminal() {
 
 #[test]
 fn the_json_output_has_the_result_of_every_server() {
-    let home = Home::new("json");
+    let home = ImportTestHome::new("json");
     home.write(".claude.json", CASES[0].before);
     let told = |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&home.good(arguments)).unwrap();
     let shown = told(&["--json"]);
@@ -683,7 +683,7 @@ fn the_json_output_has_the_result_of_every_server() {
 
 #[test]
 fn if_nothing_is_found_the_checked_locations_are_listed() {
-    let home = Home::new("nothing");
+    let home = ImportTestHome::new("nothing");
     let out = home.good(&["--client", "codex"]);
     let expected = format!(
         "no configuration of a known client was found; checked:\n  {}\n  .codex/config.toml\n\
@@ -698,7 +698,7 @@ fn if_nothing_is_found_the_checked_locations_are_listed() {
 
 #[test]
 fn undo_removes_only_the_additions_of_an_import() {
-    let home = Home::new("by-hand");
+    let home = ImportTestHome::new("by-hand");
     let by_hand =
         r#""mine": {"command": "steadfast", "args": ["wrap", "--name", "mine", "--", "npx", "mine"]}"#;
     let before =
@@ -718,7 +718,7 @@ fn undo_removes_only_the_additions_of_an_import() {
 
 #[test]
 fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
-    let home = Home::new("names");
+    let home = ImportTestHome::new("names");
     let of =
         |command: &str| format!(r#"{{"mcpServers": {{"db": {{"command": "{command}", "args": ["x"]}}}}}}"#);
     home.write(".claude.json", &of("one"));
@@ -748,7 +748,7 @@ fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
 
 #[test]
 fn a_remote_server_without_credentials_is_wrapped_only_if_it_needs_no_sign_in() {
-    let home = Home::new("sign-in");
+    let home = ImportTestHome::new("sign-in");
     let before = r#"{"mcpServers": {"far": {"type": "http", "url": "https://far.example/mcp"}}}"#;
     home.write("project/.mcp.json", before);
     let out = home.good(&["--write"]);
@@ -776,7 +776,7 @@ fn one_request(listener: &TcpListener) -> String {
 /// The command that is written for a server with a URL reaches it, with its headers.
 #[test]
 fn the_command_that_is_written_for_a_url_sends_its_headers() {
-    let home = Home::new("headers");
+    let home = ImportTestHome::new("headers");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     home.write(
@@ -814,7 +814,7 @@ fn the_command_that_is_written_for_a_url_sends_its_headers() {
 /// An error about a header names its missing variable.
 #[test]
 fn a_header_without_its_variable_is_refused() {
-    let home = Home::new("unset");
+    let home = ImportTestHome::new("unset");
     let wrap = |arguments: &[&str]| {
         let mut command = Command::new(US);
         command.arg("wrap").args(arguments).current_dir(&home.folder).env_clear().env("HOME", &home.folder);
@@ -830,7 +830,7 @@ fn a_header_without_its_variable_is_refused() {
         (&["--url-env", "GONE", "--url", "http://x"], "cannot be used with"),
         (&["--header-env", "X=GONE", "--", "npx"], "required"),
     ] {
-        let Ended { code, err, .. } = wrap(arguments);
+        let ImportRun { code, err, .. } = wrap(arguments);
         assert!(code == 2 && err.contains(expected), "{arguments:?}: {err}");
     }
 }
@@ -838,7 +838,7 @@ fn a_header_without_its_variable_is_refused() {
 /// The command that is written is valid for the program that it names.
 #[test]
 fn the_command_that_is_written_starts_the_server() {
-    let home = Home::new("starts");
+    let home = ImportTestHome::new("starts");
     home.write(
         "project/.mcp.json",
         r#"{"mcpServers": {"-odd name": {"command": "touch", "args": ["--", "was here"]}}}"#,

@@ -23,28 +23,28 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source};
-use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
+use steadfast::classify::{AttemptFault, FaultSource};
+use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolPolicy, ToolClass};
 use steadfast::{
-    Answer, Attempt, By, Engine, SqliteOptions, SqliteStore, Steadfast, Steer, Surface, call, output,
+    ToolResult, Attempt, OperatorIdentity, Engine, SqliteOptions, SqliteStore, Steadfast, BreakerOverride, OperatorSurface, call, output,
 };
-use steadfast_core::policy::Profile;
+use steadfast_core::policy::PolicyProfile;
 
 use crate::folder::Folder;
 use crate::waiting::{Running, wait};
 
 /// A folder with a configuration and its store.
-struct Home(Folder);
+struct OperatorTestHome(Folder);
 
 /// A running gateway, which is ended on drop.
-struct Gateway {
+struct OperatorTestGateway {
     child: Running,
     address: String,
 }
 
 const SECRET: &str = "hunter2hunter2";
 
-impl Home {
+impl OperatorTestHome {
     fn new(test: &str) -> Self {
         let home = Self(Folder::new(&format!("looking_{test}")));
         home.configure("");
@@ -57,7 +57,7 @@ impl Home {
     }
 
     /// Returns an engine on that store, like that of a gateway.
-    async fn engine(&self, policy: Policy) -> Engine {
+    async fn engine(&self, policy: ToolPolicy) -> Engine {
         fs::create_dir_all(self.0.join("state")).unwrap();
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state/state.db"))).unwrap();
         Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
@@ -96,11 +96,11 @@ impl Home {
     }
 
     /// Starts a gateway that listens, in front of the bank of the demo.
-    fn gateway(&self, more: &[&str]) -> Gateway {
+    fn gateway(&self, more: &[&str]) -> OperatorTestGateway {
         let mut arguments = vec!["wrap", "--listen", "127.0.0.1:0", "--name", "bank"];
         arguments.extend(more);
         arguments.extend(["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"]);
-        Gateway::started(&mut self.command(&arguments))
+        OperatorTestGateway::started(&mut self.command(&arguments))
     }
 
     /// Announces a gateway at this address in a file beside the state. Its process is this one, which is alive.
@@ -137,7 +137,7 @@ impl Home {
     }
 }
 
-impl Gateway {
+impl OperatorTestGateway {
     fn started(command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = Running(command.spawn().unwrap());
@@ -148,12 +148,12 @@ impl Gateway {
         let address = said.unwrap().trim_end_matches("/mcp").to_owned();
         // Drains the output, so that the pipe does not fill.
         std::thread::spawn(move || lines.for_each(drop));
-        Gateway { child, address }
+        OperatorTestGateway { child, address }
     }
 }
 
 #[cfg(target_os = "linux")]
-impl Gateway {
+impl OperatorTestGateway {
     /// Stops it as Ctrl-Z does. On return, all its threads are stopped.
     fn stop(&self) {
         self.signal("-STOP");
@@ -172,12 +172,12 @@ impl Gateway {
 }
 
 /// An unrelated server that sends given responses and records the requests.
-struct Stranger {
+struct FakeGateway {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
-impl Stranger {
+impl FakeGateway {
     /// Answers by the number and the path of each request.
     fn answering(answer: impl Fn(usize, &str) -> (u16, Value) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -212,54 +212,54 @@ impl Stranger {
     }
 }
 
-fn plain() -> Policy {
-    let mut policy = Profile::Standard.policy(ToolClass::Mutating);
-    policy.modes.guard = Mode::Off;
-    policy.modes.trust = Mode::Off;
+fn plain() -> ToolPolicy {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
+    policy.modes.guard = EnforcementMode::Off;
+    policy.modes.trust = EnforcementMode::Off;
     policy.retry.attempts = 1.try_into().unwrap();
     policy
 }
 
-fn asks() -> Policy {
+fn asks() -> ToolPolicy {
     let mut policy = plain();
-    policy.modes.trust = Mode::Enforce;
-    policy.approval.when = AskWhen::Always;
+    policy.modes.trust = EnforcementMode::Enforce;
+    policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
 async fn pay(engine: &Engine, to: &str) {
     let wanted = call("bank", "pay").params(&json!({ "to": to, "password": SECRET })).session("s-1").key(to);
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await;
 }
 
 async fn fail(engine: &Engine, times: u32) {
     for number in 0..times {
         let wanted = call("bank", "fails").params(&json!({ "n": number })).envelope().unwrap();
         let fails =
-            async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+            async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
         engine.call(wanted, fails).await;
     }
 }
 
 /// Returns the gateway's own response.
-async fn answered(gateway: &Gateway, path: &str) -> Value {
-    use steadfast_mcp::http::back::{Asked, Origin, Settings, UnderWay};
-    let origin = Origin::new(&format!("http://{}", gateway.address), Settings::default()).unwrap();
-    let asked = Asked {
+async fn answered(gateway: &OperatorTestGateway, path: &str) -> Value {
+    use steadfast_mcp::http::upstream::{OriginRequest, HttpOrigin, HttpUpstreamSettings, RequestProgress};
+    let origin = HttpOrigin::new(&format!("http://{}", gateway.address), HttpUpstreamSettings::default()).unwrap();
+    let asked = OriginRequest {
         method: http::Method::GET,
         target: path.parse().unwrap(),
         headers: http::HeaderMap::new(),
         body: Bytes::new(),
     };
-    let replied = origin.send(asked, &UnderWay::default()).await.unwrap();
+    let replied = origin.send(asked, &RequestProgress::default()).await.unwrap();
     serde_json::from_slice(&replied.body).unwrap()
 }
 
 /// Asserts that the value matches the schema of the operation in the OpenAPI document.
 async fn fits(operation: &str, value: &Value) {
     let steadfast =
-        Steadfast::opening(steadfast::Sources::default()).set("store.kind", "memory").open().await.unwrap();
-    let api = steadfast_api::Api::new(steadfast, steadfast_api::Access::default());
+        Steadfast::builder(steadfast::Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let api = steadfast_api::Api::new(steadfast, steadfast_api::AccessRules::default());
     let request =
         Request::get("/openapi.json").header("host", "localhost").body(Full::new(Bytes::new())).unwrap();
     let body = api.respond(request).await.into_body().collect().await.unwrap().to_bytes();
@@ -275,7 +275,7 @@ async fn fits(operation: &str, value: &Value) {
 
 #[tokio::test]
 async fn where_nothing_ran_nothing_is_wrong_and_nothing_is_made() {
-    let home = Home::new("nothing");
+    let home = OperatorTestHome::new("nothing");
     let (out, err, code) = home.run(&["status"]);
     assert!(code == 0 && out.starts_with("● nothing has run here yet"), "{out}{err}");
     let status = home.json(&["status"]);
@@ -300,7 +300,7 @@ async fn where_nothing_ran_nothing_is_wrong_and_nothing_is_made() {
 
 #[tokio::test]
 async fn the_status_is_that_of_the_gateway_and_sets_the_exit_code() {
-    let home = Home::new("status");
+    let home = OperatorTestHome::new("status");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
@@ -337,7 +337,7 @@ async fn the_status_is_that_of_the_gateway_and_sets_the_exit_code() {
 
 #[tokio::test]
 async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
-    let home = Home::new("breaker");
+    let home = OperatorTestHome::new("breaker");
     let engine = home.engine(plain()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
@@ -375,18 +375,18 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
 
 #[tokio::test]
 async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
-    let home = Home::new("long");
-    let engine = home.engine(Profile::Standard.policy(ToolClass::ReadOnly)).await;
-    let works = async |_: Attempt| -> Answer { Ok(output("seen")) };
+    let home = OperatorTestHome::new("long");
+    let engine = home.engine(PolicyProfile::Standard.policy(ToolClass::ReadOnly)).await;
+    let works = async |_: Attempt| -> ToolResult { Ok(output("seen")) };
     for number in 0..1100 {
         engine.call(call("bank", "look").params(&[("number", number)]).envelope().unwrap(), works).await;
     }
     let mut opening = tokio::task::JoinSet::new();
     for number in 0..1001 {
         let (engine, key) = (engine.clone(), format!("dependency:host-{number}").parse().unwrap());
-        let by = By::new("ann", Surface::Library);
+        let by = OperatorIdentity::new("ann", OperatorSurface::Library);
         opening
-            .spawn(async move { engine.steer_breaker(None, &key, Steer::Open { until: None }, &by).await });
+            .spawn(async move { engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await });
     }
     opening.join_all().await;
     engine.shutdown(Duration::ZERO).await;
@@ -402,12 +402,12 @@ async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
 
 #[tokio::test]
 async fn manual_changes_are_in_the_audit_log_with_the_operator() {
-    let home = Home::new("audit");
+    let home = OperatorTestHome::new("audit");
     home.run(&["breaker", "open", "tool:bank:pay"]);
     let gateway = home.gateway(&[]);
     home.run(&["breaker", "reset", "tool:bank:pay"]);
     let engine = home.engine(plain()).await;
-    let audit = engine.audit(&steadfast::AuditPage::default()).await.unwrap().found;
+    let audit = engine.audit(&steadfast::AuditQuery::default()).await.unwrap().found;
     let audit: Vec<_> = audit.iter().map(|entry| serde_json::to_value(entry).unwrap()).collect();
     let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
     assert_eq!(seen.len(), 2, "{seen:?}");
@@ -419,7 +419,7 @@ async fn manual_changes_are_in_the_audit_log_with_the_operator() {
 
 #[tokio::test]
 async fn a_breaker_that_opened_by_itself_is_trouble() {
-    let home = Home::new("trouble");
+    let home = OperatorTestHome::new("trouble");
     let engine = home.engine(plain()).await;
     fail(&engine, 12).await;
     engine.shutdown(Duration::ZERO).await;
@@ -433,13 +433,13 @@ async fn a_breaker_that_opened_by_itself_is_trouble() {
 #[tokio::test]
 async fn calls_are_forgotten_by_key_session_and_tool() {
     for listens in [false, true] {
-        let home = Home::new(&format!("flush_{listens}"));
+        let home = OperatorTestHome::new(&format!("flush_{listens}"));
         let engine = home.engine(plain()).await;
         for to in ["ann", "bob", "cyd"] {
             pay(&engine, to).await;
         }
         let records =
-            engine.records(&Default::default(), steadfast::Page { after: None, limit: 9 }).await.unwrap();
+            engine.records(&Default::default(), steadfast::RecordPage { after: None, limit: 9 }).await.unwrap();
         let key = records[1].key.0.to_hex();
         engine.shutdown(Duration::ZERO).await;
         let gateway = listens.then(|| home.gateway(&[]));
@@ -467,7 +467,7 @@ async fn calls_are_forgotten_by_key_session_and_tool() {
 
 #[tokio::test]
 async fn rp_7_a_decision_reaches_a_gateway_with_state_in_memory() {
-    let home = Home::new("memory");
+    let home = OperatorTestHome::new("memory");
     home.configure("");
     let gateway = home.gateway(&["--store", "memory"]);
     let (out, err, code) = home.run(&["status"]);
@@ -482,7 +482,7 @@ async fn rp_7_a_decision_reaches_a_gateway_with_state_in_memory() {
 
 #[tokio::test]
 async fn rp_7_requests_are_answered_through_a_gateway() {
-    let home = Home::new("answers");
+    let home = OperatorTestHome::new("answers");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
     pay(&engine, "bob").await;
@@ -504,7 +504,7 @@ async fn rp_7_requests_are_answered_through_a_gateway() {
 
 #[tokio::test]
 async fn sf_7_steering_a_gateway_needs_its_token_and_looking_does_not() {
-    let home = Home::new("token");
+    let home = OperatorTestHome::new("token");
     let gateway = home.gateway(&[]);
     let mut wrong = home.command(&["breaker", "open", "tool:bank:pay"]);
     let (out, err, code) = home.ran(wrong.env("STEADFAST_ADMIN_TOKEN", "somebody-elses"));
@@ -525,7 +525,7 @@ async fn sf_7_steering_a_gateway_needs_its_token_and_looking_does_not() {
 
 #[tokio::test]
 async fn several_gateways_are_one_as_far_as_they_share_their_state() {
-    let home = Home::new("several");
+    let home = OperatorTestHome::new("several");
     let (one, two) = (home.gateway(&[]), home.gateway(&[]));
     let (out, _, code) = home.run(&["status"]);
     assert!(code == 0 && out.contains(&one.address) && out.contains(&two.address), "{out}");
@@ -571,7 +571,7 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
 
 #[tokio::test]
 async fn slips_of_the_pen_are_recognised() {
-    let home = Home::new("slips");
+    let home = OperatorTestHome::new("slips");
     home.configure("[servers.bank]\ncommand = [\"true\"]\n");
     let engine = home.engine(plain()).await;
     pay(&engine, "ann").await;
@@ -603,7 +603,7 @@ async fn slips_of_the_pen_are_recognised() {
 
 #[tokio::test]
 async fn calls_are_printed_as_they_happen() {
-    let home = Home::new("tail");
+    let home = OperatorTestHome::new("tail");
     let engine = home.engine(plain()).await;
     pay(&engine, "ann").await;
     pay(&engine, "ann").await;
@@ -639,7 +639,7 @@ async fn calls_are_printed_as_they_happen() {
 
 #[test]
 fn a_watched_status_is_printed_when_it_changes() {
-    let home = Home::new("watch");
+    let home = OperatorTestHome::new("watch");
     let mut watching = home.command(&["status", "--watch", "--json"]);
     let mut watching = Running(watching.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
@@ -651,7 +651,7 @@ fn a_watched_status_is_printed_when_it_changes() {
 
 #[test]
 fn sf_6_doctor_finds_setup_problems_and_prints_no_secret() {
-    let home = Home::new("doctor");
+    let home = OperatorTestHome::new("doctor");
     let bank = env!("CARGO_BIN_EXE_steadfast");
     home.configure(&format!(
         "[servers.bank]\ncommand = [{bank:?}, \"demo-bank\", \"ledger\"]\nenv = {{ KEY = \"{SECRET}\" }}\n\
@@ -686,7 +686,7 @@ fn sf_6_doctor_finds_setup_problems_and_prints_no_secret() {
 
 #[test]
 fn every_shell_can_complete_our_commands() {
-    let home = Home::new("completions");
+    let home = OperatorTestHome::new("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (out, err, code) = home.run(&["completions", shell]);
         assert!(code == 0 && out.contains("approvals") && !out.contains("demo-bank"), "{shell}: {err}");
@@ -696,7 +696,7 @@ fn every_shell_can_complete_our_commands() {
 
 #[test]
 fn a_server_is_measured_alone_and_behind_the_gateway_and_nothing_is_left() {
-    let home = Home::new("bench");
+    let home = OperatorTestHome::new("bench");
     let bank = ["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"];
     let temporary = home.0.join("temporary");
     fs::create_dir(&temporary).unwrap();
@@ -728,7 +728,7 @@ fn a_server_is_measured_alone_and_behind_the_gateway_and_nothing_is_left() {
 
 #[test]
 fn a_server_at_a_url_is_measured_too() {
-    let home = Home::new("bench_url");
+    let home = OperatorTestHome::new("bench_url");
     let server = home.gateway(&["--store", "memory"]);
     let url = format!("http://{}/mcp", server.address);
     for named in [&["--url", &url][..], &["bank"]] {
@@ -750,7 +750,7 @@ fn a_server_at_a_url_is_measured_too() {
 
 #[tokio::test]
 async fn rp_7_gateways_that_keep_their_state_in_memory_share_nothing() {
-    let home = Home::new("apart");
+    let home = OperatorTestHome::new("apart");
     let (one, two) = (home.gateway(&["--store", "memory"]), home.gateway(&["--store", "memory"]));
     let (out, err, code) = home.run(&["approve", "1"]);
     assert_eq!(code, 2, "{out}{err}");
@@ -762,10 +762,10 @@ async fn rp_7_gateways_that_keep_their_state_in_memory_share_nothing() {
 #[test]
 #[cfg(target_os = "linux")]
 fn sf_7_the_token_of_this_machine_is_sent_to_gateways_that_are_announced_only() {
-    let home = Home::new("stranger");
+    let home = OperatorTestHome::new("stranger");
     let token = "0123456789abcdef-of-this-machine";
     home.private("state/admin-token", token);
-    let stranger = Stranger::answering(|_, _| (200, json!({})));
+    let stranger = FakeGateway::answering(|_, _| (200, json!({})));
     let address = stranger.address.to_string();
     let open = ["breaker", "open", "tool:bank:pay", "--gateway"];
     for named in [address.clone(), format!("localhost:{}", stranger.address.port())] {
@@ -783,7 +783,7 @@ fn sf_7_the_token_of_this_machine_is_sent_to_gateways_that_are_announced_only() 
 #[test]
 #[cfg(target_os = "linux")]
 fn sf_7_files_writable_by_other_users_are_not_trusted() {
-    let home = Home::new("distrust");
+    let home = OperatorTestHome::new("distrust");
     let gateway = home.gateway(&[]);
     let open = || home.run(&["breaker", "open", "tool:bank:pay"]);
     let (token, kept) = (home.0.join("state/admin-token"), home.0.join("state/kept"));
@@ -817,11 +817,11 @@ fn sf_7_files_writable_by_other_users_are_not_trusted() {
 #[cfg(target_os = "linux")]
 fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
     for status in [401, 500] {
-        let home = Home::new(&format!("mute_{status}"));
+        let home = OperatorTestHome::new(&format!("mute_{status}"));
         let gateway = home.gateway(&[]);
         let file = fs::read_dir(home.0.join("state/gateways")).unwrap().next().unwrap().unwrap().path();
         let said: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-        let mute = Stranger::answering(move |_, path| match path {
+        let mute = FakeGateway::answering(move |_, path| match path {
             "/healthz" => (200, json!({})),
             _ => (status, json!({})),
         });
@@ -836,12 +836,12 @@ fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn nothing_is_changed_behind_the_back_of_a_gateway_that_is_silent() {
-    let home = Home::new("silent");
+    let home = OperatorTestHome::new("silent");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
     let id = home.json(&["approvals"])["approvals"][0]["id"].to_string();
-    let silent = Stranger::answering(|_, _| (503, json!({})));
+    let silent = FakeGateway::answering(|_, _| (503, json!({})));
     home.announce(silent.address, "sqlite file elsewhere");
     for change in [
         &["breaker", "open", "tool:bank:pay"][..],
@@ -867,11 +867,11 @@ async fn nothing_is_changed_behind_the_back_of_a_gateway_that_is_silent() {
 
 #[test]
 fn sf_7_blanks_around_the_token_of_the_environment_do_not_count() {
-    let home = Home::new("blanks");
+    let home = OperatorTestHome::new("blanks");
     let bank = ["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"];
     let mut command =
         home.command(&[&["wrap", "--listen", "127.0.0.1:0", "--name", "bank"][..], &bank].concat());
-    let _gateway = Gateway::started(command.env("STEADFAST_ADMIN_TOKEN", "  a-token-of-ours\n"));
+    let _gateway = OperatorTestGateway::started(command.env("STEADFAST_ADMIN_TOKEN", "  a-token-of-ours\n"));
     for given in ["a-token-of-ours", " a-token-of-ours\n"] {
         let mut open = home.command(&["breaker", "open", "tool:bank:pay"]);
         let (out, err, code) = home.ran(open.env("STEADFAST_ADMIN_TOKEN", given));
@@ -884,8 +884,8 @@ fn sf_7_blanks_around_the_token_of_the_environment_do_not_count() {
 
 #[test]
 fn a_watched_status_continues_after_a_missing_response() {
-    let home = Home::new("watch_on");
-    let stranger = Stranger::answering(|number, _| match number {
+    let home = OperatorTestHome::new("watch_on");
+    let stranger = FakeGateway::answering(|number, _| match number {
         0 | 1 => (500, json!({})),
         _ => (200, json!({ "verdict": "fine" })),
     });
@@ -909,7 +909,7 @@ const SECRETS: [&str; 4] =
 
 #[tokio::test]
 async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_printed() {
-    let home = Home::new("secrets");
+    let home = OperatorTestHome::new("secrets");
     let arguments = json!({
         "to": "ann",
         "password": SECRETS[0],
@@ -918,16 +918,16 @@ async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_print
     });
     let engine = home.engine(asks()).await;
     let wanted = call("bank", "pay").params(&arguments).session("s-1").key(SECRETS[1]);
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await;
     engine.shutdown(Duration::ZERO).await;
     let engine = home.engine(plain()).await;
     for number in 0..12 {
         let mut arguments = arguments.clone();
         arguments["n"] = number.into();
         let wanted = call("bank", "fails").params(&arguments).session("s-1").envelope().unwrap();
-        let fails = async |_: Attempt| -> Answer {
+        let fails = async |_: Attempt| -> ToolResult {
             let why = format!("no: {} and {}", SECRETS[1], SECRETS[2]);
-            Err(Fault::new(Source::Http { status: 500 }, why.as_str()).into())
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, why.as_str()).into())
         };
         engine.call(wanted, fails).await;
     }
@@ -978,7 +978,7 @@ async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_print
 
 #[test]
 fn explain_asks_the_gateway_for_a_turn() {
-    let home = Home::new("turn");
+    let home = OperatorTestHome::new("turn");
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let head = json!({
         "traceId": trace, "spanId": "b7ad6b7169203331", "turnId": "trip/1", "session": "s", "actor": "ann", "calls": 1,
@@ -988,7 +988,7 @@ fn explain_asks_the_gateway_for_a_turn() {
         "sequence": 1, "eventType": "ToolStarted", "kind": "ToolInvocation", "timestamp": "1970-01-01T00:00:01.250Z",
         "traceId": trace, "sentence": "Started look",
     });
-    let gateway = Stranger::answering(move |_, path| match path {
+    let gateway = FakeGateway::answering(move |_, path| match path {
         "/v1/traces/trip%2f1" => (200, json!({ "turn": head, "spans": [], "events": [event] })),
         "/v1/traces/broken" => (200, json!({ "turn": "what" })),
         history if history.starts_with("/v1/history?") => (200, json!({ "calls": [], "next": null })),
@@ -1018,7 +1018,7 @@ fn explain_asks_the_gateway_for_a_turn() {
 
 #[test]
 fn sf_5_recorded_text_cannot_colour_or_reverse_an_explanation() {
-    let home = Home::new("hostile_story");
+    let home = OperatorTestHome::new("hostile_story");
     let odd = "r\u{202e}\x1b[2J";
     let facts = json!({
         "format": 1, "requestId": "r-1", "tool": { "namespace": "bank", "tool": "pay" }, "class": "unknown",
@@ -1027,7 +1027,7 @@ fn sf_5_recorded_text_cannot_colour_or_reverse_an_explanation() {
         "replayed": false,
     });
     let gateway =
-        Stranger::answering(move |_, _| (200, json!({ "calls": [facts, { "format": 2 }], "next": null })));
+        FakeGateway::answering(move |_, _| (200, json!({ "calls": [facts, { "format": 2 }], "next": null })));
     let address = gateway.address.to_string();
     for command in [
         &["explain", "r-1", "--profile", "measured"][..],

@@ -27,15 +27,15 @@ use crate::folder::Folder;
 use crate::waiting::{Running, wait};
 
 /// A folder with a configuration.
-struct Home(Folder);
+struct PlainToolTestHome(Folder);
 
 /// A running gateway.
-struct Serving {
+struct ServeProcess {
     _child: Running,
     address: String,
 }
 
-impl Home {
+impl PlainToolTestHome {
     fn new(test: &str) -> Self {
         Self(Folder::new(&format!("plain_tools_{test}")))
     }
@@ -57,7 +57,7 @@ impl Home {
         command
     }
 
-    fn serve(&self) -> Serving {
+    fn serve(&self) -> ServeProcess {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = Running(child.unwrap());
@@ -66,11 +66,11 @@ impl Home {
         // Drains the output, so that the pipe does not fill.
         thread::spawn(move || lines.for_each(drop));
         let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-        Serving { _child: child, address }
+        ServeProcess { _child: child, address }
     }
 }
 
-impl Serving {
+impl ServeProcess {
     fn call(&self, tool: &str, params: &Value, key: &str) -> (u16, Value) {
         let (namespace, name) = tool.split_once('/').unwrap();
         let body = json!({
@@ -131,7 +131,7 @@ fn service() -> (String, Arc<AtomicU32>) {
 
 #[test]
 fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configuration() {
-    let home = Home::new("called");
+    let home = PlainToolTestHome::new("called");
     let (address, asked) = service();
     let script = home.0.join("convert");
     fs::write(&script, "#!/bin/sh\necho ran >> ledger\ncat\n").unwrap();
@@ -169,7 +169,7 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
 
 #[test]
 fn without_servers_serve_fails_with_advice() {
-    let home = Home::new("nothing");
+    let home = PlainToolTestHome::new("nothing");
     for (configuration, arguments) in [
         ("", &["serve", "--listen", "127.0.0.1:0"][..]),
         ("[command_tools.convert]\ncommand = [\"cat\"]\n", &["serve", "--stdio"]),
@@ -188,7 +188,7 @@ fn without_servers_serve_fails_with_advice() {
 /// As documented in docs/reference/http-api.md.
 #[test]
 fn an_unexpected_report_is_409_for_an_attempt_and_404_for_a_call() {
-    let home = Home::new("late-report");
+    let home = PlainToolTestHome::new("late-report");
     home.write("steadfast.toml", "[store]\nkind = \"memory\"\n[command_tools.date]\ncommand = [\"date\"]\n");
     let gateway = home.serve();
     let begin = |tool: &str| {

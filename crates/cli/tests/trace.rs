@@ -19,13 +19,13 @@ use crate::folder::Folder;
 use crate::waiting::{Running, wait};
 
 /// A folder with a configuration, its store, and a gateway.
-struct Home {
+struct TraceTestHome {
     // Declared first, so that the gateway ends before its folder is removed.
     gateway: Option<(Running, String)>,
     folder: Folder,
 }
 
-impl Home {
+impl TraceTestHome {
     fn new(test: &str) -> Self {
         let folder = Folder::new(&format!("trace_{test}"));
         let say = |tool: &str, script: &str| {
@@ -126,7 +126,7 @@ fn row<'t>(text: &'t str, sign: &str, call: &str, tool: &str) -> &'t str {
 
 #[test]
 fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
-    let mut home = Home::new("drawn");
+    let mut home = TraceTestHome::new("drawn");
     home.start();
     let turned = home.turn(&trip());
     assert_eq!(turned["status"], "partial", "{turned:#}");
@@ -161,7 +161,7 @@ fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
 
 #[test]
 fn the_newest_turns_are_listed_and_an_unknown_one_is_reported() {
-    let mut home = Home::new("listed");
+    let mut home = TraceTestHome::new("listed");
     let (out, err, code) = home.run(&["trace"]);
     assert_eq!((out.as_str(), err.as_str(), code), ("", "no turn was submitted yet\n", 0));
     home.start();
@@ -184,7 +184,7 @@ fn the_newest_turns_are_listed_and_an_unknown_one_is_reported() {
 
 #[test]
 fn sf_5_names_in_a_turn_do_nothing_to_a_terminal() {
-    let mut home = Home::new("hostile");
+    let mut home = TraceTestHome::new("hostile");
     home.start();
     let odd = "a\u{202e}b\u{200b}c";
     let turned = home.turn(&json!({ "turnId": odd, "calls": [

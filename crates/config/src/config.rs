@@ -7,24 +7,24 @@ use std::sync::Arc;
 use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use steadfast_core::policy::ToolClass;
 
-use crate::diagnostics::{ConfigErrors, Problem, Section, nearest};
-use crate::document::{self, Layer, NamedLayer, SECRET_VARIABLES};
-use crate::global::{self, Global, StoreKind};
-use crate::import::{self, Imported};
-use crate::node::{self, Table};
-use crate::notify::{Webhook, WebhookDraft};
-use crate::place::{Place, SourceText, WrittenAt};
+use crate::diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
+use crate::document::{self, SourceLayer, NamedLayer, SECRET_VARIABLES};
+use crate::global::{self, GlobalSettings, StoreKind};
+use crate::import::{self, ImportedConfig};
+use crate::node::{self, ConfigTable};
+use crate::webhook::{Webhook, WebhookDraft};
+use crate::location::{SourceLocation, SourceText, SettingPosition};
 use crate::policy::{self, CLASS, contradictions};
-use crate::resolve::Cache;
-use crate::rule::{Rule, Rules, Selector};
-use crate::server::{self, Incomplete, Server};
-use crate::setting::{Context, Form};
-use crate::sources::{Contents, GivenText, Sources, Start};
+use crate::resolve::PolicyCache;
+use crate::rule::{Rule, RuleSet, Selector};
+use crate::server::{self, IncompleteServer, ServerSettings};
+use crate::setting::{ReadContext, SourceFormat};
+use crate::sources::{FileContents, InlineJson, Sources, PolicyStart};
 use crate::switch::{self, Switches};
-use crate::token::{NoToken, Token, TokenDraft};
+use crate::token::{InvalidToken, Token, TokenDraft};
 use crate::tool::{
     COMMAND_NAMESPACE, CommandDraft, CommandToolSettings, HTTP_NAMESPACE, HttpDraft, HttpToolSettings,
-    Missing,
+    MissingSetting,
 };
 
 /// The embedded defaults: every setting with its meaning. This is the lowest layer.
@@ -37,40 +37,40 @@ const MALFORMED_CALLS: &str = "malformed-calls.jsonl";
 
 /// A complete and valid configuration. It does not change. [`crate::Live`] replaces it as a whole.
 pub struct Config {
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) parts: Arc<ConfigParts>,
     pub(crate) switches: Switches,
-    pub(crate) cache: Cache,
+    pub(crate) cache: PolicyCache,
 }
 
 /// The parts of a configuration that do not depend on switches.
-pub(crate) struct Parts {
-    pub(crate) start: Start,
-    pub(crate) global: Global,
+pub(crate) struct ConfigParts {
+    pub(crate) start: PolicyStart,
+    pub(crate) global: GlobalSettings,
     /// Position at which each global setting is written. The last one counts.
-    global_written: Vec<(usize, WrittenAt)>,
-    behind: Behind,
+    global_written: Vec<(usize, SettingPosition)>,
+    behind: ConfiguredUpstreams,
     tokens: BTreeMap<ActorId, Token>,
     webhooks: BTreeMap<Namespace, Webhook>,
-    pub(crate) rules: Rules,
+    pub(crate) rules: RuleSet,
     notes: Vec<String>,
 }
 
 /// All servers and tools that calls can go to.
-struct Behind {
-    servers: BTreeMap<Namespace, Server>,
+struct ConfiguredUpstreams {
+    servers: BTreeMap<Namespace, ServerSettings>,
     http_tools: BTreeMap<ToolName, HttpToolSettings>,
     command_tools: BTreeMap<ToolName, CommandToolSettings>,
 }
 
 /// A global setting with its value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownSetting {
     /// Name of the setting.
     pub setting: &'static str,
     /// Value as it would be written, without secrets.
     pub value: String,
     /// Position at which the value is written.
-    pub at: WrittenAt,
+    pub at: SettingPosition,
 }
 
 impl Config {
@@ -86,13 +86,13 @@ impl Config {
     }
 
     /// Reads all sources like [`Self::load`], for files whose contents are already known.
-    pub(crate) fn of(sources: &Sources, contents: &[Contents]) -> Result<Self, ConfigErrors> {
+    pub(crate) fn of(sources: &Sources, contents: &[FileContents]) -> Result<Self, ConfigErrors> {
         let (config, errors) = Self::read(sources, contents);
         errors.map_or(Ok(config), Err)
     }
 
-    fn read(sources: &Sources, contents: &[Contents]) -> (Self, Option<ConfigErrors>) {
-        let mut reader = Reader::new(sources);
+    fn read(sources: &Sources, contents: &[FileContents]) -> (Self, Option<ConfigErrors>) {
+        let mut reader = LayerReader::new(sources);
         reader.read_defaults();
         for (file, contents) in sources.files.iter().zip(contents) {
             reader.layer += 1;
@@ -105,7 +105,7 @@ impl Config {
                 }
             }
         }
-        for GivenText { name, json } in &sources.texts {
+        for InlineJson { name, json } in &sources.texts {
             reader.layer += 1;
             reader.read_json(&SourceText::new(name, json), PathBuf::new());
         }
@@ -115,12 +115,12 @@ impl Config {
     }
 
     /// Returns the global settings.
-    pub fn global(&self) -> &Global {
+    pub fn global(&self) -> &GlobalSettings {
         &self.parts.global
     }
 
     /// Returns the servers whose tools are called, by name.
-    pub fn servers(&self) -> &BTreeMap<Namespace, Server> {
+    pub fn servers(&self) -> &BTreeMap<Namespace, ServerSettings> {
         &self.parts.behind.servers
     }
 
@@ -132,7 +132,7 @@ impl Config {
     /// Returns true if a configured tool or server uses this host.
     pub fn is_own_host(&self, domain: &Domain) -> bool {
         let tools = self.http_tools().values().map(|tool| tool.url.host());
-        let servers = self.servers().values().filter_map(Server::host);
+        let servers = self.servers().values().filter_map(ServerSettings::host);
         tools.chain(servers).any(|host| host.eq_ignore_ascii_case(domain.as_str()))
     }
 
@@ -164,39 +164,39 @@ impl Config {
 
     /// Returns the same configuration with other switches.
     pub fn with_switches(&self, switches: Switches) -> Self {
-        Self { parts: self.parts.clone(), switches, cache: Cache::default() }
+        Self { parts: self.parts.clone(), switches, cache: PolicyCache::default() }
     }
 
     /// Returns the global settings with their origins.
-    pub fn shown(&self) -> Vec<Shown> {
+    pub fn shown(&self) -> Vec<ShownSetting> {
         let written = &self.parts.global_written;
-        let of = |(index, setting): (usize, &crate::setting::Setting<Global>)| {
+        let of = |(index, setting): (usize, &crate::setting::Setting<GlobalSettings>)| {
             let (_, at) = written.iter().rev().find(|(written, _)| *written == index)?;
-            Some(Shown { setting: setting.path, value: setting.show(&self.parts.global)?, at: at.clone() })
+            Some(ShownSetting { setting: setting.path, value: setting.show(&self.parts.global)?, at: at.clone() })
         };
         global::settings().iter().enumerate().filter_map(of).collect()
     }
 }
 
 /// Reads one layer after another and collects the problems.
-struct Reader<'s> {
+struct LayerReader<'s> {
     sources: &'s Sources,
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
     notes: Vec<String>,
-    layers: Vec<Layer>,
+    layers: Vec<SourceLayer>,
     layer: usize,
     /// Sections in which something could not be read.
     unread: BTreeSet<Section>,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> LayerReader<'s> {
     fn new(sources: &'s Sources) -> Self {
         let (problems, notes, layers) = (Vec::new(), Vec::new(), Vec::new());
         Self { sources, problems, notes, layers, layer: 0, unread: BTreeSet::new() }
     }
 
-    fn context(&self, folder: PathBuf, form: Form) -> Context<'s> {
-        Context {
+    fn context(&self, folder: PathBuf, form: SourceFormat) -> ReadContext<'s> {
+        ReadContext {
             problems: Vec::new(),
             name: String::new(),
             folder,
@@ -205,7 +205,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    fn keep(&mut self, problems: Vec<Problem>) {
+    fn keep(&mut self, problems: Vec<ConfigProblem>) {
         let layer = self.layer;
         self.problems.extend(problems.into_iter().map(|problem| problem.in_layer(layer)));
     }
@@ -213,7 +213,7 @@ impl<'s> Reader<'s> {
     fn read_defaults(&mut self) {
         let (table, problems) = node::read_toml(&SourceText::new(DEFAULTS_NAME, DEFAULTS));
         self.keep(problems);
-        self.read_table(&table, PathBuf::new(), Form::BuiltIn);
+        self.read_table(&table, PathBuf::new(), SourceFormat::BuiltIn);
     }
 
     fn read_file(&mut self, text: &Arc<SourceText>, folder: Option<PathBuf>) {
@@ -223,11 +223,11 @@ impl<'s> Reader<'s> {
         }
         let (table, syntax) = node::read_toml(text);
         // Text after a syntax error may have ended up in the wrong section, so checks do not report problems after it.
-        let sure = syntax.iter().filter_map(Problem::offset).min().unwrap_or(usize::MAX);
+        let sure = syntax.iter().filter_map(ConfigProblem::offset).min().unwrap_or(usize::MAX);
         let before = self.problems.len();
-        self.read_table(&table, folder, Form::Ours);
+        self.read_table(&table, folder, SourceFormat::Ours);
         if let (false, Some(layer)) = (syntax.is_empty(), self.layers.last_mut()) {
-            layer.doubt();
+            layer.mark_incomplete();
         }
         let mut own = self.problems.split_off(before);
         own.retain(|problem| problem.offset().is_none_or(|offset| offset < sure));
@@ -238,16 +238,16 @@ impl<'s> Reader<'s> {
     /// Reads the JSON file of another program.
     fn read_json(&mut self, text: &Arc<SourceText>, folder: PathBuf) {
         match import::read(text) {
-            Ok(Imported { table, notes, problems }) => {
+            Ok(ImportedConfig { table, notes, problems }) => {
                 self.notes.extend(notes);
                 self.keep(problems);
-                self.read_table(&table, folder, Form::Bare);
+                self.read_table(&table, folder, SourceFormat::Bare);
             }
             Err(problem) => self.keep(vec![problem]),
         }
     }
 
-    fn read_table(&mut self, table: &Table, folder: PathBuf, form: Form) {
+    fn read_table(&mut self, table: &ConfigTable, folder: PathBuf, form: SourceFormat) {
         let mut cx = self.context(folder, form);
         self.layers.push(document::read(table, &mut cx));
         self.keep(cx.problems);
@@ -256,14 +256,14 @@ impl<'s> Reader<'s> {
     fn read_environment(&mut self) {
         self.layer += 1;
         let table = document::of_environment(&self.sources.environment, &mut self.notes);
-        self.read_table(&table, PathBuf::new(), Form::Bare);
+        self.read_table(&table, PathBuf::new(), SourceFormat::Bare);
     }
 
     fn read_flags(&mut self) {
         for flag in &self.sources.flags {
             self.layer += 1;
             match document::of_flag(flag) {
-                Ok(table) => self.read_table(&table, PathBuf::new(), Form::Bare),
+                Ok(table) => self.read_table(&table, PathBuf::new(), SourceFormat::Bare),
                 Err(problem) => {
                     self.unread.extend(flag.setting.split('.').next().and_then(Section::of));
                     self.keep(vec![problem]);
@@ -282,10 +282,10 @@ impl<'s> Reader<'s> {
             join_tools("http_tools", &layers, |layer| &layer.http_tools, HttpDraft::finish);
         let (command_tools, missing_command) =
             join_tools("command_tools", &layers, |layer| &layer.command_tools, CommandDraft::finish);
-        let behind = Behind { servers: self.join_servers(&layers), http_tools, command_tools };
+        let behind = ConfiguredUpstreams { servers: self.join_servers(&layers), http_tools, command_tools };
         self.keep(missing_http);
         self.keep(missing_command);
-        self.say_shared_namespaces(&layers, &behind);
+        self.report_shared_namespaces(&layers, &behind);
         let (tokens, wrong) = self.join_tokens(&layers);
         self.unread.extend((!wrong.is_empty()).then_some(Section::Tokens));
         self.keep(wrong);
@@ -293,9 +293,9 @@ impl<'s> Reader<'s> {
         self.keep(wrong);
         self.unread.extend(layers.iter().flat_map(|layer| &layer.unread));
         let has_bad_rules = layers.iter().any(|layer| layer.has_bad_rules);
-        let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
-        self.say_strangers(&rules, &behind);
-        let parts = Parts {
+        let rules = RuleSet::of(layers.into_iter().flat_map(|layer| layer.rules));
+        self.note_unknown_names(&rules, &behind);
+        let parts = ConfigParts {
             start: self.sources.start,
             global,
             global_written,
@@ -310,12 +310,12 @@ impl<'s> Reader<'s> {
             let problems = rules_that_contradict_themselves(&parts);
             self.keep(problems);
         }
-        let parts = Arc::new(Parts { notes: self.notes, ..parts });
-        (Config { parts, switches, cache: Cache::default() }, ConfigErrors::of(self.problems, self.unread))
+        let parts = Arc::new(ConfigParts { notes: self.notes, ..parts });
+        (Config { parts, switches, cache: PolicyCache::default() }, ConfigErrors::of(self.problems, self.unread))
     }
 
-    fn join_global(&mut self, layers: &[Layer]) -> (Global, Vec<(usize, WrittenAt)>) {
-        let mut global = Global::default();
+    fn join_global(&mut self, layers: &[SourceLayer]) -> (GlobalSettings, Vec<(usize, SettingPosition)>) {
+        let mut global = GlobalSettings::default();
         let mut written = Vec::new();
         let mut place = None;
         let mut is_trust_file_set = false;
@@ -355,24 +355,24 @@ impl<'s> Reader<'s> {
             && !layers.iter().any(|layer| layer.has_bad_globals)
         {
             self.unread.insert(Section::Store);
-            self.keep(vec![Problem::new(&place, what).help(help)]);
+            self.keep(vec![ConfigProblem::new(&place, what).help(help)]);
         }
         (global, written)
     }
 
-    fn join_servers(&mut self, layers: &[Layer]) -> BTreeMap<Namespace, Server> {
+    fn join_servers(&mut self, layers: &[SourceLayer]) -> BTreeMap<Namespace, ServerSettings> {
         let mut servers = BTreeMap::new();
-        for (name, Joined { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers) {
+        for (name, JoinedEntry { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers) {
             match draft.finish(name.clone()) {
                 Ok(server) => drop(servers.insert(name, server)),
                 // A command that could not be read was already reported.
-                Err(Incomplete::Nowhere) if !is_sound => {}
-                Err(Incomplete::Nowhere) => {
+                Err(IncompleteServer::Nowhere) if !is_sound => {}
+                Err(IncompleteServer::Nowhere) => {
                     let what = format!("the server `{name}` has neither a command nor a URL");
                     let help = "add `command = [\"program\", \"argument\"]` or `url = \"https://…\"`";
-                    self.keep(vec![Problem::new(&place, what).help(help)]);
+                    self.keep(vec![ConfigProblem::new(&place, what).help(help)]);
                 }
-                Err(Incomplete::Idle(setting)) => {
+                Err(IncompleteServer::Idle(setting)) => {
                     let path = |index: usize| server::settings().get(index).map(|one| one.path);
                     let at = written.iter().find(|(index, _)| path(*index) == Some(setting));
                     let (is, help) = match setting {
@@ -384,7 +384,7 @@ impl<'s> Reader<'s> {
                     };
                     let what = format!("`{setting}` does nothing for the server `{name}`, which is {is}");
                     let place = at.map_or(&place, |(_, place)| place);
-                    self.keep(vec![Problem::new(place, what).help(help)]);
+                    self.keep(vec![ConfigProblem::new(place, what).help(help)]);
                 }
             }
         }
@@ -393,14 +393,14 @@ impl<'s> Reader<'s> {
 
     /// Returns the tokens, and the problems of the invalid ones. Two callers with the same token could not be
     /// distinguished.
-    fn join_tokens(&self, layers: &[Layer]) -> (BTreeMap<ActorId, Token>, Vec<Problem>) {
+    fn join_tokens(&self, layers: &[SourceLayer]) -> (BTreeMap<ActorId, Token>, Vec<ConfigProblem>) {
         let (mut tokens, mut problems) = (BTreeMap::<ActorId, Token>::new(), Vec::new());
         let variables = SECRET_VARIABLES.iter().filter_map(|(name, _)| {
             let secret = self.sources.environment.get(*name)?.trim();
             Some(((*name).to_owned(), secret.to_owned()))
         });
         let mut known: Vec<(String, String)> = variables.collect();
-        for (name, Joined { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.tokens) {
+        for (name, JoinedEntry { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.tokens) {
             let section = format!("`[tokens.{name}]`");
             match TokenDraft::finish(draft, name.clone()) {
                 Ok(token) => {
@@ -409,16 +409,16 @@ impl<'s> Reader<'s> {
                         Some((other, _)) => {
                             let what = format!("{section} has the same token as {other}");
                             let help = "give each its own: callers are identified by their tokens";
-                            problems.push(Problem::new(&place, what).help(help));
+                            problems.push(ConfigProblem::new(&place, what).help(help));
                         }
                         None => known.push((section, secret.clone())),
                     }
                     tokens.insert(name, token);
                 }
                 // A token that could not be read was already reported.
-                Err(NoToken { .. }) if !is_sound => {}
-                Err(NoToken { what, help }) => {
-                    problems.push(Problem::new(&place, format!("{section} {what}")).help(help));
+                Err(InvalidToken { .. }) if !is_sound => {}
+                Err(InvalidToken { what, help }) => {
+                    problems.push(ConfigProblem::new(&place, format!("{section} {what}")).help(help));
                 }
             }
         }
@@ -426,7 +426,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Reports servers that share their namespace with tools that are configured one by one.
-    fn say_shared_namespaces(&mut self, layers: &[Layer], behind: &Behind) {
+    fn report_shared_namespaces(&mut self, layers: &[SourceLayer], behind: &ConfiguredUpstreams) {
         for server in layers.iter().flat_map(|layer| &layer.servers) {
             let section = match server.name.as_str() {
                 HTTP_NAMESPACE if !behind.http_tools.is_empty() => "http_tools",
@@ -437,13 +437,13 @@ impl<'s> Reader<'s> {
                 "the tools of the server `{0}` would be called as those of `[{section}]`",
                 server.name
             );
-            self.keep(vec![Problem::new(&server.place, what).help("give the server another name")]);
+            self.keep(vec![ConfigProblem::new(&server.place, what).help("give the server another name")]);
         }
     }
 
     /// Notes rules about servers and tools that are not configured. They are most likely typos. They are not errors,
     /// because a host that embeds Steadfast names its plugins as it likes.
-    fn say_strangers(&mut self, rules: &Rules, behind: &Behind) {
+    fn note_unknown_names(&mut self, rules: &RuleSet, behind: &ConfiguredUpstreams) {
         let namespaces = behind.namespaces();
         if namespaces.is_empty() {
             return;
@@ -466,7 +466,7 @@ impl<'s> Reader<'s> {
     }
 }
 
-impl Behind {
+impl ConfiguredUpstreams {
     /// Returns the namespaces that calls can name.
     fn namespaces(&self) -> Vec<&str> {
         let tools =
@@ -486,16 +486,16 @@ impl Behind {
 }
 
 /// Returns the webhooks, and the problems of the invalid ones.
-fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem>) {
+fn join_webhooks(layers: &[SourceLayer]) -> (BTreeMap<Namespace, Webhook>, Vec<ConfigProblem>) {
     let (mut webhooks, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, Joined { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.webhooks) {
+    for (name, JoinedEntry { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.webhooks) {
         match WebhookDraft::finish(draft, name.clone()) {
             Some(webhook) => {
                 webhooks.insert(name, webhook);
             }
             None if !is_sound => {}
             None => {
-                let problem = Problem::new(&place, format!("`[notify.{name}]` has no url"));
+                let problem = ConfigProblem::new(&place, format!("`[notify.{name}]` has no url"));
                 problems.push(problem.help("add `url = \"https://…\"`, to which notifications are sent"));
             }
         }
@@ -504,23 +504,23 @@ fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem
 }
 
 /// A server, tool, token or webhook, joined from all layers.
-struct Joined<D> {
+struct JoinedEntry<D> {
     draft: D,
-    place: Place,
+    place: SourceLocation,
     /// Settings that were written, and their positions.
-    written: Vec<(usize, Place)>,
+    written: Vec<(usize, SourceLocation)>,
     /// True if everything in it could be read, so that an absent setting is really missing.
     is_sound: bool,
 }
 
 /// Joins the servers, tools, tokens or webhooks of all layers by name.
 fn joined<N: Clone + Ord, D: Default>(
-    layers: &[Layer],
-    of: fn(&Layer) -> &[NamedLayer<N, D>],
-) -> BTreeMap<N, Joined<D>> {
-    let mut joined: BTreeMap<N, Joined<D>> = BTreeMap::new();
+    layers: &[SourceLayer],
+    of: fn(&SourceLayer) -> &[NamedLayer<N, D>],
+) -> BTreeMap<N, JoinedEntry<D>> {
+    let mut joined: BTreeMap<N, JoinedEntry<D>> = BTreeMap::new();
     for layer in layers.iter().flat_map(of) {
-        let one = joined.entry(layer.name.clone()).or_insert_with(|| Joined {
+        let one = joined.entry(layer.name.clone()).or_insert_with(|| JoinedEntry {
             draft: D::default(),
             place: layer.place.clone(),
             written: Vec::new(),
@@ -538,18 +538,18 @@ fn joined<N: Clone + Ord, D: Default>(
 /// Returns the tools of a section, and the missing settings of the incomplete ones.
 fn join_tools<D: Default, T>(
     section: &str,
-    layers: &[Layer],
-    of: fn(&Layer) -> &[NamedLayer<ToolName, D>],
-    finish: fn(D, ToolName) -> Result<T, Missing>,
-) -> (BTreeMap<ToolName, T>, Vec<Problem>) {
+    layers: &[SourceLayer],
+    of: fn(&SourceLayer) -> &[NamedLayer<ToolName, D>],
+    finish: fn(D, ToolName) -> Result<T, MissingSetting>,
+) -> (BTreeMap<ToolName, T>, Vec<ConfigProblem>) {
     let (mut tools, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, Joined { draft, place, is_sound, .. }) in joined(layers, of) {
+    for (name, JoinedEntry { draft, place, is_sound, .. }) in joined(layers, of) {
         match finish(draft, name.clone()) {
             Ok(tool) => drop(tools.insert(name, tool)),
-            Err(Missing { .. }) if !is_sound => {}
-            Err(Missing { what, help }) => {
+            Err(MissingSetting { .. }) if !is_sound => {}
+            Err(MissingSetting { what, help }) => {
                 let what = format!("`[{section}.{name}]` has no {what}");
-                problems.push(Problem::new(&place, what).help(help));
+                problems.push(ConfigProblem::new(&place, what).help(help));
             }
         }
     }
@@ -557,7 +557,7 @@ fn join_tools<D: Default, T>(
 }
 
 /// Checks every rule together with the weaker rules below it, and returns the contradictions.
-fn rules_that_contradict_themselves(parts: &Parts) -> Vec<Problem> {
+fn rules_that_contradict_themselves(parts: &ConfigParts) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     for rule in parts.rules.all() {
         let mut class = match &rule.selector {
@@ -586,7 +586,7 @@ fn rules_that_contradict_themselves(parts: &Parts) -> Vec<Problem> {
             // The setting of the pair that this rule writes. A rule that writes neither is not at fault.
             let brought = rule.written.iter().rev().find(|one| [small, large].contains(&path(one.setting)));
             if let Some(one) = brought {
-                problems.push(Problem::new(&one.place, what).help("change one of the two"));
+                problems.push(ConfigProblem::new(&one.place, what).help("change one of the two"));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use steadfast_core::redact;
 
-use crate::place::{Place, SourceText, WrittenAt};
+use crate::location::{SourceLocation, SourceText, SettingPosition};
 
 /// Maximum number of problems that are printed. A file of the wrong kind would fill the screen otherwise.
 const MOST_SHOWN: usize = 50;
@@ -18,7 +18,7 @@ const LONGEST_LINE: usize = 160;
 /// All errors of a configuration, in the order in which they are written.
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
     unread: BTreeSet<Section>,
 }
 
@@ -53,7 +53,7 @@ impl Section {
 
 impl ConfigErrors {
     /// Returns `None` if there are no problems.
-    pub(crate) fn of(mut problems: Vec<Problem>, unread: BTreeSet<Section>) -> Option<Self> {
+    pub(crate) fn of(mut problems: Vec<ConfigProblem>, unread: BTreeSet<Section>) -> Option<Self> {
         if problems.is_empty() {
             return None;
         }
@@ -67,7 +67,7 @@ impl ConfigErrors {
     }
 
     /// Returns the single problems.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
 }
@@ -92,16 +92,16 @@ impl fmt::Display for ConfigErrors {
 
 /// One error in the configuration.
 #[derive(Clone, Debug)]
-pub struct Problem {
-    place: Option<Place>,
+pub struct ConfigProblem {
+    place: Option<SourceLocation>,
     /// Position of the source among all sources, for sorting.
     layer: usize,
     what: String,
     help: Option<String>,
 }
 
-impl Problem {
-    pub(crate) fn new(place: &Place, what: impl Into<String>) -> Self {
+impl ConfigProblem {
+    pub(crate) fn new(place: &SourceLocation, what: impl Into<String>) -> Self {
         Self { place: Some(place.clone()), layer: 0, what: what.into(), help: None }
     }
 
@@ -117,8 +117,8 @@ impl Problem {
     /// Returns the offset in its file at which the problem begins.
     pub(crate) fn offset(&self) -> Option<usize> {
         match &self.place {
-            Some(Place::File(_, span)) => Some(span.start),
-            Some(Place::Variable(_) | Place::Flag(_)) | None => None,
+            Some(SourceLocation::File(_, span)) => Some(span.start),
+            Some(SourceLocation::Variable(_) | SourceLocation::Flag(_)) | None => None,
         }
     }
 
@@ -127,8 +127,8 @@ impl Problem {
     }
 
     /// Returns the position of the problem, if it has one.
-    pub fn at(&self) -> Option<WrittenAt> {
-        self.place.as_ref().map(Place::written)
+    pub fn at(&self) -> Option<SettingPosition> {
+        self.place.as_ref().map(SourceLocation::written)
     }
 
     /// Returns the problem in one sentence.
@@ -142,12 +142,12 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "error: {}", self.what)?;
         let margin = match &self.place {
-            Some(Place::File(source, span)) => write_lines(f, source, span.start, span.end)?,
-            Some(place @ (Place::Variable(_) | Place::Flag(_))) => {
+            Some(SourceLocation::File(source, span)) => write_lines(f, source, span.start, span.end)?,
+            Some(place @ (SourceLocation::Variable(_) | SourceLocation::Flag(_))) => {
                 writeln!(f, "  --> {}", place.written())?;
                 1
             }
@@ -226,7 +226,7 @@ mod tests {
     fn a_caret_is_below_the_offending_text() {
         let source = SourceText::new("steadfast.toml", "[retry]\nattemps = 3\n");
         let problem =
-            Problem::new(&Place::File(source, 8..15), "`attemps` is not known").help("did you mean?");
+            ConfigProblem::new(&SourceLocation::File(source, 8..15), "`attemps` is not known").help("did you mean?");
         assert_eq!(
             problem.to_string(),
             "error: `attemps` is not known\n  --> steadfast.toml:2:1\n   |\n 2 | attemps = 3\n   | ^^^^^^^\n\
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn sf_6_the_line_of_an_error_does_not_show_its_secret() {
         let source = SourceText::new("x.toml", "url = \"redis://:hunter2hunter2@h:6379/0\" # x\n");
-        let problem = Problem::new(&Place::File(source, 41..44), "something").to_string();
+        let problem = ConfigProblem::new(&SourceLocation::File(source, 41..44), "something").to_string();
         assert!(!problem.contains("hunter2"), "{problem}");
         assert!(!problem.contains('^'), "the caret would point to something else: {problem}");
     }

@@ -6,24 +6,24 @@ use std::sync::Arc;
 use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use toml::de::DeTable;
 
-use crate::diagnostics::{Problem, Section, nearest};
-use crate::global::{self, Global};
-use crate::kind::Name;
-use crate::node::{Entry, Node, Raw, Table};
-use crate::notify::{self, WebhookDraft};
-use crate::place::Place;
-use crate::policy::{self, Draft, classes};
+use crate::diagnostics::{ConfigProblem, Section, nearest};
+use crate::global::{self, GlobalSettings};
+use crate::kind::NameKind;
+use crate::node::{TableEntry, ConfigNode, RawNode, ConfigTable};
+use crate::webhook::{self, WebhookDraft};
+use crate::location::SourceLocation;
+use crate::policy::{self, PolicyDraft, classes};
 use crate::rule::{Rule, Selector};
 use crate::server::{self, ServerDraft};
-use crate::setting::{Context, Scope, Setting, Written, first_part, list, read_table};
-use crate::sources::{CONFIG_VARIABLE, Flag};
+use crate::setting::{ReadContext, SettingScope, Setting, WrittenSetting, first_part, list, read_table};
+use crate::sources::{CONFIG_VARIABLE, CommandLineFlag};
 use crate::token::{self, TokenDraft};
 use crate::tool::{self, CommandDraft, HttpDraft};
 
 /// The settings of one source.
 #[derive(Default)]
-pub(crate) struct Layer {
-    pub(crate) global: Vec<Written<Global>>,
+pub(crate) struct SourceLayer {
+    pub(crate) global: Vec<WrittenSetting<GlobalSettings>>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) servers: Vec<NamedLayer<Namespace, ServerDraft>>,
     pub(crate) http_tools: Vec<NamedLayer<ToolName, HttpDraft>>,
@@ -38,9 +38,9 @@ pub(crate) struct Layer {
     pub(crate) has_bad_rules: bool,
 }
 
-impl Layer {
+impl SourceLayer {
     /// Marks the layer as incomplete, so that no missing settings are reported for it.
-    pub(crate) fn doubt(&mut self) {
+    pub(crate) fn mark_incomplete(&mut self) {
         (self.has_bad_globals, self.has_bad_rules) = (true, true);
         self.unread = Section::ALL.into();
         self.servers.iter_mut().for_each(|one| one.is_sound = false);
@@ -54,8 +54,8 @@ impl Layer {
 /// The settings of one source for one server, tool, token or webhook.
 pub(crate) struct NamedLayer<N, D> {
     pub(crate) name: N,
-    pub(crate) place: Place,
-    pub(crate) written: Vec<Written<D>>,
+    pub(crate) place: SourceLocation,
+    pub(crate) written: Vec<WrittenSetting<D>>,
     /// True if everything in it could be read, so that an absent setting is really missing.
     pub(crate) is_sound: bool,
 }
@@ -65,9 +65,9 @@ const NAMED: [&str; 8] =
     ["tools", "domains", "classes", "servers", "http_tools", "command_tools", "tokens", "notify"];
 
 /// Reads a whole tree.
-pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
-    let mut layer = Layer::default();
-    let (mut global, mut everything) = (Table::default(), Table::default());
+pub(crate) fn read(root: &ConfigTable, cx: &mut ReadContext<'_>) -> SourceLayer {
+    let mut layer = SourceLayer::default();
+    let (mut global, mut everything) = (ConfigTable::default(), ConfigTable::default());
     for entry in &root.0 {
         let key = entry.key.as_str();
         if has(global::settings(), key) {
@@ -80,9 +80,9 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
         }
     }
     layer.unread.extend([Section::Listen, Section::Store].into_iter().filter(|section| {
-        let of_it = |entry: &&Entry| entry.key == section.name();
-        let alone = Table(global.0.iter().filter(of_it).cloned().collect());
-        let mut unheard = Context { problems: Vec::new(), ..cx.clone() };
+        let of_it = |entry: &&TableEntry| entry.key == section.name();
+        let alone = ConfigTable(global.0.iter().filter(of_it).cloned().collect());
+        let mut unheard = ReadContext { problems: Vec::new(), ..cx.clone() };
         read_table(global::settings(), "the top level", |_| true, &alone, &[], &mut unheard);
         !unheard.problems.is_empty()
     }));
@@ -149,19 +149,19 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
     layer.unread.extend((cx.problems.len() > before_tokens).then_some(Section::Tokens));
     for (entry, table) in named(root, "notify", cx) {
         let name = section_name(entry, "a webhook", cx, |text| Namespace::new(text).ok());
-        layer.webhooks.extend(read_named("notify", name, notify::settings(), (entry, table), cx));
+        layer.webhooks.extend(read_named("notify", name, webhook::settings(), (entry, table), cx));
     }
     layer
 }
 
-fn read_rule(selector: Selector, table: &Table, entry: Option<&Entry>, cx: &mut Context<'_>) -> Rule {
+fn read_rule(selector: Selector, table: &ConfigTable, entry: Option<&TableEntry>, cx: &mut ReadContext<'_>) -> Rule {
     let for_tools = match &selector {
         Selector::Server(_) | Selector::Tool(_) => true,
         Selector::Everything | Selector::Class(_) | Selector::Domain(_) => false,
     };
-    let allows = |setting: &Setting<Draft>| match setting.scope {
-        Scope::Anywhere => true,
-        Scope::Tools => for_tools,
+    let allows = |setting: &Setting<PolicyDraft>| match setting.scope {
+        SettingScope::Anywhere => true,
+        SettingScope::Tools => for_tools,
     };
     let written = read_table(policy::settings(), &selector.to_string(), allows, table, &[], cx);
     Rule { selector, written, place: entry.map(|entry| entry.key_place.clone()) }
@@ -171,8 +171,8 @@ fn read_named<N, D: 'static>(
     section: &str,
     name: Option<N>,
     settings: &[Setting<D>],
-    (entry, table): (&Entry, &Table),
-    cx: &mut Context<'_>,
+    (entry, table): (&TableEntry, &ConfigTable),
+    cx: &mut ReadContext<'_>,
 ) -> Option<NamedLayer<N, D>> {
     let title = format!("[{section}.{}]", entry.key);
     let before = cx.problems.len();
@@ -183,12 +183,12 @@ fn read_named<N, D: 'static>(
 
 /// Returns the name of a section, if servers, tools and clients can have that name.
 fn section_name<N>(
-    entry: &Entry,
+    entry: &TableEntry,
     whose: &str,
-    cx: &mut Context<'_>,
+    cx: &mut ReadContext<'_>,
     of: impl Fn(&str) -> Option<N>,
 ) -> Option<N> {
-    let name = Some(entry.key.as_str()).filter(|name| Name { extra: "-." }.fits(name)).and_then(of);
+    let name = Some(entry.key.as_str()).filter(|name| NameKind { extra: "-." }.fits(name)).and_then(of);
     if name.is_none() {
         let what = format!("{:?} cannot be the name of {whose}", entry.key);
         cx.refuse(&entry.key_place, what, "use letters, digits, `_`, `-` and `.`, and begin with a letter");
@@ -197,7 +197,7 @@ fn section_name<N>(
 }
 
 /// Returns the tables within one of the named sections.
-fn named<'t>(root: &'t Table, section: &str, cx: &mut Context<'_>) -> Vec<(&'t Entry, &'t Table)> {
+fn named<'t>(root: &'t ConfigTable, section: &str, cx: &mut ReadContext<'_>) -> Vec<(&'t TableEntry, &'t ConfigTable)> {
     let Some(entry) = root.get(section) else { return Vec::new() };
     let Some(table) = entry.node.table() else {
         let what = format!("`{section}` is a section, not {}", entry.node.describe());
@@ -223,7 +223,7 @@ fn has<D>(settings: &[Setting<D>], key: &str) -> bool {
 }
 
 /// Reports an unknown name at the top level.
-fn unknown(entry: &Entry, cx: &mut Context<'_>) {
+fn unknown(entry: &TableEntry, cx: &mut ReadContext<'_>) {
     let key = entry.key.as_str();
     let globals = global::settings().iter().map(|setting| setting.path);
     let policies = policy::settings().iter().map(|setting| setting.path);
@@ -232,7 +232,7 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
         ("http_tools", has(tool::http_settings(), key)),
         ("command_tools", has(tool::command_settings(), key)),
         ("tokens", has(token::settings(), key)),
-        ("notify", has(notify::settings(), key)),
+        ("notify", has(webhook::settings(), key)),
     ];
     let owner = owner.into_iter().find_map(|(section, is_its)| is_its.then_some(section));
     let paths: Vec<&str> = globals.chain(policies).collect();
@@ -250,8 +250,8 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
 }
 
 /// Returns the settings from the environment as a tree.
-pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut Vec<String>) -> Table {
-    let mut table = Table::default();
+pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut Vec<String>) -> ConfigTable {
+    let mut table = ConfigTable::default();
     let known = variables();
     for (name, value) in environment {
         let value = value.trim();
@@ -261,7 +261,7 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
         if let Some((_, path)) = known.iter().find(|(variable, _)| variable == name) {
             let seconds = name == JAATO_WINDOW && value.bytes().all(|byte| byte.is_ascii_digit());
             let value = if seconds { format!("{value}s") } else { value.to_owned() };
-            let node = Node::new(Raw::Loose(value), &Place::Variable(Arc::from(name.as_str())));
+            let node = ConfigNode::new(RawNode::Loose(value), &SourceLocation::Variable(Arc::from(name.as_str())));
             let path: Vec<&str> = path.split('.').collect();
             // Variables come in the order of their names, so `STEADFAST_…` replaces `JAATO_…`.
             table.insert(&path, node);
@@ -309,7 +309,7 @@ pub(crate) const FOREIGN_VARIABLES: [(&str, &str, &str); 3] = [
 /// Returns all variables that set something, each with its setting.
 pub(crate) fn variables() -> Vec<(String, &'static str)> {
     let global = global::settings().iter().filter(|setting| setting.is_scalar());
-    let policy = policy::settings().iter().filter(|one| one.is_scalar() && one.scope == Scope::Anywhere);
+    let policy = policy::settings().iter().filter(|one| one.is_scalar() && one.scope == SettingScope::Anywhere);
     let ours =
         global.map(|one| (one.variable(), one.path)).chain(policy.map(|one| (one.variable(), one.path)));
     let foreign = FOREIGN_VARIABLES.iter().map(|(name, path, _)| ((*name).to_owned(), *path));
@@ -317,10 +317,10 @@ pub(crate) fn variables() -> Vec<(String, &'static str)> {
 }
 
 /// Returns a setting from the command line as a tree with its place.
-pub(crate) fn of_flag(flag: &Flag) -> Result<Table, Problem> {
-    let place = Place::Flag(Arc::from(flag.name.as_str()));
+pub(crate) fn of_flag(flag: &CommandLineFlag) -> Result<ConfigTable, ConfigProblem> {
+    let place = SourceLocation::Flag(Arc::from(flag.name.as_str()));
     let wrong = || {
-        Problem::new(&place, format!("{:?} does not name a setting", flag.setting))
+        ConfigProblem::new(&place, format!("{:?} does not name a setting", flag.setting))
             .help("write it as in the file: `retry.attempts`, `tools.\"bank/pay\".timeout`")
     };
     if flag.setting.contains(['\n', '\r', '=', '#']) {
@@ -337,8 +337,8 @@ pub(crate) fn of_flag(flag: &Flag) -> Result<Table, Problem> {
             None => break,
         }
     }
-    let mut root = Table::default();
+    let mut root = ConfigTable::default();
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    root.insert(&path, Node::new(Raw::Loose(flag.value.clone()), &place));
+    root.insert(&path, ConfigNode::new(RawNode::Loose(flag.value.clone()), &place));
     Ok(root)
 }

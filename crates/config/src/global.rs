@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use steadfast_core::policy::Profile;
+use steadfast_core::policy::PolicyProfile;
 use steadfast_core::redact::Redacted;
 
-use crate::kind::{Count, FilePath, Flag, Name, OrNone, Size, Span, Url, Words};
+use crate::kind::{Count, FilePath, BoolKind, NameKind, OptionalKind, Size, DurationKind, Url, WordKind};
 use crate::setting::{Setting, setting};
 
 /// The global settings.
 #[derive(Clone, Debug)]
-pub struct Global {
+pub struct GlobalSettings {
     /// Profile that policies start from.
-    pub profile: Profile,
+    pub profile: PolicyProfile,
     /// Address that the gateway listens on.
     pub listen: SocketAddr,
     /// Features that the gateway itself offers.
@@ -74,12 +74,12 @@ pub struct StoreSettings {
     /// Number of replicas that must have a write before it counts.
     pub wait_replicas: u32,
     /// Behaviour after committed records of the embedded store are lost.
-    pub on_damage: AfterLoss,
+    pub on_damage: LossPolicy,
 }
 
 /// Behaviour after committed records are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterLoss {
+pub enum LossPolicy {
     /// Calls with an explicit key to tools that are not safe to repeat are refused until an operator accepts the loss.
     RefuseKeyed,
     /// Calls continue, and may run a second time.
@@ -189,10 +189,10 @@ pub struct OtlpSettings {
 }
 
 /// Placeholder values, until the embedded defaults are read over them.
-impl Default for Global {
+impl Default for GlobalSettings {
     fn default() -> Self {
         Self {
-            profile: Profile::Standard,
+            profile: PolicyProfile::Standard,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8931)),
             gateway: GatewaySettings {
                 reliability_tools: false,
@@ -210,7 +210,7 @@ impl Default for Global {
                 records: NonZeroU32::MIN,
                 timeout: Duration::ZERO,
                 wait_replicas: 0,
-                on_damage: AfterLoss::RefuseKeyed,
+                on_damage: LossPolicy::RefuseKeyed,
             },
             history: HistorySettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
             traces: TracesSettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
@@ -234,47 +234,47 @@ impl Default for Global {
 }
 
 /// Returns the table of global settings.
-pub(crate) fn settings() -> &'static [Setting<Global>] {
+pub(crate) fn settings() -> &'static [Setting<GlobalSettings>] {
     const SECOND: Duration = Duration::from_secs(1);
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
-    static SETTINGS: LazyLock<Vec<Setting<Global>>> = LazyLock::new(|| {
+    static SETTINGS: LazyLock<Vec<Setting<GlobalSettings>>> = LazyLock::new(|| {
         vec![
             setting!(
-                Global,
+                GlobalSettings,
                 "profile",
                 profile,
-                Words(&[
-                    ("standard", Profile::Standard),
-                    ("measured", Profile::Measured),
-                    ("stepped", Profile::Stepped)
+                WordKind(&[
+                    ("standard", PolicyProfile::Standard),
+                    ("measured", PolicyProfile::Measured),
+                    ("stepped", PolicyProfile::Stepped)
                 ]),
                 "The named set of defaults that policies start from."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "listen",
                 listen,
                 crate::kind::Socket,
                 "The address that the gateway listens on. Any address other than a loopback address needs a token."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.reliability_tools",
                 gateway.reliability_tools,
-                Flag,
+                BoolKind,
                 "True: clients see two tools of the gateway itself. `reliability_status` lists the tools that are \
                  not trusted, `reliability_reset` restores trust in one and requires an operator."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.run_turn",
                 gateway.run_turn,
-                Flag,
+                BoolKind,
                 "True: clients see a tool of the gateway itself, `run_turn`, which makes several calls that depend \
                  on each other."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.connections",
                 gateway.connections,
                 Count(1..=65_536),
@@ -284,7 +284,7 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  sends a message. Event streams take at most three quarters of them. Read at the start."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.unauthenticated_per_address",
                 gateway.unauthenticated_per_address,
                 Count(1..=65_536),
@@ -294,7 +294,7 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  advance; the higher it is, the more slots one host can hold. Read at the start."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.streams_per_principal",
                 gateway.streams_per_principal,
                 Count(1..=65_536),
@@ -303,10 +303,10 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  takes a connection. Read at the start."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.kind",
                 store.kind,
-                Words(&[
+                WordKind(&[
                     ("memory", StoreKind::Memory),
                     ("sqlite", StoreKind::Sqlite),
                     ("redis", StoreKind::Redis)
@@ -314,12 +314,12 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 "Where state is stored: in this process, in a file on this machine, or on a server that several \
                  machines share."
             ),
-            setting!(Global, "store.path", store.path, FilePath, "The file of the sqlite store."),
+            setting!(GlobalSettings, "store.path", store.path, FilePath, "The file of the sqlite store."),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.url",
                 store.url,
-                OrNone(Url {
+                OptionalKind(Url {
                     schemes: &[
                         "redis",
                         "rediss",
@@ -333,35 +333,35 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  password need not be written here."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.prefix",
                 store.prefix,
-                Name { extra: ":.-" },
+                NameKind { extra: ":.-" },
                 "The prefix of keys in redis. Two deployments with the same prefix share their state."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.key_file",
                 store.key_file,
                 FilePath,
                 "A file with the key that outputs are encrypted with at rest. Without one they are not encrypted."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.records",
                 store.records,
                 Count(16..=10_000_000),
                 "Maximum number of records in memory. Each takes about as much memory as its result."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.timeout",
                 store.timeout,
-                Span(Duration::from_millis(10)..=60 * SECOND),
+                DurationKind(Duration::from_millis(10)..=60 * SECOND),
                 "How long one command of the redis store may take before the store counts as down."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.wait_replicas",
                 store.wait_replicas,
                 Count(0..=16),
@@ -369,38 +369,38 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  waits for them."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.on_damage",
                 store.on_damage,
-                Words(&[("refuse_keyed", AfterLoss::RefuseKeyed), ("start_anew", AfterLoss::StartAnew)]),
+                WordKind(&[("refuse_keyed", LossPolicy::RefuseKeyed), ("start_anew", LossPolicy::StartAnew)]),
                 "When committed records of the sqlite store are lost, because its file was damaged, deleted or \
                  replaced by an older copy: `refuse_keyed` refuses calls with an explicit key to tools that are not \
                  safe to repeat, until `steadfast state accept` or until the lost records would have expired; \
                  `start_anew` logs a warning and lets them run, possibly a second time."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "history.keep",
                 history.keep,
-                Span(SECOND..=YEAR),
+                DurationKind(SECOND..=YEAR),
                 "How long past calls are kept for `explain` and `rehearse`."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "history.entries",
                 history.entries,
                 Count(1..=10_000_000),
                 "Maximum number of past calls that are kept."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "traces.keep",
                 traces.keep,
-                Span(SECOND..=YEAR),
+                DurationKind(SECOND..=YEAR),
                 "How long the traces of turns are kept."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "traces.entries",
                 traces.entries,
                 Count(1..=10_000_000),
@@ -408,21 +408,21 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  each takes about half a kilobyte."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "results.keep",
                 results.keep,
-                Span(Duration::from_millis(1)..=YEAR),
+                DurationKind(Duration::from_millis(1)..=YEAR),
                 "How long the full text of a result that exceeds `result_limit` can be read."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "results.entries",
                 results.entries,
                 Count(1..=1_000_000),
                 "Maximum number of such texts. One more replaces the oldest text of the caller that has most."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "results.bytes",
                 results.bytes,
                 Size(1 << 10..=1 << 30),
@@ -430,21 +430,21 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  A larger text cannot be kept, and is passed on whole."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "trust_state.persist",
                 trust_state.persist,
-                Flag,
+                BoolKind,
                 "True: lost trust stays lost in the next session."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "trust_state.entries",
                 trust_state.entries,
                 Count(1..=1_000_000),
                 "Maximum number of failures in the history of trust."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "trust_state.file",
                 trust_state.file,
                 FilePath,
@@ -452,14 +452,14 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  working folder is used if it exists, else that of the home folder, else the store."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "metrics.namespace",
                 metrics.namespace,
-                Name { extra: "" },
+                NameKind { extra: "" },
                 "The prefix of metric names."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "metrics.tools",
                 metrics.tools,
                 Count(1..=100_000),
@@ -467,10 +467,10 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  Raising it costs memory here and in the metrics database."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "log.level",
                 log.level,
-                Words(&[
+                WordKind(&[
                     ("error", LogLevel::Error),
                     ("warn", LogLevel::Warn),
                     ("info", LogLevel::Info),
@@ -480,14 +480,14 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 "The minimum level of log lines."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "log.format",
                 log.format,
-                Words(&[("json", LogFormat::Json), ("text", LogFormat::Text)]),
+                WordKind(&[("json", LogFormat::Json), ("text", LogFormat::Text)]),
                 "One JSON object in each line, or readable text."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "log.malformed_calls",
                 log.malformed_calls,
                 FilePath,
@@ -496,10 +496,10 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  is `memory`; `none` turns it off. At 10 MiB it becomes `malformed-calls.jsonl.1`."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "otlp.endpoint",
                 otlp.endpoint,
-                OrNone(Url { schemes: &["http"] }),
+                OptionalKind(Url { schemes: &["http"] }),
                 "The OpenTelemetry collector that receives traces and metrics. Nothing is sent without one. Use a \
                  collector on this machine, which accepts plain http and forwards the data."
             ),

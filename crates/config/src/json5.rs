@@ -8,24 +8,24 @@ use jsonc_parser::{CollectOptions, ParseOptions, ast};
 use serde::de::IgnoredAny;
 use serde_json::{Number, json};
 
-use crate::place::SourceText;
+use crate::location::SourceText;
 
 /// Maximum nesting depth of values.
 pub(crate) const MOST_DEPTH: usize = 64;
 
 /// Error of a text that is not JSON5, with its position.
-pub(crate) struct NotJson5 {
+pub(crate) struct Json5Error {
     pub(crate) at: Range<usize>,
     pub(crate) what: String,
 }
 
 /// Parses a text.
-pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, NotJson5> {
+pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, Json5Error> {
     // Everything of JSON5 is allowed. A missing comma is not part of JSON5 and is usually a mistake.
     let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
     let wrong = |start: usize, end: usize, what: String| {
         let end = text.len().min(end.max(start + 1));
-        NotJson5 { at: start.min(end)..end, what }
+        Json5Error { at: start.min(end)..end, what }
     };
     match jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options) {
         Ok(parsed) => parsed.value.ok_or_else(|| wrong(0, 1, "there is nothing in it".to_owned())),
@@ -65,18 +65,18 @@ pub fn plain_json(text: &str) -> Result<Cow<'_, str>, String> {
         return Ok(Cow::Borrowed(text));
     }
     let written = parse(text).and_then(|root| {
-        let mut plain = Plain { text, json: String::with_capacity(text.len()), read: 0, column: 0 };
+        let mut plain = PlainJsonWriter { text, json: String::with_capacity(text.len()), read: 0, column: 0 };
         plain.value(&root, MOST_DEPTH)?;
         Ok(plain.json)
     });
-    written.map(Cow::Owned).map_err(|NotJson5 { at, what }| {
+    written.map(Cow::Owned).map_err(|Json5Error { at, what }| {
         let place = SourceText::new("", text).position(at.start);
         format!("line {}, column {}: this is not JSON5: {what}", place.line, place.column)
     })
 }
 
 /// Plain JSON that is written while the original text is read.
-struct Plain<'t> {
+struct PlainJsonWriter<'t> {
     text: &'t str,
     json: String,
     /// Position in the original text, in bytes.
@@ -85,10 +85,10 @@ struct Plain<'t> {
     column: usize,
 }
 
-impl Plain<'_> {
-    fn value(&mut self, value: &ast::Value<'_>, depth: usize) -> Result<(), NotJson5> {
+impl PlainJsonWriter<'_> {
+    fn value(&mut self, value: &ast::Value<'_>, depth: usize) -> Result<(), Json5Error> {
         let (start, end) = (value.range().start, value.range().end);
-        let wrong = |what: &str| NotJson5 { at: start..end, what: what.to_owned() };
+        let wrong = |what: &str| Json5Error { at: start..end, what: what.to_owned() };
         let within = depth.checked_sub(1).ok_or_else(|| wrong("it is nested too deeply"))?;
         match value {
             ast::Value::StringLit(text) => self.write(start, &json!(text.value).to_string()),

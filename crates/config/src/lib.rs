@@ -40,8 +40,8 @@ mod json5;
 mod kind;
 mod live;
 mod node;
-mod notify;
-mod place;
+mod webhook;
+mod location;
 mod policy;
 pub mod reference;
 mod resolve;
@@ -54,22 +54,22 @@ mod template;
 mod token;
 mod tool;
 
-pub use config::{Config, DEFAULTS, Shown};
-pub use diagnostics::{ConfigErrors, Problem, Section, nearest};
+pub use config::{Config, DEFAULTS, ShownSetting};
+pub use diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
 pub use global::{
-    AfterLoss, GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
+    LossPolicy, GatewaySettings, GlobalSettings, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
     OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
 pub use json5::plain_json;
 pub use kind::{listen_address, parse_span};
-pub use live::{Live, Reload, Switched};
-pub use notify::{Webhook, WebhookFormat};
-pub use place::WrittenAt;
-pub use resolve::{Explained, Explanation, Origin, Origins, Resolved};
-pub use server::{Isolation, Reached, Server};
-pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, GivenText, Needed, Sources, Start};
-pub use steadfast_core::policy::Annotations;
+pub use live::{LiveConfig, Reload, SwitchChange};
+pub use webhook::{Webhook, WebhookFormat};
+pub use location::SettingPosition;
+pub use resolve::{ExplainedSetting, Explanation, SettingOrigin, Origins, ResolvedPolicy};
+pub use server::{Isolation, ServerTarget, ServerSettings};
+pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, CommandLineFlag, InlineJson, FileRequirement, Sources, PolicyStart};
+pub use steadfast_core::policy::AnnotationHints;
 pub use switch::Switches;
 pub use template::{UrlPiece, UrlTemplate};
-pub use token::{Role, Token};
+pub use token::{TokenRole, Token};
 pub use tool::{COMMAND_NAMESPACE, CommandToolSettings, HTTP_NAMESPACE, HttpMethod, HttpToolSettings};

@@ -12,35 +12,35 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::config::Config;
-use crate::diagnostics::{ConfigErrors, Problem};
-use crate::sources::{Contents, Sources};
+use crate::diagnostics::{ConfigErrors, ConfigProblem};
+use crate::sources::{FileContents, Sources};
 use crate::switch::Switches;
 
 /// A configuration that follows its files.
-pub struct Live {
+pub struct LiveConfig {
     current: ArcSwap<Config>,
     sources: Sources,
-    seen: Mutex<Seen>,
+    seen: Mutex<FileSnapshot>,
 }
 
-struct Seen {
+struct FileSnapshot {
     /// Files that the running configuration was made from.
-    running: Vec<Contents>,
+    running: Vec<FileContents>,
     /// Files that were last reported as invalid. Each is reported once.
-    refused: Option<Vec<Contents>>,
+    refused: Option<Vec<FileContents>>,
     /// Files at the last check, if they were new then.
-    changing: Option<Vec<Contents>>,
+    changing: Option<Vec<FileContents>>,
 }
 
-impl Seen {
-    fn know(&self, found: &Vec<Contents>) -> bool {
+impl FileSnapshot {
+    fn know(&self, found: &Vec<FileContents>) -> bool {
         self.running == *found || self.refused.as_ref() == Some(found)
     }
 }
 
 /// State of the switches before and after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Switched {
+pub struct SwitchChange {
     /// State before the change.
     pub before: Switches,
     /// State after the change.
@@ -62,12 +62,12 @@ pub enum Reload {
     Kept(ConfigErrors),
 }
 
-impl Live {
+impl LiveConfig {
     /// Loads the configuration and starts to follow its files.
     pub fn start(sources: Sources) -> Result<Self, ConfigErrors> {
         let running = sources.read();
         let config = Config::of(&sources, &running)?;
-        let seen = Mutex::new(Seen { running, refused: None, changing: None });
+        let seen = Mutex::new(FileSnapshot { running, refused: None, changing: None });
         Ok(Self { current: ArcSwap::from_pointee(config), sources, seen })
     }
 
@@ -98,25 +98,25 @@ impl Live {
     }
 
     /// Changes switches from their current state to the returned one. Reloads of files do not reset them.
-    pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> Switched {
+    pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> SwitchChange {
         // Under the lock, so that neither a reload nor another change at the same moment restores the old switches.
         let _seen = self.seen.lock();
         let current = self.current.load();
         let before = current.switches();
         let after = turn(before);
         self.current.store(Arc::new(current.with_switches(after)));
-        Switched { before, after }
+        SwitchChange { before, after }
     }
 
-    fn judge(&self, seen: &mut Seen, found: Vec<Contents>) -> Reload {
+    fn judge(&self, seen: &mut FileSnapshot, found: Vec<FileContents>) -> Reload {
         if seen.know(&found) {
             return Reload::Unchanged;
         }
         let gone =
             seen.running.iter().zip(&found).zip(&self.sources.files).find_map(|((before, now), file)| {
-                let vanished = *before != Contents::Missing && *now == Contents::Missing;
+                let vanished = *before != FileContents::Missing && *now == FileContents::Missing;
                 vanished.then(|| {
-                    Problem::nowhere(format!("{} is gone", file.path.display()))
+                    ConfigProblem::nowhere(format!("{} is gone", file.path.display()))
                         .help("put it back, or restart without it; an empty file takes its settings away")
                 })
             });

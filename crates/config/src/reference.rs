@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
-use steadfast_core::policy::{Profile, ToolClass};
+use steadfast_core::policy::{PolicyProfile, ToolClass};
 
 use crate::config::Config;
 use crate::document::{FOREIGN_VARIABLES, SECRET_VARIABLES};
 use crate::global;
-use crate::notify;
-use crate::policy::{self, Draft, classes};
+use crate::webhook;
+use crate::policy::{self, PolicyDraft, classes};
 use crate::server::{self, ServerDraft};
-use crate::setting::{Scope, Setting, first_part};
+use crate::setting::{SettingScope, Setting, first_part};
 use crate::sources::{CONFIG_VARIABLE, Sources};
 use crate::switch;
 use crate::token;
@@ -24,7 +24,7 @@ const TOOLS: &str = "Settings of tools: \"server/tool\", \"server/*\", \"server/
 /// Returns the JSON Schema of `steadfast.toml`, for editors.
 pub fn schema() -> Json {
     let mut shared = Map::new();
-    let for_all = refer(object(policy::settings(), |setting| setting.scope == Scope::Anywhere), &mut shared);
+    let for_all = refer(object(policy::settings(), |setting| setting.scope == SettingScope::Anywhere), &mut shared);
     let for_tools = refer(object(policy::settings(), |_| true), &mut shared);
     let mut root = for_all.clone();
     root.extend(object(global::settings(), |_| true));
@@ -34,7 +34,7 @@ pub fn schema() -> Json {
     shared.insert("http_tool".to_owned(), object_schema(tool::http_settings()));
     shared.insert("command_tool".to_owned(), object_schema(tool::command_settings()));
     shared.insert("token".to_owned(), object_schema(token::settings()));
-    shared.insert("webhook".to_owned(), object_schema(notify::settings()));
+    shared.insert("webhook".to_owned(), object_schema(webhook::settings()));
     let by_name = |about: &str, inner: &str| json!({ "type": "object", "description": about, "additionalProperties": reference(inner) });
     let classes = classes().map(|(name, _)| (name.to_owned(), reference("policy"))).collect();
     root.insert("classes".to_owned(), object_of(classes));
@@ -125,7 +125,7 @@ pub fn page() -> String {
         _ => String::new(),
     });
     page.push_str(NOTIFY);
-    rows(&mut page, notify::settings(), |setting| match setting.path {
+    rows(&mut page, webhook::settings(), |setting| match setting.path {
         "events" => "all".to_owned(),
         "format" => "`\"json\"`".to_owned(),
         _ => String::new(),
@@ -269,8 +269,8 @@ fn rows<'s, D: 'static>(
     page.push_str("\n| setting | takes | default | meaning |\n| --- | --- | --- | --- |\n");
     for setting in settings {
         let scope = match setting.scope {
-            Scope::Anywhere => "",
-            Scope::Tools => " **tools**",
+            SettingScope::Anywhere => "",
+            SettingScope::Tools => " **tools**",
         };
         let value = default(setting);
         let value = if value.is_empty() { "–".to_owned() } else { value };
@@ -299,12 +299,12 @@ fn default_values() -> BTreeMap<&'static str, String> {
 }
 
 /// Returns the default of a setting for each profile, for classes that differ, and for the gateway where it differs.
-fn policy_default(setting: &Setting<Draft>) -> String {
-    let value = |profile: Profile, class| setting.show(&Draft::of(profile.policy(class)));
+fn policy_default(setting: &Setting<PolicyDraft>) -> String {
+    let value = |profile: PolicyProfile, class| setting.show(&PolicyDraft::of(profile.policy(class)));
     let code = |value: Option<String>| value.map_or_else(|| "–".to_owned(), |value| format!("`{value}`"));
     let profiles =
-        [("standard", Profile::Standard), ("measured", Profile::Measured), ("stepped", Profile::Stepped)];
-    let standard = value(Profile::Standard, ToolClass::Unknown);
+        [("standard", PolicyProfile::Standard), ("measured", PolicyProfile::Measured), ("stepped", PolicyProfile::Stepped)];
+    let standard = value(PolicyProfile::Standard, ToolClass::Unknown);
     if setting.path == "mode" {
         return "`\"enforce\"`".to_owned();
     }
@@ -319,12 +319,12 @@ fn policy_default(setting: &Setting<Draft>) -> String {
         }
     }
     for (name, class) in classes() {
-        let other = value(Profile::Standard, class);
+        let other = value(PolicyProfile::Standard, class);
         if other != standard && setting.path != "class" {
             let _ = write!(text, "; {name} {}", code(other));
         }
     }
-    let gateway = setting.show(&Draft::of(Profile::Standard.policy(ToolClass::Unknown).for_gateway()));
+    let gateway = setting.show(&PolicyDraft::of(PolicyProfile::Standard.policy(ToolClass::Unknown).for_gateway()));
     if gateway != standard {
         let _ = write!(text, "; gateway {}", code(gateway));
     }

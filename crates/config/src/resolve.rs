@@ -9,36 +9,36 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use steadfast_core::classify::{Aims, signature};
+use steadfast_core::classify::{ArgumentTargets, signature};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
-use steadfast_core::json::Value;
-use steadfast_core::policy::{Annotations, ComputedKeys, Policy, Profile, ToolClass, TrustRule};
+use steadfast_core::json::JsonValue;
+use steadfast_core::policy::{AnnotationHints, ComputedKeyPolicy, ToolPolicy, PolicyProfile, ToolClass, TrustRule};
 
-use crate::config::{Config, DEFAULTS_NAME, Parts};
-use crate::place::WrittenAt;
-use crate::policy::{CLASS, Draft, class_name, settings};
+use crate::config::{Config, DEFAULTS_NAME, ConfigParts};
+use crate::location::SettingPosition;
+use crate::policy::{CLASS, PolicyDraft, class_name, settings};
 use crate::rule::{Rule, Selector};
-use crate::sources::Start;
+use crate::sources::PolicyStart;
 use crate::switch::Switches;
 
 /// The policy of a call with its origins.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedPolicy {
     /// The policy.
-    pub policy: Arc<Policy>,
+    pub policy: Arc<ToolPolicy>,
     /// Origin of each setting.
     pub origins: Arc<Origins>,
 }
 
 /// Origins of all settings of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origins(Vec<Origin>);
+pub struct Origins(Vec<SettingOrigin>);
 
 impl Origins {
     /// Returns the origin of the setting with this name, such as `retry.attempts`. Returns `None` if there is no such
     /// setting.
-    pub fn of(&self, setting: &str) -> Option<&Origin> {
+    pub fn of(&self, setting: &str) -> Option<&SettingOrigin> {
         let at = settings().iter().position(|known| known.path == setting)?;
         self.0.get(at)
     }
@@ -46,15 +46,15 @@ impl Origins {
 
 /// Source that decided a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// The default of this profile for this class. The setting is not written anywhere.
-    Profile(Profile, ToolClass, Start),
+    Profile(PolicyProfile, ToolClass, PolicyStart),
     /// A rule.
     Rule {
         /// Name of the rule as it is written: `[tools."bank/pay"]`.
         rule: Arc<str>,
         /// Position at which the rule writes the setting.
-        at: WrittenAt,
+        at: SettingPosition,
     },
     /// The annotations that the server gives for its tool.
     Annotations,
@@ -62,22 +62,22 @@ pub enum Origin {
     Switch,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Profile(profile, class, start) => {
                 let profile = match profile {
-                    Profile::Standard => "standard",
-                    Profile::Measured => "measured",
-                    Profile::Stepped => "stepped",
+                    PolicyProfile::Standard => "standard",
+                    PolicyProfile::Measured => "measured",
+                    PolicyProfile::Stepped => "stepped",
                 };
                 let start = match start {
-                    Start::Library => "",
-                    Start::Gateway => ", gateway",
+                    PolicyStart::Library => "",
+                    PolicyStart::Gateway => ", gateway",
                 };
                 write!(f, "profile {profile}, class {}{start}", class_name(*class))
             }
-            Self::Rule { at: at @ WrittenAt::File { file, .. }, .. } if &**file == DEFAULTS_NAME => {
+            Self::Rule { at: at @ SettingPosition::File { file, .. }, .. } if &**file == DEFAULTS_NAME => {
                 write!(f, "{at}")
             }
             Self::Rule { rule, at } => write!(f, "{at}, {rule}"),
@@ -95,18 +95,18 @@ pub struct Explanation {
     /// The dependency of the call, if a rule is about that.
     pub domain: Option<Domain>,
     /// All settings.
-    pub settings: Vec<Explained>,
+    pub settings: Vec<ExplainedSetting>,
 }
 
 /// A setting of a policy with its value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
+pub struct ExplainedSetting {
     /// Name of the setting.
     pub setting: &'static str,
     /// Value as it would be written.
     pub value: String,
     /// Origin of the value.
-    pub origin: Origin,
+    pub origin: SettingOrigin,
 }
 
 impl fmt::Display for Explanation {
@@ -117,22 +117,22 @@ impl fmt::Display for Explanation {
         }
         writeln!(f)?;
         let width =
-            |of: fn(&Explained) -> &str| self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0);
+            |of: fn(&ExplainedSetting) -> &str| self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0);
         let (names, values) = (width(|one| one.setting), width(|one| &one.value).min(40));
-        for Explained { setting, value, origin } in &self.settings {
+        for ExplainedSetting { setting, value, origin } in &self.settings {
             writeln!(f, "  {setting:<names$}  {value:<values$}  {origin}")?;
         }
         Ok(())
     }
 }
 
-impl Parts {
+impl ConfigParts {
     /// Returns the starting point of the policy of a tool of this class.
-    pub(crate) fn base(&self, class: ToolClass) -> Draft {
+    pub(crate) fn base(&self, class: ToolClass) -> PolicyDraft {
         let policy = self.global.profile.policy(class);
-        Draft::of(match self.start {
-            Start::Library => policy,
-            Start::Gateway => policy.for_gateway(),
+        PolicyDraft::of(match self.start {
+            PolicyStart::Library => policy,
+            PolicyStart::Gateway => policy.for_gateway(),
         })
     }
 }
@@ -140,7 +140,7 @@ impl Parts {
 impl Config {
     /// Returns the policy of a call from its envelope and parsed parameters. Its domain is the one that the caller
     /// names, or else the target of its parameters.
-    pub fn resolve_call(&self, call: &CallEnvelope, params: Value<'_>, annotations: Annotations) -> Resolved {
+    pub fn resolve_call(&self, call: &CallEnvelope, params: JsonValue<'_>, annotations: AnnotationHints) -> ResolvedPolicy {
         match &call.target.domain {
             Some(domain) => self.resolve_at(&call.tool(), annotations, Some(domain)),
             None => self.resolve(&call.tool(), annotations, params),
@@ -148,31 +148,31 @@ impl Config {
     }
 
     /// Returns the policy of a call with these arguments.
-    pub fn resolve(&self, tool: &ToolRef, annotations: Annotations, params: Value<'_>) -> Resolved {
-        let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, &Aims::of(params)));
+    pub fn resolve(&self, tool: &ToolRef, annotations: AnnotationHints, params: JsonValue<'_>) -> ResolvedPolicy {
+        let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, &ArgumentTargets::of(params)));
         self.resolve_at(tool, annotations, domain.as_ref())
     }
 
     /// Returns the policy of a call whose dependency is known.
-    pub fn resolve_at(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Resolved {
+    pub fn resolve_at(&self, tool: &ToolRef, annotations: AnnotationHints, domain: Option<&Domain>) -> ResolvedPolicy {
         let tool = &configured(tool);
         let domain = domain.and_then(|domain| self.parts.rules.about_domain(domain));
         let hinted = self.hinted(tool, annotations);
-        self.cache.of(tool, Variant { domain, hinted }, || {
+        self.cache.of(tool, CacheVariant { domain, hinted }, || {
             let (draft, origins) = self.draft(tool, hinted, domain);
             let mut policy = draft.finish();
             policy.domain_trust = domain.and_then(|at| self.domain_trust(at));
-            Resolved { policy: Arc::new(policy), origins: Arc::new(Origins(origins)) }
+            ResolvedPolicy { policy: Arc::new(policy), origins: Arc::new(Origins(origins)) }
         })
     }
 
     /// Explains the policy of a call.
-    pub fn explain(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Explanation {
+    pub fn explain(&self, tool: &ToolRef, annotations: AnnotationHints, domain: Option<&Domain>) -> Explanation {
         let named = configured(tool);
         let at = domain.and_then(|domain| self.parts.rules.about_domain(domain));
         let (draft, origins) = self.draft(&named, self.hinted(&named, annotations), at);
         let explained = settings().iter().zip(origins).filter_map(|(setting, origin)| {
-            Some(Explained { setting: setting.path, value: setting.show(&draft)?, origin })
+            Some(ExplainedSetting { setting: setting.path, value: setting.show(&draft)?, origin })
         });
         Explanation {
             tool: tool.clone(),
@@ -187,10 +187,10 @@ impl Config {
     }
 
     /// Returns the class that follows from the annotations of a tool.
-    fn hinted(&self, tool: &ToolRef, annotations: Annotations) -> ToolClass {
+    fn hinted(&self, tool: &ToolRef, annotations: AnnotationHints) -> ToolClass {
         let is_trusted = self.trusts_annotations(&tool.namespace);
-        let Annotations { read_only, destructive, idempotent } =
-            if is_trusted { annotations } else { annotations.distrusted() };
+        let AnnotationHints { read_only, destructive, idempotent } =
+            if is_trusted { annotations } else { annotations.without_safe_claims() };
         match (read_only, idempotent) {
             (Some(true), _) => ToolClass::ReadOnly,
             (_, Some(true)) => ToolClass::Idempotent,
@@ -200,8 +200,8 @@ impl Config {
         }
     }
 
-    fn draft(&self, tool: &ToolRef, hinted: ToolClass, domain: Option<usize>) -> (Draft, Vec<Origin>) {
-        let Parts { rules, start, global, .. } = &*self.parts;
+    fn draft(&self, tool: &ToolRef, hinted: ToolClass, domain: Option<usize>) -> (PolicyDraft, Vec<SettingOrigin>) {
+        let ConfigParts { rules, start, global, .. } = &*self.parts;
         // The class is resolved first, because it decides which rules apply. Only rules about tools may set it, so the
         // class that is passed here makes no difference.
         let mut probe = self.parts.base(hinted);
@@ -212,11 +212,11 @@ impl Config {
         }
         let class = probe.class;
         let mut draft = self.parts.base(class);
-        let mut origins = vec![Origin::Profile(global.profile, class, *start); settings().len()];
+        let mut origins = vec![SettingOrigin::Profile(global.profile, class, *start); settings().len()];
         if class != ToolClass::Unknown
             && let Some(origin) = origins.get_mut(CLASS)
         {
-            *origin = Origin::Annotations;
+            *origin = SettingOrigin::Annotations;
         }
         for rule in rules.matching(tool, class, domain) {
             apply(rule, &mut draft, &mut origins);
@@ -253,11 +253,11 @@ fn configured(tool: &ToolRef) -> Cow<'_, ToolRef> {
     Cow::Borrowed(tool)
 }
 
-fn apply(rule: &Rule, draft: &mut Draft, origins: &mut [Origin]) {
+fn apply(rule: &Rule, draft: &mut PolicyDraft, origins: &mut [SettingOrigin]) {
     let name: Arc<str> = rule.selector.to_string().into();
     for one in &rule.written {
         (one.patch)(draft);
-        let origin = Origin::Rule { rule: name.clone(), at: one.place.written() };
+        let origin = SettingOrigin::Rule { rule: name.clone(), at: one.place.written() };
         let decides = settings().get(one.setting).map_or(&[][..], |setting| setting.decides);
         for (setting, slot) in settings().iter().zip(origins.iter_mut()) {
             if decides.contains(&setting.path) {
@@ -270,9 +270,9 @@ fn apply(rule: &Rule, draft: &mut Draft, origins: &mut [Origin]) {
     }
 }
 
-fn lower(switches: Switches, draft: &mut Draft, origins: &mut [Origin]) {
+fn lower(switches: Switches, draft: &mut PolicyDraft, origins: &mut [SettingOrigin]) {
     let (before, lowered) = (draft.modes, switches.lower(draft.modes));
-    let computed = if switches.derive { draft.dedupe.computed_keys } else { ComputedKeys::Never };
+    let computed = if switches.derive { draft.dedupe.computed_keys } else { ComputedKeyPolicy::Never };
     let changes = [
         ("dedupe.mode", before.dedupe != lowered.dedupe),
         ("retry.mode", before.retry != lowered.retry),
@@ -284,7 +284,7 @@ fn lower(switches: Switches, draft: &mut Draft, origins: &mut [Origin]) {
     (draft.modes, draft.dedupe.computed_keys) = (lowered, computed);
     for (setting, slot) in settings().iter().zip(origins.iter_mut()) {
         if changes.contains(&(setting.path, true)) {
-            *slot = Origin::Switch;
+            *slot = SettingOrigin::Switch;
         }
     }
 }
@@ -296,18 +296,18 @@ const MOST_VARIANTS: usize = 32;
 
 /// Cache of resolved policies.
 #[derive(Default)]
-pub(crate) struct Cache(RwLock<HashMap<ToolRef, Vec<(Variant, Resolved)>>>);
+pub(crate) struct PolicyCache(RwLock<HashMap<ToolRef, Vec<(CacheVariant, ResolvedPolicy)>>>);
 
 /// Inputs besides the tool that can change the policy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Variant {
+struct CacheVariant {
     domain: Option<usize>,
     hinted: ToolClass,
 }
 
-impl Cache {
-    fn of(&self, tool: &ToolRef, variant: Variant, resolve: impl FnOnce() -> Resolved) -> Resolved {
-        let find = |variants: &Vec<(Variant, Resolved)>| {
+impl PolicyCache {
+    fn of(&self, tool: &ToolRef, variant: CacheVariant, resolve: impl FnOnce() -> ResolvedPolicy) -> ResolvedPolicy {
+        let find = |variants: &Vec<(CacheVariant, ResolvedPolicy)>| {
             variants.iter().find(|(known, _)| *known == variant).map(|(_, resolved)| resolved.clone())
         };
         if let Some(found) = self.0.read().get(tool).and_then(find) {
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn resolved_policies_are_cached_and_the_cache_is_bounded() {
         let config = Config::load(&Sources::default()).unwrap();
-        let of = |name: &str| config.resolve_at(&tool(name), Annotations::default(), None).policy;
+        let of = |name: &str| config.resolve_at(&tool(name), AnnotationHints::default(), None).policy;
         assert!(Arc::ptr_eq(&of("a"), &of("a")));
         for number in 0..MOST_TOOLS + 100 {
             of(&number.to_string());

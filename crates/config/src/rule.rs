@@ -10,9 +10,9 @@ use std::fmt;
 use steadfast_core::id::{Domain, ToolRef};
 use steadfast_core::policy::ToolClass;
 
-use crate::place::Place;
-use crate::policy::{Draft, class_name};
-use crate::setting::Written;
+use crate::location::SourceLocation;
+use crate::policy::{PolicyDraft, class_name};
+use crate::setting::WrittenSetting;
 
 /// Subject of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,20 +129,20 @@ impl fmt::Display for ToolPattern {
 #[derive(Clone)]
 pub(crate) struct Rule {
     pub(crate) selector: Selector,
-    pub(crate) written: Vec<Written<Draft>>,
+    pub(crate) written: Vec<WrittenSetting<PolicyDraft>>,
     /// Position of its first setting or of its section.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<SourceLocation>,
 }
 
 /// All rules of a configuration, by selector.
-pub(crate) struct Rules {
+pub(crate) struct RuleSet {
     /// The order of the selectors is their strength: everything first, then classes, servers, domains, tools. Patterns
     /// are ordered by server, with "any server" as the weakest, then by name.
     all: Vec<Rule>,
     domains: BTreeMap<String, usize>,
 }
 
-impl Rules {
+impl RuleSet {
     /// Joins rules with the same selector. Later ones are stronger.
     pub(crate) fn of(layers: impl IntoIterator<Item = Rule>) -> Self {
         let mut by_selector: BTreeMap<Selector, Rule> = BTreeMap::new();
@@ -229,7 +229,7 @@ mod tests {
             Rule { selector: Selector::Class(ToolClass::ReadOnly), written: Vec::new(), place: None },
             Rule { selector: Selector::Everything, written: Vec::new(), place: None },
         ];
-        let rules = Rules::of(weak_to_strong.iter().rev().map(|text| of(text)).chain(rest));
+        let rules = RuleSet::of(weak_to_strong.iter().rev().map(|text| of(text)).chain(rest));
         let domain = rules.about_domain(&Domain::new("BANK").unwrap());
         let call = tool("bank", "get_all");
         let found: Vec<String> =

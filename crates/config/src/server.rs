@@ -8,17 +8,17 @@ use std::time::Duration;
 use steadfast_core::id::Namespace;
 use steadfast_core::redact::Redacted;
 
-use crate::kind::{Count, FilePath, Flag, Hidden, Kind, ListOf, Map, OrNone, Plain, Span, Text, Url, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{Count, FilePath, BoolKind, SecretMap, SettingKind, ListKind, MapKind, OptionalKind, PlainText, DurationKind, Text, Url, WordKind};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 
 /// A server whose tools are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerSettings {
     /// Name of the server, and the namespace of its tools.
     pub name: Namespace,
     /// Transport to the server.
-    pub reach: Reached,
+    pub reach: ServerTarget,
     /// True if the server is trusted when it marks a tool as safe to repeat.
     pub trust_annotations: bool,
     /// Number of crashes within the window after which the server is not started again.
@@ -29,13 +29,13 @@ pub struct Server {
 
 /// Transport to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub enum ServerTarget {
     /// A child process, with messages over its standard input and output.
     Command {
         /// Program and arguments. Never empty.
         command: Vec<String>,
         /// Environment variables in addition to a small allow-list.
-        env: Hidden,
+        env: SecretMap,
         /// Working folder.
         cwd: Option<PathBuf>,
         /// Sharing of its process between sessions.
@@ -46,7 +46,7 @@ pub enum Reached {
         /// URL of the server.
         url: Redacted<String>,
         /// Headers of every request.
-        headers: Hidden,
+        headers: SecretMap,
     },
 }
 
@@ -67,8 +67,8 @@ pub enum Isolation {
 pub(crate) struct ServerDraft {
     command: Arc<[String]>,
     url: Option<Redacted<String>>,
-    env: Hidden,
-    headers: Hidden,
+    env: SecretMap,
+    headers: SecretMap,
     cwd: Option<PathBuf>,
     per_session: bool,
     most_sessions: NonZeroU32,
@@ -82,8 +82,8 @@ impl Default for ServerDraft {
         Self {
             command: Arc::default(),
             url: None,
-            env: Hidden::new(),
-            headers: Hidden::new(),
+            env: SecretMap::new(),
+            headers: SecretMap::new(),
             cwd: None,
             per_session: false,
             most_sessions: const { NonZeroU32::new(16).unwrap() },
@@ -95,7 +95,7 @@ impl Default for ServerDraft {
 }
 
 /// Reason for which a draft is not a complete server.
-pub(crate) enum Incomplete {
+pub(crate) enum IncompleteServer {
     /// It has neither a command nor a URL.
     Nowhere,
     /// It has this setting, but nothing that says how to reach the server.
@@ -103,14 +103,14 @@ pub(crate) enum Incomplete {
 }
 
 impl ServerDraft {
-    pub(crate) fn finish(self, name: Namespace) -> Result<Server, Incomplete> {
+    pub(crate) fn finish(self, name: Namespace) -> Result<ServerSettings, IncompleteServer> {
         let by_command = !self.command.is_empty();
         // A server that is started here was configured on this machine, and so was one that listens on it.
         let near = by_command || self.url.as_ref().is_some_and(|url| is_on_this_machine(url.expose()));
         let reach = match self.url {
-            None if !by_command => return Err(Incomplete::Nowhere),
-            None if !self.headers.is_empty() => return Err(Incomplete::Idle("headers")),
-            None => Reached::Command {
+            None if !by_command => return Err(IncompleteServer::Nowhere),
+            None if !self.headers.is_empty() => return Err(IncompleteServer::Idle("headers")),
+            None => ServerTarget::Command {
                 command: self.command.to_vec(),
                 env: self.env,
                 cwd: self.cwd,
@@ -119,22 +119,22 @@ impl ServerDraft {
                     false => Isolation::Shared,
                 },
             },
-            Some(_) if !self.env.is_empty() => return Err(Incomplete::Idle("env")),
-            Some(_) if self.cwd.is_some() => return Err(Incomplete::Idle("cwd")),
-            Some(_) if self.per_session => return Err(Incomplete::Idle("isolation")),
-            Some(url) => Reached::Url { url, headers: self.headers },
+            Some(_) if !self.env.is_empty() => return Err(IncompleteServer::Idle("env")),
+            Some(_) if self.cwd.is_some() => return Err(IncompleteServer::Idle("cwd")),
+            Some(_) if self.per_session => return Err(IncompleteServer::Idle("isolation")),
+            Some(url) => ServerTarget::Url { url, headers: self.headers },
         };
         let trust_annotations = self.trust_annotations.unwrap_or(near);
-        Ok(Server { name, reach, trust_annotations, crashes: self.crashes, crash_window: self.crash_window })
+        Ok(ServerSettings { name, reach, trust_annotations, crashes: self.crashes, crash_window: self.crash_window })
     }
 }
 
-impl Server {
+impl ServerSettings {
     /// Returns the host of the server. Returns `None` for a command.
     pub fn host(&self) -> Option<&str> {
         match &self.reach {
-            Reached::Url { url, .. } => Some(host_of(url.expose())),
-            Reached::Command { .. } => None,
+            ServerTarget::Url { url, .. } => Some(host_of(url.expose())),
+            ServerTarget::Command { .. } => None,
         }
     }
 }
@@ -158,7 +158,7 @@ fn is_on_this_machine(url: &str) -> bool {
 /// Returns the table of settings.
 pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<ServerDraft>>> = LazyLock::new(|| {
-        let words = ListOf { item: Plain(Text { most: 32 << 10 }), least: 1, most: 1024 };
+        let words = ListKind { item: PlainText(Text { most: 32 << 10 }), least: 1, most: 1024 };
         vec![
             setting!(
                 ServerDraft,
@@ -174,7 +174,7 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
                 ServerDraft,
                 "url",
                 url,
-                OrNone(Url { schemes: &["http", "https"] }),
+                OptionalKind(Url { schemes: &["http", "https"] }),
                 "The URL of a server that already runs."
             )
             .also(|draft| draft.command = Arc::default()),
@@ -182,14 +182,14 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
                 ServerDraft,
                 "env",
                 env,
-                Map { most: 256 },
+                MapKind { most: 256 },
                 "The environment of the process, in addition to a small allow-list."
             ),
             setting!(
                 ServerDraft,
                 "headers",
                 headers,
-                Map { most: 64 },
+                MapKind { most: 64 },
                 "Headers of every request to the URL."
             ),
             setting!(ServerDraft, "cwd", cwd, FilePath, "The folder that the process runs in."),
@@ -197,7 +197,7 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
                 ServerDraft,
                 "isolation",
                 per_session,
-                Words(&[("shared", false), ("per_session", true)]),
+                WordKind(&[("shared", false), ("per_session", true)]),
                 "The sharing of a process between sessions. A process for each session costs its memory each time."
             ),
             setting!(
@@ -211,7 +211,7 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
                 ServerDraft,
                 "trust_annotations",
                 trust_annotations,
-                Believed,
+                AnnotationTrustKind,
                 "True: trust the server's annotations that a tool is safe to repeat. By default, only servers on \
                  this machine are trusted."
             ),
@@ -226,7 +226,7 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
                 ServerDraft,
                 "crash_window",
                 crash_window,
-                Span(Duration::from_secs(1)..=Duration::from_secs(86_400)),
+                DurationKind(Duration::from_secs(1)..=Duration::from_secs(86_400)),
                 "The window of `crashes`."
             ),
         ]
@@ -235,11 +235,11 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
 }
 
 /// True, false, or by the location of the server.
-struct Believed;
+struct AnnotationTrustKind;
 
-impl Kind<Option<bool>> for Believed {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<bool>> {
-        Flag.read(node, cx).map(Some)
+impl SettingKind<Option<bool>> for AnnotationTrustKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<bool>> {
+        BoolKind.read(node, cx).map(Some)
     }
 
     fn show(&self, value: &Option<bool>) -> String {
@@ -247,11 +247,11 @@ impl Kind<Option<bool>> for Believed {
     }
 
     fn takes(&self) -> String {
-        Flag.takes()
+        BoolKind.takes()
     }
 
     fn schema(&self) -> serde_json::Value {
-        Flag.schema()
+        BoolKind.schema()
     }
 }
 

@@ -10,26 +10,26 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use crate::diagnostics::{Problem, nearest};
-use crate::kind::Kind;
-use crate::node::{Entry, Node, Table};
-use crate::place::Place;
+use crate::diagnostics::{ConfigProblem, nearest};
+use crate::kind::SettingKind;
+use crate::node::{TableEntry, ConfigNode, ConfigTable};
+use crate::location::SourceLocation;
 
 /// State while values are read, with the problems found so far.
 #[derive(Clone)]
-pub(crate) struct Context<'c> {
-    pub(crate) problems: Vec<Problem>,
+pub(crate) struct ReadContext<'c> {
+    pub(crate) problems: Vec<ConfigProblem>,
     /// Full name of the value that is being read, for messages.
     pub(crate) name: String,
     /// Folder that relative paths start from.
     pub(crate) folder: PathBuf,
     pub(crate) environment: &'c BTreeMap<String, String>,
-    pub(crate) form: Form,
+    pub(crate) form: SourceFormat,
 }
 
 /// Format of the source that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum SourceFormat {
     /// The embedded defaults, which do not require a home folder.
     BuiltIn,
     /// A `steadfast.toml`, where a setting is `name = value`.
@@ -38,23 +38,23 @@ pub(crate) enum Form {
     Bare,
 }
 
-impl Context<'_> {
+impl ReadContext<'_> {
     /// Reports a value that the setting does not take.
-    pub(crate) fn wrong(&mut self, node: &Node, takes: &str, help: impl Into<String>) {
+    pub(crate) fn wrong(&mut self, node: &ConfigNode, takes: &str, help: impl Into<String>) {
         let what = format!("`{}` takes {takes}, not {}", self.name, node.describe());
-        self.problems.push(Problem::new(&node.place, what).help(help));
+        self.problems.push(ConfigProblem::new(&node.place, what).help(help));
     }
 
     /// Reports any other problem with a value.
-    pub(crate) fn refuse(&mut self, place: &Place, what: impl Into<String>, help: impl Into<String>) {
-        self.problems.push(Problem::new(place, what).help(help));
+    pub(crate) fn refuse(&mut self, place: &SourceLocation, what: impl Into<String>, help: impl Into<String>) {
+        self.problems.push(ConfigProblem::new(place, what).help(help));
     }
 
     /// Returns this value as it would be written.
     pub(crate) fn with(&self, value: impl std::fmt::Display) -> String {
         match self.form {
-            Form::BuiltIn | Form::Ours => format!("`{} = {value}`", last_part(&self.name)),
-            Form::Bare => format!("`{value}`"),
+            SourceFormat::BuiltIn | SourceFormat::Ours => format!("`{} = {value}`", last_part(&self.name)),
+            SourceFormat::Bare => format!("`{value}`"),
         }
     }
 }
@@ -63,14 +63,14 @@ impl Context<'_> {
 pub(crate) type Patch<D> = Arc<dyn Fn(&mut D) + Send + Sync>;
 
 /// A setting that was written in a source.
-pub(crate) struct Written<D> {
+pub(crate) struct WrittenSetting<D> {
     /// Index in the table of settings.
     pub(crate) setting: usize,
-    pub(crate) place: Place,
+    pub(crate) place: SourceLocation,
     pub(crate) patch: Patch<D>,
 }
 
-impl<D> Clone for Written<D> {
+impl<D> Clone for WrittenSetting<D> {
     fn clone(&self) -> Self {
         Self { setting: self.setting, place: self.place.clone(), patch: self.patch.clone() }
     }
@@ -78,7 +78,7 @@ impl<D> Clone for Written<D> {
 
 /// Places in which a setting may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum SettingScope {
     Anywhere,
     /// In `[tools.…]` only, because it is a promise about particular tools.
     Tools,
@@ -90,14 +90,14 @@ pub(crate) struct Setting<D> {
     pub(crate) path: &'static str,
     /// Meaning of the setting, and the cost of raising it.
     pub(crate) about: &'static str,
-    pub(crate) scope: Scope,
+    pub(crate) scope: SettingScope,
     /// Other settings that it decides too. They are explained by it.
     pub(crate) decides: &'static [&'static str],
     /// Settings that cannot be written beside it in the same rule.
     pub(crate) excludes: &'static [&'static str],
     also: Option<fn(&mut D)>,
     shown_if: fn(&D) -> bool,
-    field: Box<dyn Field<D>>,
+    field: Box<dyn SettingField<D>>,
 }
 
 /// One row: draft, name, field, kind, meaning.
@@ -120,22 +120,22 @@ impl<D: 'static> Setting<D> {
         about: &'static str,
         look: fn(&D) -> &T,
         reach: fn(&mut D) -> &mut T,
-        kind: impl Kind<T> + 'static,
+        kind: impl SettingKind<T> + 'static,
     ) -> Self {
         Self {
             path,
             about,
-            scope: Scope::Anywhere,
+            scope: SettingScope::Anywhere,
             decides: &[],
             excludes: &[],
             also: None,
             shown_if: |_| true,
-            field: Box::new(Typed { look, reach, kind: Box::new(kind) }),
+            field: Box::new(TypedField { look, reach, kind: Box::new(kind) }),
         }
     }
 
     pub(crate) fn only_for_tools(self) -> Self {
-        Self { scope: Scope::Tools, ..self }
+        Self { scope: SettingScope::Tools, ..self }
     }
 
     pub(crate) fn decides(self, decides: &'static [&'static str]) -> Self {
@@ -184,7 +184,7 @@ impl<D: 'static> Setting<D> {
         format!("STEADFAST_{}", self.path.replace('.', "_").to_uppercase())
     }
 
-    pub(crate) fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Patch<D>> {
+    pub(crate) fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Patch<D>> {
         let (set, also) = (self.field.read(node, cx)?, self.also);
         Some(match also {
             None => set,
@@ -197,22 +197,22 @@ impl<D: 'static> Setting<D> {
 }
 
 /// A typed field of a row, with its type erased.
-trait Field<D>: Send + Sync {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Patch<D>>;
+trait SettingField<D>: Send + Sync {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Patch<D>>;
     fn show(&self, draft: &D) -> String;
     fn schema(&self) -> Json;
     fn takes(&self) -> String;
     fn is_scalar(&self) -> bool;
 }
 
-struct Typed<D, T> {
+struct TypedField<D, T> {
     look: fn(&D) -> &T,
     reach: fn(&mut D) -> &mut T,
-    kind: Box<dyn Kind<T>>,
+    kind: Box<dyn SettingKind<T>>,
 }
 
-impl<D: 'static, T: Clone + Send + Sync + 'static> Field<D> for Typed<D, T> {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Patch<D>> {
+impl<D: 'static, T: Clone + Send + Sync + 'static> SettingField<D> for TypedField<D, T> {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Patch<D>> {
         let (value, reach) = (self.kind.read(node, cx)?, self.reach);
         Some(Arc::new(move |draft| value.clone_into(reach(draft))))
     }
@@ -241,10 +241,10 @@ pub(crate) fn read_table<D: 'static>(
     settings: &[Setting<D>],
     title: &str,
     allows: impl Fn(&Setting<D>) -> bool,
-    table: &Table,
+    table: &ConfigTable,
     others: &[&str],
-    cx: &mut Context<'_>,
-) -> Vec<Written<D>> {
+    cx: &mut ReadContext<'_>,
+) -> Vec<WrittenSetting<D>> {
     let mut written = Vec::new();
     for entry in &table.0 {
         if others.contains(&entry.key.as_str()) {
@@ -270,9 +270,9 @@ fn read_section<D: 'static>(
     settings: &[Setting<D>],
     title: &str,
     allows: &impl Fn(&Setting<D>) -> bool,
-    section: &Entry,
-    written: &mut Vec<Written<D>>,
-    cx: &mut Context<'_>,
+    section: &TableEntry,
+    written: &mut Vec<WrittenSetting<D>>,
+    cx: &mut ReadContext<'_>,
 ) {
     let key = &section.key;
     let Some(table) = section.node.table() else {
@@ -300,9 +300,9 @@ fn read_entry<D: 'static>(
     title: &str,
     allows: &impl Fn(&Setting<D>) -> bool,
     path: &str,
-    entry: &Entry,
-    written: &mut Vec<Written<D>>,
-    cx: &mut Context<'_>,
+    entry: &TableEntry,
+    written: &mut Vec<WrittenSetting<D>>,
+    cx: &mut ReadContext<'_>,
 ) {
     let Some((index, setting)) = settings.iter().enumerate().find(|(_, setting)| setting.path == path) else {
         return;
@@ -316,16 +316,16 @@ fn read_entry<D: 'static>(
         return;
     }
     if let Some(patch) = setting.read(&entry.node, cx) {
-        written.push(Written { setting: index, place: entry.key_place.clone(), patch });
+        written.push(WrittenSetting { setting: index, place: entry.key_place.clone(), patch });
     }
 }
 
 fn unknown<'n, D>(
     settings: &'n [Setting<D>],
     title: &str,
-    entry: &Entry,
+    entry: &TableEntry,
     beside: impl Iterator<Item = &'n str>,
-    cx: &mut Context<'_>,
+    cx: &mut ReadContext<'_>,
 ) {
     let key = &entry.key;
     let mut beside: Vec<&str> = beside.collect();
@@ -346,8 +346,8 @@ fn unknown<'n, D>(
     cx.refuse(&entry.key_place, format!("`{key}` is not a setting of {title}"), help);
 }
 
-fn say_contradictions<D>(settings: &[Setting<D>], title: &str, written: &[Written<D>], cx: &mut Context<'_>) {
-    let path = |one: &Written<D>| settings.get(one.setting).map_or("", |setting| setting.path);
+fn say_contradictions<D>(settings: &[Setting<D>], title: &str, written: &[WrittenSetting<D>], cx: &mut ReadContext<'_>) {
+    let path = |one: &WrittenSetting<D>| settings.get(one.setting).map_or("", |setting| setting.path);
     for one in written {
         let excludes = settings.get(one.setting).map_or(&[][..], |setting| setting.excludes);
         if let Some(other) = written.iter().find(|other| excludes.contains(&path(other))) {

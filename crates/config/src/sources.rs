@@ -6,24 +6,24 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::diagnostics::Problem;
+use crate::diagnostics::ConfigProblem;
 use crate::node::LARGEST_FILE;
-use crate::place::SourceText;
+use crate::location::SourceText;
 
 /// Sources of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Starting point of policies.
-    pub start: Start,
+    pub start: PolicyStart,
     /// Files, from weakest to strongest: the user's before the project's. `.toml` files have the format of Steadfast.
     /// `.json` files are those of other programs that can be imported.
     pub files: Vec<ConfigFile>,
     /// JSON of other programs that was given as text, such as `mcpServers`. It is stronger than the files.
-    pub texts: Vec<GivenText>,
+    pub texts: Vec<InlineJson>,
     /// Environment variables.
     pub environment: BTreeMap<String, String>,
     /// Settings from the command line.
-    pub flags: Vec<Flag>,
+    pub flags: Vec<CommandLineFlag>,
     /// Files in which a host keeps trust. The first that exists counts. They are used if `trust_state.file` is not
     /// set.
     pub trust_files: Vec<PathBuf>,
@@ -31,7 +31,7 @@ pub struct Sources {
 
 /// Starting point of policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
+pub enum PolicyStart {
     /// A program that protects its own tools.
     #[default]
     Library,
@@ -45,12 +45,12 @@ pub struct ConfigFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Requirement that the file exists.
-    pub needed: Needed,
+    pub needed: FileRequirement,
 }
 
 /// JSON of another program that was given as text instead of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenText {
+pub struct InlineJson {
     /// Name of the source in messages: `--mcp-config`.
     pub name: String,
     /// The JSON text.
@@ -59,7 +59,7 @@ pub struct GivenText {
 
 /// Requirement that a file exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needed {
+pub enum FileRequirement {
     /// The file was named explicitly and must exist.
     Always,
     /// The file is read if it exists.
@@ -68,7 +68,7 @@ pub enum Needed {
 
 /// A setting from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flag {
+pub struct CommandLineFlag {
     /// Name of the flag in messages: `--listen`.
     pub name: String,
     /// Name of the setting: `listen`, `retry.attempts`, `tools."bank/pay".timeout`.
@@ -89,14 +89,14 @@ const HOST_TRUST_FILE: &str = "reliability.json";
 impl Sources {
     /// Returns the usual sources: the user's file, then that of the working folder or the one that `STEADFAST_CONFIG`
     /// names.
-    pub fn discover(start: Start, environment: BTreeMap<String, String>, folder: &Path) -> Self {
+    pub fn discover(start: PolicyStart, environment: BTreeMap<String, String>, folder: &Path) -> Self {
         let set = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let settings = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
         let user = settings.map(|folder| folder.join("steadfast").join(FILE_NAME));
-        let user = user.map(|path| ConfigFile { path, needed: Needed::IfThere });
+        let user = user.map(|path| ConfigFile { path, needed: FileRequirement::IfThere });
         let project = match set(CONFIG_VARIABLE) {
-            Some(path) => ConfigFile { path: folder.join(path), needed: Needed::Always },
-            None => ConfigFile { path: folder.join(FILE_NAME), needed: Needed::IfThere },
+            Some(path) => ConfigFile { path: folder.join(path), needed: FileRequirement::Always },
+            None => ConfigFile { path: folder.join(FILE_NAME), needed: FileRequirement::IfThere },
         };
         let files = user.into_iter().chain([project]).collect();
         let homes = [Some(folder.to_owned()), set("HOME")].into_iter().flatten();
@@ -110,20 +110,20 @@ impl Sources {
     }
 
     /// Reads the files.
-    pub(crate) fn read(&self) -> Vec<Contents> {
-        self.files.iter().map(|file| Contents::read(&file.path)).collect()
+    pub(crate) fn read(&self) -> Vec<FileContents> {
+        self.files.iter().map(|file| FileContents::read(&file.path)).collect()
     }
 }
 
 /// Contents of a file at one moment.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Contents {
+pub(crate) enum FileContents {
     Missing,
     Text(Arc<[u8]>),
     Unreadable(String),
 }
 
-impl Contents {
+impl FileContents {
     fn read(path: &Path) -> Self {
         let limit = LARGEST_FILE as u64 + 1;
         let mut bytes = Vec::new();
@@ -138,20 +138,20 @@ impl Contents {
     }
 
     /// Returns the text. Returns `None` if the file is optional and absent.
-    pub(crate) fn text(&self, file: &ConfigFile) -> Result<Option<Arc<SourceText>>, Problem> {
+    pub(crate) fn text(&self, file: &ConfigFile) -> Result<Option<Arc<SourceText>>, ConfigProblem> {
         let name = file.path.display();
         match (self, file.needed) {
-            (Self::Missing, Needed::IfThere) => Ok(None),
-            (Self::Missing, Needed::Always) => Err(Problem::nowhere(format!("{name} does not exist"))
+            (Self::Missing, FileRequirement::IfThere) => Ok(None),
+            (Self::Missing, FileRequirement::Always) => Err(ConfigProblem::nowhere(format!("{name} does not exist"))
                 .help("check the path; a file is only needed where one is named")),
-            (Self::Unreadable(why), _) => Err(Problem::nowhere(format!("{name} cannot be read: {why}"))
+            (Self::Unreadable(why), _) => Err(ConfigProblem::nowhere(format!("{name} cannot be read: {why}"))
                 .help("check that it is a file and that this user may read it")),
             (Self::Text(bytes), _) => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Some(SourceText::new(name.to_string(), text.trim_start_matches('\u{feff}')))),
                 Err(error) => {
                     let line =
                         1 + bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count();
-                    Err(Problem::nowhere(format!("{name}:{line} is not UTF-8"))
+                    Err(ConfigProblem::nowhere(format!("{name}:{line} is not UTF-8"))
                         .help("save the file as UTF-8"))
                 }
             },

@@ -8,9 +8,9 @@ use std::net::Ipv6Addr;
 
 use serde_json::{Value as Json, json};
 
-use crate::kind::{Kind, Name, expanded};
-use crate::node::Node;
-use crate::setting::Context;
+use crate::kind::{SettingKind, NameKind, expanded};
+use crate::node::ConfigNode;
+use crate::setting::ReadContext;
 
 /// A URL in which `{name}` is a placeholder for a parameter of the call. The URL can be secret (a path can be all that
 /// protects a webhook), so only its host is shown.
@@ -149,7 +149,7 @@ fn pieces(text: &str) -> Result<Vec<UrlPiece>, BadTemplate> {
         let (before, braced) = rest.split_at(at);
         let inner = braced.strip_prefix('{').ok_or(BadTemplate::Closed)?;
         let (name, after) = inner.split_once('}').ok_or(BadTemplate::Open)?;
-        if !(Name { extra: "-." }).fits(name) {
+        if !(NameKind { extra: "-." }).fits(name) {
             return Err(BadTemplate::Name(name.to_owned()));
         }
         if !before.is_empty() {
@@ -167,8 +167,8 @@ fn pieces(text: &str) -> Result<Vec<UrlPiece>, BadTemplate> {
 /// A template as it is written in a file, where `${NAME}` is replaced by an environment variable.
 pub(crate) struct Template;
 
-impl Kind<Option<UrlTemplate>> for Template {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<UrlTemplate>> {
+impl SettingKind<Option<UrlTemplate>> for Template {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<UrlTemplate>> {
         let text = expanded(node, cx, &self.takes())?;
         let bad = match UrlTemplate::parse(&text) {
             Ok(template) => return Some(Some(template)),

@@ -6,9 +6,9 @@ use serde_json::{Value as Json, json};
 use steadfast_core::id::{ActorId, TenantId};
 use steadfast_core::redact::{self, Redacted};
 
-use crate::kind::{Expanded, Kind, OrNone, Words, expanded};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{ExpandedText, SettingKind, OptionalKind, WordKind, expanded};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 
 /// A client or viewer with a token of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,12 +18,12 @@ pub struct Token {
     /// Secret that it sends.
     pub secret: Redacted<String>,
     /// Permissions.
-    pub role: Role,
+    pub role: TokenRole,
 }
 
 /// Permissions of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum TokenRole {
     /// May make calls.
     Client {
         /// Tenant on whose behalf it calls. Data of one tenant is not visible to another.
@@ -42,21 +42,21 @@ pub(crate) struct TokenDraft {
 }
 
 /// Reason for which a draft is not a valid token, with advice.
-pub(crate) struct NoToken {
+pub(crate) struct InvalidToken {
     pub(crate) what: &'static str,
     pub(crate) help: &'static str,
 }
 
 impl TokenDraft {
-    pub(crate) fn finish(self, name: ActorId) -> Result<Token, NoToken> {
-        let missing = NoToken { what: "has no token", help: "add `token = \"${NAME_OF_A_VARIABLE}\"`" };
+    pub(crate) fn finish(self, name: ActorId) -> Result<Token, InvalidToken> {
+        let missing = InvalidToken { what: "has no token", help: "add `token = \"${NAME_OF_A_VARIABLE}\"`" };
         let secret = self.secret.ok_or(missing)?;
         let role = match (self.is_viewer, self.tenant) {
-            (false, tenant) => Role::Client { tenant },
-            (true, None) => Role::Viewer,
+            (false, tenant) => TokenRole::Client { tenant },
+            (true, None) => TokenRole::Viewer,
             // The views are not separated by tenant.
             (true, Some(_)) => {
-                return Err(NoToken {
+                return Err(InvalidToken {
                     what: "is a viewer of one tenant, and viewers see everything",
                     help: "leave `tenant` out, or write `role = \"client\"`",
                 });
@@ -74,7 +74,7 @@ pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
                 TokenDraft,
                 "token",
                 secret,
-                Secret,
+                TokenSecretKind,
                 "The value that is sent as `Authorization: Bearer …`. Write `${NAME}` and keep it in the \
                  environment."
             ),
@@ -82,7 +82,7 @@ pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
                 TokenDraft,
                 "tenant",
                 tenant,
-                OrNone(Tenant),
+                OptionalKind(TenantKind),
                 "The tenant on whose behalf its calls are made. Records, approvals, sessions, server processes, \
                  breakers, trust and scores of one tenant are not visible to another."
             ),
@@ -90,7 +90,7 @@ pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
                 TokenDraft,
                 "role",
                 is_viewer,
-                Words(&[("client", false), ("viewer", true)]),
+                WordKind(&[("client", false), ("viewer", true)]),
                 "A client makes calls. A viewer sees all views, including `/metrics`, and can neither call nor \
                  change anything."
             ),
@@ -104,10 +104,10 @@ const LEAST: usize = 16;
 const MOST: usize = 1024;
 
 /// A secret that fits into a header and cannot be guessed.
-struct Secret;
+struct TokenSecretKind;
 
-impl Kind<Option<Redacted<String>>> for Secret {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<Redacted<String>>> {
+impl SettingKind<Option<Redacted<String>>> for TokenSecretKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<Redacted<String>>> {
         let text = expanded(node, cx, &self.takes())?;
         let length = text.chars().count();
         let wrong = if text.is_empty() {
@@ -132,19 +132,19 @@ impl Kind<Option<Redacted<String>>> for Secret {
     }
 
     fn takes(&self) -> String {
-        Expanded.takes()
+        ExpandedText.takes()
     }
 
     fn schema(&self) -> Json {
-        Expanded.schema()
+        ExpandedText.schema()
     }
 }
 
 /// Name of a tenant.
-struct Tenant;
+struct TenantKind;
 
-impl Kind<TenantId> for Tenant {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<TenantId> {
+impl SettingKind<TenantId> for TenantKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<TenantId> {
         let tenant = node.text().and_then(|text| TenantId::new(text).ok());
         if tenant.is_none() {
             cx.wrong(node, &self.takes(), format!("write for example {}", cx.with("\"acme\"")));

@@ -10,9 +10,9 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value as Json;
 use steadfast_core::id::ToolName;
 
-use crate::kind::{FilePath, Hidden, Kind, ListOf, Map, Plain, Text, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{FilePath, SecretMap, SettingKind, ListKind, MapKind, PlainText, Text, WordKind};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 use crate::template::{Template, UrlTemplate};
 
 /// Namespace of all HTTP tools.
@@ -30,7 +30,7 @@ pub struct HttpToolSettings {
     /// URL of the request.
     pub url: UrlTemplate,
     /// Headers of every request.
-    pub headers: Hidden,
+    pub headers: SecretMap,
 }
 
 /// Method of an HTTP tool.
@@ -53,7 +53,7 @@ pub struct CommandToolSettings {
     /// Program and arguments. Never empty.
     pub command: Vec<String>,
     /// Environment variables in addition to a small allow-list.
-    pub env: Hidden,
+    pub env: SecretMap,
     /// Working folder.
     pub cwd: Option<PathBuf>,
 }
@@ -63,40 +63,40 @@ pub struct CommandToolSettings {
 pub(crate) struct HttpDraft {
     method: Option<HttpMethod>,
     url: Option<UrlTemplate>,
-    headers: Hidden,
+    headers: SecretMap,
 }
 
 /// The written settings of a command tool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandDraft {
     command: Arc<[String]>,
-    env: Hidden,
+    env: SecretMap,
     cwd: Option<PathBuf>,
 }
 
 /// A required setting that is missing, and an example of it.
-pub(crate) struct Missing {
+pub(crate) struct MissingSetting {
     pub(crate) what: &'static str,
     pub(crate) help: &'static str,
 }
 
 impl HttpDraft {
-    pub(crate) fn finish(self, name: ToolName) -> Result<HttpToolSettings, Missing> {
+    pub(crate) fn finish(self, name: ToolName) -> Result<HttpToolSettings, MissingSetting> {
         let Self { method, url, headers } = self;
-        let url = url.ok_or(Missing { what: "URL", help: "add `url = \"https://…\"`" })?;
+        let url = url.ok_or(MissingSetting { what: "URL", help: "add `url = \"https://…\"`" })?;
         // The method is required: it is not guessed whether a request changes something.
         let help =
             "add `method = \"POST\"` to send the parameters as a body, or \"GET\" to send them as the query";
-        let method = method.ok_or(Missing { what: "method", help })?;
+        let method = method.ok_or(MissingSetting { what: "method", help })?;
         Ok(HttpToolSettings { name, method, url, headers })
     }
 }
 
 impl CommandDraft {
-    pub(crate) fn finish(self, name: ToolName) -> Result<CommandToolSettings, Missing> {
+    pub(crate) fn finish(self, name: ToolName) -> Result<CommandToolSettings, MissingSetting> {
         let Self { command, env, cwd } = self;
         if command.is_empty() {
-            return Err(Missing { what: "command", help: "add `command = [\"program\", \"argument\"]`" });
+            return Err(MissingSetting { what: "command", help: "add `command = [\"program\", \"argument\"]`" });
         }
         Ok(CommandToolSettings { name, command: command.to_vec(), env, cwd })
     }
@@ -110,7 +110,7 @@ pub(crate) fn http_settings() -> &'static [Setting<HttpDraft>] {
                 HttpDraft,
                 "method",
                 method,
-                Words(METHODS),
+                WordKind(METHODS),
                 "The method of the request. The parameters of a call are the JSON body of POST, PUT and PATCH, and \
                  the query of the others."
             ),
@@ -122,7 +122,7 @@ pub(crate) fn http_settings() -> &'static [Setting<HttpDraft>] {
                 "The URL of the request. `{name}` is replaced by the parameter with that name, which is then left \
                  out of the body or query. Redirects are not followed."
             ),
-            setting!(HttpDraft, "headers", headers, Headers(Map { most: 64 }), "Headers of every request."),
+            setting!(HttpDraft, "headers", headers, HeaderMapKind(MapKind { most: 64 }), "Headers of every request."),
         ]
     });
     &SETTINGS
@@ -131,7 +131,7 @@ pub(crate) fn http_settings() -> &'static [Setting<HttpDraft>] {
 /// Returns the table of settings of command tools.
 pub(crate) fn command_settings() -> &'static [Setting<CommandDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<CommandDraft>>> = LazyLock::new(|| {
-        let words = ListOf { item: Plain(Text { most: 32 << 10 }), least: 1, most: 1024 };
+        let words = ListKind { item: PlainText(Text { most: 32 << 10 }), least: 1, most: 1024 };
         vec![
             setting!(
                 CommandDraft,
@@ -146,7 +146,7 @@ pub(crate) fn command_settings() -> &'static [Setting<CommandDraft>] {
                 CommandDraft,
                 "env",
                 env,
-                Map { most: 256 },
+                MapKind { most: 256 },
                 "The environment of the process, in addition to a small allow-list."
             ),
             setting!(CommandDraft, "cwd", cwd, FilePath, "The folder that the process runs in."),
@@ -165,7 +165,7 @@ const METHODS: &[(&str, Option<HttpMethod>)] = &[
 ];
 
 /// Headers of a request.
-struct Headers(Map);
+struct HeaderMapKind(MapKind);
 
 /// Headers that Steadfast sets itself. Setting them in the configuration would have no effect or do harm.
 const OURS: [&str; 7] = [
@@ -178,8 +178,8 @@ const OURS: [&str; 7] = [
     "transfer-encoding",
 ];
 
-impl Kind<Hidden> for Headers {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Hidden> {
+impl SettingKind<SecretMap> for HeaderMapKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<SecretMap> {
         let map = self.0.read(node, cx)?;
         let before = cx.problems.len();
         let mut seen = BTreeSet::new();
@@ -205,7 +205,7 @@ impl Kind<Hidden> for Headers {
         (cx.problems.len() == before).then_some(map)
     }
 
-    fn show(&self, value: &Hidden) -> String {
+    fn show(&self, value: &SecretMap) -> String {
         self.0.show(value)
     }
 

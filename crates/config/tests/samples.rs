@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use steadfast_config::{Config, ConfigFile, Needed, Sources};
+use steadfast_config::{Config, ConfigFile, FileRequirement, Sources};
 
 fn load(path: &Path) -> Result<Config, String> {
     let environment = BTreeMap::from([("HOME".to_owned(), "/home/me".to_owned())]);
-    let file = ConfigFile { path: path.to_owned(), needed: Needed::Always };
+    let file = ConfigFile { path: path.to_owned(), needed: FileRequirement::Always };
     let sources = Sources { files: vec![file], environment, ..Sources::default() };
     Config::load(&sources).map_err(|errors| format!("{errors}\n"))
 }

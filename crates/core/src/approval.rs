@@ -23,12 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::id::{Digest, SessionKey, ToolRef};
-use crate::policy::{ApprovalPolicy, AskWhen, Dangerous};
-use crate::trust::{Escalation, Signature, Standing};
+use crate::policy::{ApprovalPolicy, ApprovalTrigger, DangerousCommandPolicy};
+use crate::trust::{Escalation, Signature, TrustDecision};
 
 /// The call that needs approval, and that a grant must match.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct ApprovalSubject<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
     /// Digest of its canonical arguments.
@@ -50,11 +50,11 @@ pub struct GrantId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
-pub struct ParkedId(pub u64);
+pub struct ParkedRequestId(pub u64);
 
 /// Availability of an approver while the call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
+pub enum ApprovalChannel {
     /// An approver can answer.
     Interactive,
     /// No approver can answer; a call that waited would hang.
@@ -63,7 +63,7 @@ pub enum Channel {
 
 /// Risk of the call, by its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ArgumentRisk {
     /// No known risk.
     Ordinary,
     /// The arguments match a dangerous command pattern.
@@ -72,15 +72,15 @@ pub enum Shape {
 
 /// Inputs of the decision about approval.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
+pub struct ApprovalInput<'a> {
     /// Trust in the tool.
-    pub standing: &'a Standing,
+    pub standing: &'a TrustDecision,
     /// Approval policy of the tool.
     pub policy: &'a ApprovalPolicy,
     /// Risk of the call.
-    pub shape: Shape,
+    pub shape: ArgumentRisk,
     /// Availability of an approver.
-    pub channel: Channel,
+    pub channel: ApprovalChannel,
     /// A matching grant, from [`Approvals::grant_for`].
     pub grant: Option<GrantId>,
     /// Deadline of the call.
@@ -89,7 +89,7 @@ pub struct Situation<'a> {
 
 /// A decision about approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum ApprovalPlan {
     /// No approval is needed.
     Go,
     /// A grant exists, and is spent first.
@@ -110,49 +110,49 @@ pub enum Plan {
 ///
 /// The host's own list of allowed tools is not considered: an escalated tool asks although it is on that list. `never`
 /// is different, because it is the operator's setting for this very layer. Neither lets a blocked tool run.
-pub fn plan(situation: Situation<'_>, now: Timestamp) -> Plan {
-    let Situation { standing, policy, shape, channel, grant, deadline } = situation;
+pub fn plan(situation: ApprovalInput<'_>, now: Timestamp) -> ApprovalPlan {
+    let ApprovalInput { standing, policy, shape, channel, grant, deadline } = situation;
     let lost_trust = match (standing, policy.when) {
-        (Standing::Blocked(_), _) => return grant.map_or(Plan::RefuseBlocked, Plan::Spend),
-        (Standing::Ask(_), AskWhen::Escalated | AskWhen::Always) | (Standing::Free(_), AskWhen::Always) => {
+        (TrustDecision::Blocked(_), _) => return grant.map_or(ApprovalPlan::RefuseBlocked, ApprovalPlan::Spend),
+        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Escalated | ApprovalTrigger::Always) | (TrustDecision::Allowed(_), ApprovalTrigger::Always) => {
             true
         }
-        (Standing::Ask(_), AskWhen::Never) | (Standing::Free(_), AskWhen::Escalated | AskWhen::Never) => {
+        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Never) | (TrustDecision::Allowed(_), ApprovalTrigger::Escalated | ApprovalTrigger::Never) => {
             false
         }
     };
     let dangerous = match (shape, policy.dangerous) {
-        (Shape::Dangerous, Dangerous::Ask) => true,
-        (Shape::Dangerous, Dangerous::Record) | (Shape::Ordinary, _) => false,
+        (ArgumentRisk::Dangerous, DangerousCommandPolicy::Ask) => true,
+        (ArgumentRisk::Dangerous, DangerousCommandPolicy::Record) | (ArgumentRisk::Ordinary, _) => false,
     };
     if !lost_trust && !dangerous {
-        return Plan::Go;
+        return ApprovalPlan::Go;
     }
     if let Some(grant) = grant {
-        return Plan::Spend(grant);
+        return ApprovalPlan::Spend(grant);
     }
     let until = (now + policy.timeout).min(deadline.unwrap_or(Timestamp::MAX));
     match channel {
-        Channel::Interactive if until > now => Plan::Ask { until },
-        Channel::Interactive | Channel::Headless => Plan::Park,
+        ApprovalChannel::Interactive if until > now => ApprovalPlan::Ask { until },
+        ApprovalChannel::Interactive | ApprovalChannel::Headless => ApprovalPlan::Park,
     }
 }
 
 /// The open requests and grants of one tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
-pub struct Approvals {
+pub struct ApprovalLedger {
     /// Number of the next request or grant. Numbers are never reused.
     next: u64,
-    parked: BTreeMap<ParkedId, Parked>,
-    denied: BTreeMap<ParkedId, Timestamp>,
+    parked: BTreeMap<ParkedRequestId, ParkedRequest>,
+    denied: BTreeMap<ParkedRequestId, Timestamp>,
     grants: BTreeMap<GrantId, Grant>,
 }
 
 /// A request that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Parked {
+pub struct ParkedRequest {
     /// The tool.
     pub tool: ToolRef,
     /// Digest of its canonical arguments.
@@ -185,7 +185,7 @@ pub struct Grant {
     /// The tool.
     pub tool: ToolRef,
     /// Calls that the grant covers.
-    pub fits: Fits,
+    pub fits: GrantScope,
     /// Side that gave it.
     pub by: Grantor,
     /// True if it was given for a blocked tool.
@@ -202,7 +202,7 @@ pub struct Grant {
 /// The calls that a grant covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fits {
+pub enum GrantScope {
     /// One call with exactly these arguments.
     Once {
         /// Digest of the arguments.
@@ -235,7 +235,7 @@ pub enum Grantor {
 /// A decision on a request for approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Decision {
+pub enum ApprovalDecision {
     /// This call may run.
     Once,
     /// Calls of this signature may run in this session. Without a session, this call only.
@@ -253,16 +253,16 @@ pub enum Decision {
 
 /// The result of recording a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ParkResult {
     /// Number of the request.
-    pub id: ParkedId,
+    pub id: ParkedRequestId,
     /// The oldest request, if it had to make room. Operators should be notified that it is gone.
-    pub dropped: Option<Parked>,
+    pub dropped: Option<ParkedRequest>,
 }
 
 /// The result of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decided {
+pub enum DecisionEffect {
     /// The next such call passes.
     Granted {
         /// The grant.
@@ -277,7 +277,7 @@ pub enum Decided {
 /// The reason why a decision was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NotDecided {
+pub enum ApprovalDecisionError {
     /// No such request is open: it was decided, expired or dropped.
     Gone,
     /// The tool is blocked, and only an operator may let it run.
@@ -288,7 +288,7 @@ pub enum NotDecided {
     EndsInThePast,
 }
 
-impl NotDecided {
+impl ApprovalDecisionError {
     /// Returns true if there is nothing to decide, rather than a reason against this decision.
     pub const fn is_gone(self) -> bool {
         match self {
@@ -298,7 +298,7 @@ impl NotDecided {
     }
 }
 
-impl fmt::Display for NotDecided {
+impl fmt::Display for ApprovalDecisionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Gone => {
@@ -311,11 +311,11 @@ impl fmt::Display for NotDecided {
     }
 }
 
-impl std::error::Error for NotDecided {}
+impl std::error::Error for ApprovalDecisionError {}
 
 /// The state of a request, as a waiting call sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ApprovalStatus {
     /// No decision yet.
     Pending,
     /// A grant exists, to be spent.
@@ -328,7 +328,7 @@ pub enum Answer {
 
 /// The result of spending a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spend {
+pub enum SpendVerdict {
     /// This owner has the grant now, exclusively.
     Spent,
     /// This owner had the grant already: the answer to an earlier try was lost.
@@ -341,7 +341,7 @@ pub enum Spend {
     Gone,
 }
 
-impl Spend {
+impl SpendVerdict {
     /// Returns true if the call may run.
     pub const fn may_run(self) -> bool {
         match self {
@@ -351,7 +351,7 @@ impl Spend {
     }
 }
 
-impl Approvals {
+impl ApprovalLedger {
     /// Maximum number of stored requests.
     pub const MOST_PARKED: usize = 1024;
     /// Maximum number of stored grants.
@@ -364,7 +364,7 @@ impl Approvals {
     pub const MOST_SHOWN: usize = 4096;
 
     /// Returns an unspent grant that lets this call run. A grant that is not used up goes before one that is.
-    pub fn grant_for(&self, wanted: Wanted<'_>, now: Timestamp) -> Option<GrantId> {
+    pub fn grant_for(&self, wanted: ApprovalSubject<'_>, now: Timestamp) -> Option<GrantId> {
         let fitting = self.grants.iter().filter(|(_, grant)| grant.fits(wanted, now));
         fitting.min_by_key(|(id, grant)| (grant.is_used_up_by_a_call(), **id)).map(|(id, _)| *id)
     }
@@ -372,12 +372,12 @@ impl Approvals {
     /// Records a request for approval. Equal calls share one request.
     pub fn ask(
         &mut self,
-        wanted: Wanted<'_>,
+        wanted: ApprovalSubject<'_>,
         prompt: &Escalation,
         shown: Option<&str>,
         policy: &ApprovalPolicy,
         now: Timestamp,
-    ) -> Asked {
+    ) -> ParkResult {
         let expires = now + policy.parked;
         let mut open = self.parked.iter_mut().filter(|(_, parked)| now < parked.expires);
         if let Some((id, parked)) = open.find(|(_, parked)| parked.is_for(wanted)) {
@@ -387,11 +387,11 @@ impl Approvals {
             // The tool may have been blocked, or reset, since the first request.
             parked.blocked = wanted.blocked;
             parked.prompt = prompt.clone();
-            return Asked { id: *id, dropped: None };
+            return ParkResult { id: *id, dropped: None };
         }
         let dropped = (self.parked.len() >= Self::MOST_PARKED).then(|| self.parked.pop_first()).flatten();
-        let id = ParkedId(self.number());
-        let parked = Parked {
+        let id = ParkedRequestId(self.number());
+        let parked = ParkedRequest {
             tool: wanted.tool.clone(),
             arguments: wanted.arguments,
             signature: wanted.signature.clone(),
@@ -405,57 +405,57 @@ impl Approvals {
             expires,
         };
         self.parked.insert(id, parked);
-        Asked { id, dropped: dropped.map(|(_, parked)| parked) }
+        ParkResult { id, dropped: dropped.map(|(_, parked)| parked) }
     }
 
     /// Returns the state of a request for the call that waits for it.
-    pub fn answer(&self, id: ParkedId, wanted: Wanted<'_>, now: Timestamp) -> Answer {
+    pub fn answer(&self, id: ParkedRequestId, wanted: ApprovalSubject<'_>, now: Timestamp) -> ApprovalStatus {
         if let Some(grant) = self.grant_for(wanted, now) {
-            return Answer::Granted(grant);
+            return ApprovalStatus::Granted(grant);
         }
         if self.denied.get(&id).is_some_and(|until| now < *until) {
-            return Answer::Denied;
+            return ApprovalStatus::Denied;
         }
         match self.parked.get(&id) {
-            Some(parked) if now < parked.expires => Answer::Pending,
-            Some(_) | None => Answer::Gone,
+            Some(parked) if now < parked.expires => ApprovalStatus::Pending,
+            Some(_) | None => ApprovalStatus::Gone,
         }
     }
 
     /// Records a decision. The request ends in either case.
     pub fn decide(
         &mut self,
-        id: ParkedId,
-        decision: Decision,
+        id: ParkedRequestId,
+        decision: ApprovalDecision,
         by: Grantor,
         now: Timestamp,
-    ) -> Result<Decided, NotDecided> {
-        let parked = self.parked.get(&id).filter(|parked| now < parked.expires).ok_or(NotDecided::Gone)?;
-        if parked.blocked && by == Grantor::Client && decision != Decision::Deny {
-            return Err(NotDecided::OperatorOnly);
+    ) -> Result<DecisionEffect, ApprovalDecisionError> {
+        let parked = self.parked.get(&id).filter(|parked| now < parked.expires).ok_or(ApprovalDecisionError::Gone)?;
+        if parked.blocked && by == Grantor::Client && decision != ApprovalDecision::Deny {
+            return Err(ApprovalDecisionError::OperatorOnly);
         }
         let lasts = now + Self::GRANT_LASTS;
-        let once = Fits::Once { arguments: parked.arguments };
+        let once = GrantScope::Once { arguments: parked.arguments };
         let signature = || parked.signature.clone();
         let (fits, expires) = match (decision, &parked.session) {
-            (Decision::Deny, _) => {
+            (ApprovalDecision::Deny, _) => {
                 self.parked.remove(&id);
                 self.denied.retain(|_, until| now < *until);
                 if self.denied.len() >= Self::MOST_PARKED {
                     self.denied.pop_first();
                 }
                 self.denied.insert(id, now + Self::DENIAL_KEPT);
-                return Ok(Decided::Denied);
+                return Ok(DecisionEffect::Denied);
             }
-            (Decision::Session | Decision::Time { .. } | Decision::Recover, _) if parked.blocked => {
-                return Err(NotDecided::OnlyOnce);
+            (ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover, _) if parked.blocked => {
+                return Err(ApprovalDecisionError::OnlyOnce);
             }
-            (Decision::Time { until }, _) if until <= now => return Err(NotDecided::EndsInThePast),
-            (Decision::Time { until }, _) => (Fits::Time { signature: signature() }, until),
-            (Decision::Session, Some(session)) => {
-                (Fits::Session { signature: signature(), session: session.clone() }, lasts)
+            (ApprovalDecision::Time { until }, _) if until <= now => return Err(ApprovalDecisionError::EndsInThePast),
+            (ApprovalDecision::Time { until }, _) => (GrantScope::Time { signature: signature() }, until),
+            (ApprovalDecision::Session, Some(session)) => {
+                (GrantScope::Session { signature: signature(), session: session.clone() }, lasts)
             }
-            (Decision::Session, None) | (Decision::Once | Decision::Recover, _) => (once, lasts),
+            (ApprovalDecision::Session, None) | (ApprovalDecision::Once | ApprovalDecision::Recover, _) => (once, lasts),
         };
         let (tool, blocked) = (parked.tool.clone(), parked.blocked);
         let grant = Grant { tool, fits, by, blocked, granted_at: now, expires, spent_by: None };
@@ -463,24 +463,24 @@ impl Approvals {
         let dropped = self.make_room_for_a_grant(now);
         let id = GrantId(self.number());
         self.grants.insert(id, grant);
-        Ok(Decided::Granted { grant: id, dropped })
+        Ok(DecisionEffect::Granted { grant: id, dropped })
     }
 
     /// Returns true if this grant is for this call. Numbers start again in a store that was emptied, so a caller that
     /// spends a grant it found earlier checks this first, in the same atomic step.
-    pub fn is_for(&self, id: GrantId, wanted: Wanted<'_>) -> bool {
+    pub fn is_for(&self, id: GrantId, wanted: ApprovalSubject<'_>) -> bool {
         self.grants.get(&id).is_some_and(|grant| grant.is_for(wanted))
     }
 
     /// Spends a grant for the owner of a claim. Stores do this in one atomic step, before the attempt is marked as
     /// started. The same owner may repeat it if the answer was lost.
-    pub fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> Spend {
-        self.grants.get_mut(&id).map_or(Spend::Gone, |grant| grant.spend(owner, now))
+    pub fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> SpendVerdict {
+        self.grants.get_mut(&id).map_or(SpendVerdict::Gone, |grant| grant.spend(owner, now))
     }
 
     /// Returns a grant that this owner spent, because nothing was done under it. A grant of another owner does not
     /// change.
-    pub fn give_back(&mut self, id: GrantId, owner: Digest) {
+    pub fn return_grant(&mut self, id: GrantId, owner: Digest) {
         if let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.spent_by == Some(owner)) {
             grant.spent_by = None;
         }
@@ -489,13 +489,13 @@ impl Approvals {
     /// Ends a session, and drops its grants.
     pub fn end_session(&mut self, ended: &SessionKey) {
         self.grants.retain(|_, grant| match &grant.fits {
-            Fits::Session { session, .. } => session != ended,
-            Fits::Once { .. } | Fits::Time { .. } => true,
+            GrantScope::Session { session, .. } => session != ended,
+            GrantScope::Once { .. } | GrantScope::Time { .. } => true,
         });
     }
 
     /// Drops everything that has expired; returns the requests that got no decision.
-    pub fn expire(&mut self, now: Timestamp) -> Vec<Parked> {
+    pub fn expire(&mut self, now: Timestamp) -> Vec<ParkedRequest> {
         self.denied.retain(|_, until| now < *until);
         self.grants.retain(|_, grant| now < grant.expires);
         let over: Vec<_> =
@@ -504,7 +504,7 @@ impl Approvals {
     }
 
     /// Returns the requests that wait for a decision, oldest first.
-    pub fn parked(&self, now: Timestamp) -> impl Iterator<Item = (ParkedId, &Parked)> {
+    pub fn parked(&self, now: Timestamp) -> impl Iterator<Item = (ParkedRequestId, &ParkedRequest)> {
         self.parked.iter().filter(move |(_, parked)| now < parked.expires).map(|(id, parked)| (*id, parked))
     }
 
@@ -539,8 +539,8 @@ impl Approvals {
     }
 }
 
-impl Parked {
-    fn is_for(&self, wanted: Wanted<'_>) -> bool {
+impl ParkedRequest {
+    fn is_for(&self, wanted: ApprovalSubject<'_>) -> bool {
         self.tool == *wanted.tool
             && self.arguments == wanted.arguments
             && self.session.as_ref() == wanted.session
@@ -549,33 +549,33 @@ impl Parked {
 
 impl Grant {
     /// Spends the grant for this owner. A pure step over the record, for stores that keep grants one by one.
-    pub fn spend(&mut self, owner: Digest, now: Timestamp) -> Spend {
+    pub fn spend(&mut self, owner: Digest, now: Timestamp) -> SpendVerdict {
         match (&self.fits, self.spent_by) {
-            (Fits::Once { .. }, Some(by)) if by == owner => Spend::AlreadyMine,
-            (Fits::Once { .. }, Some(_)) => Spend::Lost,
-            (Fits::Once { .. } | Fits::Session { .. } | Fits::Time { .. }, _) if now >= self.expires => {
-                Spend::Gone
+            (GrantScope::Once { .. }, Some(by)) if by == owner => SpendVerdict::AlreadyMine,
+            (GrantScope::Once { .. }, Some(_)) => SpendVerdict::Lost,
+            (GrantScope::Once { .. } | GrantScope::Session { .. } | GrantScope::Time { .. }, _) if now >= self.expires => {
+                SpendVerdict::Gone
             }
-            (Fits::Once { .. }, None) => {
+            (GrantScope::Once { .. }, None) => {
                 self.spent_by = Some(owner);
-                Spend::Spent
+                SpendVerdict::Spent
             }
-            (Fits::Session { .. } | Fits::Time { .. }, _) => Spend::Holds,
+            (GrantScope::Session { .. } | GrantScope::Time { .. }, _) => SpendVerdict::Holds,
         }
     }
 
-    fn is_for(&self, wanted: Wanted<'_>) -> bool {
+    fn is_for(&self, wanted: ApprovalSubject<'_>) -> bool {
         let same_call = match &self.fits {
-            Fits::Once { arguments } => *arguments == wanted.arguments,
-            Fits::Session { signature, session } => {
+            GrantScope::Once { arguments } => *arguments == wanted.arguments,
+            GrantScope::Session { signature, session } => {
                 signature == wanted.signature && wanted.session == Some(session)
             }
-            Fits::Time { signature } => signature == wanted.signature,
+            GrantScope::Time { signature } => signature == wanted.signature,
         };
         self.tool == *wanted.tool && same_call
     }
 
-    fn fits(&self, wanted: Wanted<'_>, now: Timestamp) -> bool {
+    fn fits(&self, wanted: ApprovalSubject<'_>, now: Timestamp) -> bool {
         // A grant from before the block was given without knowing of it.
         let despite_block = !wanted.blocked || (self.blocked && self.by == Grantor::Operator);
         self.is_for(wanted) && despite_block && self.spent_by.is_none() && now < self.expires
@@ -583,39 +583,39 @@ impl Grant {
 
     const fn is_used_up_by_a_call(&self) -> bool {
         match self.fits {
-            Fits::Once { .. } => true,
-            Fits::Session { .. } | Fits::Time { .. } => false,
+            GrantScope::Once { .. } => true,
+            GrantScope::Session { .. } | GrantScope::Time { .. } => false,
         }
     }
 }
 
 /// The approvals of a tenant, as they are stored.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredApprovals {
     version: u32,
     next: u64,
     #[serde(default)]
-    parked: BTreeMap<ParkedId, Parked>,
+    parked: BTreeMap<ParkedRequestId, ParkedRequest>,
     #[serde(default)]
-    denied: BTreeMap<ParkedId, Timestamp>,
+    denied: BTreeMap<ParkedRequestId, Timestamp>,
     #[serde(default)]
     grants: BTreeMap<GrantId, Grant>,
 }
 
 const VERSION: u32 = 1;
 
-impl From<Approvals> for Stored {
-    fn from(approvals: Approvals) -> Self {
-        let Approvals { next, parked, denied, grants } = approvals;
+impl From<ApprovalLedger> for StoredApprovals {
+    fn from(approvals: ApprovalLedger) -> Self {
+        let ApprovalLedger { next, parked, denied, grants } = approvals;
         Self { version: VERSION, next, parked, denied, grants }
     }
 }
 
-impl TryFrom<Stored> for Approvals {
+impl TryFrom<StoredApprovals> for ApprovalLedger {
     type Error = String;
 
-    fn try_from(stored: Stored) -> Result<Self, String> {
-        let Stored { version, next, parked, denied, grants } = stored;
+    fn try_from(stored: StoredApprovals) -> Result<Self, String> {
+        let StoredApprovals { version, next, parked, denied, grants } = stored;
         if version != VERSION {
             return Err(format!(
                 "stored approvals have version {version}; this program supports version {VERSION}"

@@ -89,7 +89,7 @@ impl fmt::Display for Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Status {
+pub enum CallStatus {
     /// The tool returned a result.
     Success,
     /// The call failed, and the same call will fail again.
@@ -112,11 +112,11 @@ impl Code {
 
     /// Returns the status of the code. A code without a status of its own gets the one that says whether the same call
     /// may succeed later, so it always agrees with `retriable`.
-    pub const fn status(self, retriable: bool) -> Status {
+    pub const fn status(self, retriable: bool) -> CallStatus {
         match self {
-            Self::CircuitOpen => Status::CircuitOpen,
-            Self::Timeout | Self::StuckCall => Status::Timeout,
-            Self::RetryExhausted | Self::DeadlineExceeded => Status::RetryExhausted,
+            Self::CircuitOpen => CallStatus::CircuitOpen,
+            Self::Timeout | Self::StuckCall => CallStatus::Timeout,
+            Self::RetryExhausted | Self::DeadlineExceeded => CallStatus::RetryExhausted,
             Self::InFlight
             | Self::Overloaded
             | Self::StoreUnavailable
@@ -138,9 +138,9 @@ impl Code {
             | Self::ResultTooLarge
             | Self::ToolError => {
                 if retriable {
-                    Status::RetriableError
+                    CallStatus::RetriableError
                 } else {
-                    Status::Error
+                    CallStatus::Error
                 }
             }
         }
@@ -221,12 +221,12 @@ mod tests {
     #[test]
     fn a_retriable_error_is_retriable_and_an_error_is_not() {
         for code in Code::ALL {
-            assert_ne!(code.status(false), Status::RetriableError, "{code}");
-            assert_ne!(code.status(true), Status::Error, "{code}");
-            assert_ne!(code.status(false), Status::Success, "{code}");
+            assert_ne!(code.status(false), CallStatus::RetriableError, "{code}");
+            assert_ne!(code.status(true), CallStatus::Error, "{code}");
+            assert_ne!(code.status(false), CallStatus::Success, "{code}");
         }
-        assert_eq!(Code::UpstreamUnavailable.status(true), Status::RetriableError);
-        assert_eq!(Code::UpstreamUnavailable.status(false), Status::Error, "a command that is not there");
+        assert_eq!(Code::UpstreamUnavailable.status(true), CallStatus::RetriableError);
+        assert_eq!(Code::UpstreamUnavailable.status(false), CallStatus::Error, "a command that is not there");
     }
 
     #[test]

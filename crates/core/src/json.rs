@@ -9,7 +9,7 @@
 //! runs: RFC 8259 to the letter, names unique within their object (also when spelled with different escapes),
 //! surrogates paired, depth and size limited. Every error has its position.
 
-mod read;
+mod parser;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
@@ -18,21 +18,21 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use self::read::Node;
-pub(crate) use self::read::Shape;
-use self::text::Decoded;
+use self::parser::JsonNode;
+pub(crate) use self::parser::NodeShape;
+use self::text::DecodedChars;
 pub(crate) use self::text::escape;
 
 /// Limits of the JSON reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct JsonLimits {
     /// Size of the text in bytes, at most 4 GiB.
     pub bytes: usize,
     /// Nesting depth.
     pub depth: usize,
 }
 
-impl Limits {
+impl JsonLimits {
     /// The limits of an envelope: 1 MiB, depth 64.
     pub const ENVELOPE: Self = Self { bytes: 1 << 20, depth: 64 };
     /// The limits of parameters in an envelope built by a surface. The surface has checked the size and the depth of
@@ -51,11 +51,11 @@ pub struct JsonError {
 
 impl JsonError {
     /// Returns the position of the error for an editor. `text` is the text that was read.
-    pub fn position(&self, text: &[u8]) -> Position {
+    pub fn position(&self, text: &[u8]) -> TextPosition {
         let before = text.get(..self.offset).unwrap_or(text);
         let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
         let is_character_start = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
-        Position {
+        TextPosition {
             line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
             column: 1 + before.iter().skip(line_start).filter(is_character_start).count(),
         }
@@ -72,7 +72,7 @@ impl std::error::Error for JsonError {}
 
 /// A position in a text, counted from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct TextPosition {
     /// The line.
     pub line: usize,
     /// The character within the line.
@@ -81,15 +81,15 @@ pub struct Position {
 
 /// A parsed JSON text.
 #[derive(Clone, Debug)]
-pub struct Document<'t> {
+pub struct JsonDocument<'t> {
     text: &'t str,
-    nodes: Vec<Node>,
+    nodes: Vec<JsonNode>,
 }
 
-impl<'t> Document<'t> {
+impl<'t> JsonDocument<'t> {
     /// Parses a text.
-    pub fn parse(text: &'t [u8], limits: Limits) -> Result<Self, JsonError> {
-        let most = limits.bytes.min(read::MOST_BYTES);
+    pub fn parse(text: &'t [u8], limits: JsonLimits) -> Result<Self, JsonError> {
+        let most = limits.bytes.min(parser::MOST_BYTES);
         if text.len() > most {
             let problem = format!("the text is {} bytes long, at most {most} are allowed", text.len());
             return Err(JsonError { offset: most, problem: problem.into() });
@@ -98,12 +98,12 @@ impl<'t> Document<'t> {
             offset: error.valid_up_to(),
             problem: "the text is not valid UTF-8".into(),
         })?;
-        Ok(Self { text, nodes: read::read(text, limits.depth)? })
+        Ok(Self { text, nodes: parser::read(text, limits.depth)? })
     }
 
     /// Returns the root value.
-    pub fn root(&self) -> Value<'_> {
-        Value { document: self, index: 0 }
+    pub fn root(&self) -> JsonValue<'_> {
+        JsonValue { document: self, index: 0 }
     }
 
     /// Returns the text.
@@ -114,26 +114,26 @@ impl<'t> Document<'t> {
 
 /// One value within a document.
 #[derive(Clone, Copy)]
-pub struct Value<'d> {
-    document: &'d Document<'d>,
+pub struct JsonValue<'d> {
+    document: &'d JsonDocument<'d>,
     index: usize,
 }
 
 /// The kind of a value, with its content.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the variants are JSON's own")]
-pub enum Kind<'d> {
+pub enum JsonKind<'d> {
     Null,
     Bool(bool),
     /// The number, as it is in the text.
     Number(&'d str),
     /// The string, with its escapes resolved.
     String(Cow<'d, str>),
-    Array(Items<'d>),
-    Object(Members<'d>),
+    Array(JsonItems<'d>),
+    Object(JsonMembers<'d>),
 }
 
-impl Kind<'_> {
+impl JsonKind<'_> {
     /// Returns the kind for a message: "a string", "an object".
     pub const fn describe(&self) -> &'static str {
         match self {
@@ -147,19 +147,19 @@ impl Kind<'_> {
     }
 }
 
-impl<'d> Value<'d> {
+impl<'d> JsonValue<'d> {
     /// Returns the kind of the value.
-    pub fn kind(self) -> Kind<'d> {
+    pub fn kind(self) -> JsonKind<'d> {
         let node = self.node();
         match node.shape {
-            Shape::Null => Kind::Null,
-            Shape::True => Kind::Bool(true),
-            Shape::False => Kind::Bool(false),
-            Shape::Number => Kind::Number(self.raw()),
-            Shape::Plain => Kind::String(Cow::Borrowed(self.inner())),
-            Shape::Escaped => Kind::String(text::unescape(self.inner())),
-            Shape::Array => Kind::Array(Items(self.children())),
-            Shape::Object => Kind::Object(Members(self.children())),
+            NodeShape::Null => JsonKind::Null,
+            NodeShape::True => JsonKind::Bool(true),
+            NodeShape::False => JsonKind::Bool(false),
+            NodeShape::Number => JsonKind::Number(self.raw()),
+            NodeShape::Plain => JsonKind::String(Cow::Borrowed(self.inner())),
+            NodeShape::Escaped => JsonKind::String(text::unescape(self.inner())),
+            NodeShape::Array => JsonKind::Array(JsonItems(self.children())),
+            NodeShape::Object => JsonKind::Object(JsonMembers(self.children())),
         }
     }
 
@@ -175,39 +175,39 @@ impl<'d> Value<'d> {
     }
 
     /// Returns the member of this name, if the value is an object that has one.
-    pub fn get(self, name: &str) -> Option<Value<'d>> {
+    pub fn get(self, name: &str) -> Option<JsonValue<'d>> {
         self.entries()?.find(|(own, _)| own.is(name)).map(|(_, value)| value)
     }
 
     /// Returns the item at this index, if the value is an array that is long enough.
-    pub fn item(self, place: usize) -> Option<Value<'d>> {
+    pub fn item(self, place: usize) -> Option<JsonValue<'d>> {
         self.items()?.nth(place)
     }
 
     /// Returns the value at a JSON Pointer (RFC 6901). The empty pointer is the value itself.
-    pub fn pointer(self, pointer: &str) -> Option<Value<'d>> {
+    pub fn pointer(self, pointer: &str) -> Option<JsonValue<'d>> {
         if pointer.is_empty() {
             return Some(self);
         }
         let steps = pointer.strip_prefix('/')?;
         steps.split('/').try_fold(self, |value, step| match value.node().shape {
-            Shape::Object => value.get(&pointer_name(step)?),
-            Shape::Array => value.item(pointer_place(step)?),
-            Shape::Null | Shape::True | Shape::False | Shape::Number | Shape::Plain | Shape::Escaped => None,
+            NodeShape::Object => value.get(&pointer_name(step)?),
+            NodeShape::Array => value.item(pointer_place(step)?),
+            NodeShape::Null | NodeShape::True | NodeShape::False | NodeShape::Number | NodeShape::Plain | NodeShape::Escaped => None,
         })
     }
 
     /// Returns the text, if the value is a string.
     pub fn as_str(self) -> Option<Cow<'d, str>> {
         match self.kind() {
-            Kind::String(text) => Some(text),
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Array(_) | Kind::Object(_) => None,
+            JsonKind::String(text) => Some(text),
+            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Array(_) | JsonKind::Object(_) => None,
         }
     }
 
     /// Returns the number as it is in the text, if the value is one.
     pub fn as_number(self) -> Option<&'d str> {
-        (self.node().shape == Shape::Number).then(|| self.raw())
+        (self.node().shape == NodeShape::Number).then(|| self.raw())
     }
 
     /// Returns the number, if it is an integer that fits: `23`, and `23.0` and `2.3e1`, which mean the same.
@@ -224,34 +224,34 @@ impl<'d> Value<'d> {
     /// Returns the boolean, if the value is one.
     pub fn as_bool(self) -> Option<bool> {
         match self.kind() {
-            Kind::Bool(truth) => Some(truth),
-            Kind::Null | Kind::Number(_) | Kind::String(_) | Kind::Array(_) | Kind::Object(_) => None,
+            JsonKind::Bool(truth) => Some(truth),
+            JsonKind::Null | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Array(_) | JsonKind::Object(_) => None,
         }
     }
 
     /// Returns true if the value is `null`.
     pub fn is_null(self) -> bool {
-        self.node().shape == Shape::Null
+        self.node().shape == NodeShape::Null
     }
 
     /// Returns true if the value is an object.
     pub fn is_object(self) -> bool {
-        self.node().shape == Shape::Object
+        self.node().shape == NodeShape::Object
     }
 
     /// Returns the items, if the value is an array.
-    pub fn items(self) -> Option<Items<'d>> {
-        (self.node().shape == Shape::Array).then(|| Items(self.children()))
+    pub fn items(self) -> Option<JsonItems<'d>> {
+        (self.node().shape == NodeShape::Array).then(|| JsonItems(self.children()))
     }
 
     /// Returns the members, if the value is an object.
-    pub fn members(self) -> Option<Members<'d>> {
-        self.entries().map(|entries| Members(entries.0))
+    pub fn members(self) -> Option<JsonMembers<'d>> {
+        self.entries().map(|entries| JsonMembers(entries.0))
     }
 
     /// Returns the members with their names as spelled in the text, if the value is an object.
-    pub(crate) fn entries(self) -> Option<Entries<'d>> {
-        self.is_object().then(|| Entries(self.children()))
+    pub(crate) fn entries(self) -> Option<JsonEntries<'d>> {
+        self.is_object().then(|| JsonEntries(self.children()))
     }
 
     /// Returns the index of the value in the table of its document, for callers that store indexes.
@@ -270,15 +270,15 @@ impl<'d> Value<'d> {
     }
 
     /// Returns the spelling of a string or a name.
-    pub(crate) fn spelling(self) -> Spelling<'d> {
-        match self.shape() == Shape::Escaped {
-            true => Spelling::Escaped(self.inner()),
-            false => Spelling::Plain(self.inner()),
+    pub(crate) fn spelling(self) -> NameSpelling<'d> {
+        match self.shape() == NodeShape::Escaped {
+            true => NameSpelling::Escaped(self.inner()),
+            false => NameSpelling::Plain(self.inner()),
         }
     }
 
     /// Returns the shape of the value, without its content.
-    pub(crate) fn shape(self) -> Shape {
+    pub(crate) fn shape(self) -> NodeShape {
         self.node().shape
     }
 
@@ -288,17 +288,17 @@ impl<'d> Value<'d> {
         self.document.text.get(start.saturating_add(1)..end.saturating_sub(1)).unwrap_or_default()
     }
 
-    fn node(self) -> Node {
+    fn node(self) -> JsonNode {
         // The index comes from the table itself, so there is always a node.
-        self.document.nodes.get(self.index).copied().unwrap_or(Node::NOTHING)
+        self.document.nodes.get(self.index).copied().unwrap_or(JsonNode::NOTHING)
     }
 
-    fn children(self) -> Children<'d> {
-        Children { document: self.document, next: self.index + 1, end: self.place_after() }
+    fn children(self) -> JsonChildren<'d> {
+        JsonChildren { document: self.document, next: self.index + 1, end: self.place_after() }
     }
 }
 
-impl fmt::Debug for Value<'_> {
+impl fmt::Debug for JsonValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.raw())
     }
@@ -306,22 +306,22 @@ impl fmt::Debug for Value<'_> {
 
 /// The items of an array, in order.
 #[derive(Clone, Debug)]
-pub struct Items<'d>(Children<'d>);
+pub struct JsonItems<'d>(JsonChildren<'d>);
 
-impl<'d> Iterator for Items<'d> {
-    type Item = Value<'d>;
-    fn next(&mut self) -> Option<Value<'d>> {
+impl<'d> Iterator for JsonItems<'d> {
+    type Item = JsonValue<'d>;
+    fn next(&mut self) -> Option<JsonValue<'d>> {
         self.0.next()
     }
 }
 
 /// The members of an object, in the order of the text.
 #[derive(Clone, Debug)]
-pub struct Members<'d>(Children<'d>);
+pub struct JsonMembers<'d>(JsonChildren<'d>);
 
-impl<'d> Iterator for Members<'d> {
-    type Item = (Cow<'d, str>, Value<'d>);
-    fn next(&mut self) -> Option<(Cow<'d, str>, Value<'d>)> {
+impl<'d> Iterator for JsonMembers<'d> {
+    type Item = (Cow<'d, str>, JsonValue<'d>);
+    fn next(&mut self) -> Option<(Cow<'d, str>, JsonValue<'d>)> {
         let (name, value) = (self.0.next()?, self.0.next()?);
         Some((name.as_str()?, value))
     }
@@ -329,19 +329,19 @@ impl<'d> Iterator for Members<'d> {
 
 /// The name of a member, as spelled in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spelling<'d> {
+pub(crate) enum NameSpelling<'d> {
     /// Without escapes.
     Plain(&'d str),
     /// With escapes, not resolved.
     Escaped(&'d str),
 }
 
-impl<'d> Spelling<'d> {
+impl<'d> NameSpelling<'d> {
     /// Returns the characters with escapes resolved.
-    pub(crate) fn decoded(self) -> Decoded<'d> {
+    pub(crate) fn decoded(self) -> DecodedChars<'d> {
         match self {
             // Without backslashes there is nothing to resolve.
-            Self::Plain(own) | Self::Escaped(own) => Decoded::new(own),
+            Self::Plain(own) | Self::Escaped(own) => DecodedChars::new(own),
         }
     }
 
@@ -356,11 +356,11 @@ impl<'d> Spelling<'d> {
 
 /// The members of an object like [`Members`], without the cost of resolving escapes.
 #[derive(Clone, Debug)]
-pub(crate) struct Entries<'d>(Children<'d>);
+pub(crate) struct JsonEntries<'d>(JsonChildren<'d>);
 
-impl<'d> Iterator for Entries<'d> {
-    type Item = (Spelling<'d>, Value<'d>);
-    fn next(&mut self) -> Option<(Spelling<'d>, Value<'d>)> {
+impl<'d> Iterator for JsonEntries<'d> {
+    type Item = (NameSpelling<'d>, JsonValue<'d>);
+    fn next(&mut self) -> Option<(NameSpelling<'d>, JsonValue<'d>)> {
         let (name, value) = (self.0.next()?, self.0.next()?);
         Some((name.spelling(), value))
     }
@@ -368,25 +368,25 @@ impl<'d> Iterator for Entries<'d> {
 
 /// The nodes directly below a node: the items of an array, or alternately the names and values of an object.
 #[derive(Clone)]
-struct Children<'d> {
-    document: &'d Document<'d>,
+struct JsonChildren<'d> {
+    document: &'d JsonDocument<'d>,
     next: usize,
     end: usize,
 }
 
-impl<'d> Iterator for Children<'d> {
-    type Item = Value<'d>;
-    fn next(&mut self) -> Option<Value<'d>> {
+impl<'d> Iterator for JsonChildren<'d> {
+    type Item = JsonValue<'d>;
+    fn next(&mut self) -> Option<JsonValue<'d>> {
         if self.next >= self.end {
             return None;
         }
-        let value = Value { document: self.document, index: self.next };
+        let value = JsonValue { document: self.document, index: self.next };
         self.next = value.place_after();
         Some(value)
     }
 }
 
-impl fmt::Debug for Children<'_> {
+impl fmt::Debug for JsonChildren<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.clone()).finish()
     }

@@ -35,7 +35,7 @@ pub mod stats;
 mod time;
 pub mod trust;
 pub mod turn;
-pub mod verify;
+pub mod verification;
 pub mod watchdog;
 
 pub use time::{Timestamp, millis};

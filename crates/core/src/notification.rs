@@ -7,12 +7,12 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::Timestamp;
-use crate::approval::{Parked, ParkedId};
-use crate::call::Request;
-use crate::dedupe::Record;
+use crate::approval::{ParkedRequest, ParkedRequestId};
+use crate::call::CallRequest;
+use crate::dedupe::DedupeRecord;
 use crate::id::{RequestId, SessionKey, TenantId, ToolRef};
 use crate::redact;
-use crate::trust::{Level, TrustChange, TrustState};
+use crate::trust::{PromptLevel, TrustChange, TrustState};
 
 /// A notification that operators want at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,7 +25,7 @@ pub struct Notification {
     #[serde(rename = "atMs")]
     pub at: Timestamp,
     /// Severity of the event.
-    pub level: Level,
+    pub level: PromptLevel,
     /// Message for the operator: the change, its reason, its end, and the next step. Without secrets.
     pub message: String,
     /// The tool; absent if the notification is about a host or about everything.
@@ -42,10 +42,10 @@ pub struct Notification {
     pub request_id: Option<RequestId>,
     /// The change of trust.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub trust: Option<TrustNews>,
+    pub trust: Option<TrustNotification>,
     /// The request for approval.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub approval: Option<ApprovalNews>,
+    pub approval: Option<ApprovalNotification>,
     /// Record of the call with the unknown outcome, as `steadfast resolve` takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -98,7 +98,7 @@ impl fmt::Display for NotificationEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct TrustNews {
+pub struct TrustNotification {
     /// The subject of trust: a tool, a part of it, or a host.
     pub subject: String,
     /// Trust before the change.
@@ -120,9 +120,9 @@ pub struct TrustNews {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct ApprovalNews {
+pub struct ApprovalNotification {
     /// Number of the request, as `steadfast approve` takes it.
-    pub id: ParkedId,
+    pub id: ParkedRequestId,
     /// Reason for the approval.
     pub reason: String,
     /// Time at which the request is dropped without a decision.
@@ -136,11 +136,11 @@ impl Notification {
     /// Returns the notification of a change of trust.
     pub fn trust(tenant: Option<&TenantId>, change: &TrustChange) -> Self {
         let level = match change.to {
-            TrustState::Blocked => Level::Error,
-            TrustState::Escalated => Level::Warning,
-            TrustState::Recovering | TrustState::Trusted => Level::Info,
+            TrustState::Blocked => PromptLevel::Error,
+            TrustState::Escalated => PromptLevel::Warning,
+            TrustState::Recovering | TrustState::Trusted => PromptLevel::Info,
         };
-        let trust = TrustNews {
+        let trust = TrustNotification {
             subject: redact::text(&change.subject).into_owned(),
             from: change.from,
             to: change.to,
@@ -159,14 +159,14 @@ impl Notification {
     }
 
     /// Returns the notification of a request for approval.
-    pub fn approval(tenant: Option<&TenantId>, id: ParkedId, parked: &Parked) -> Self {
+    pub fn approval(tenant: Option<&TenantId>, id: ParkedRequestId, parked: &ParkedRequest) -> Self {
         let flag = tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
         let number = format!("{}{flag}", id.0);
         let message = format!(
             "{}: {}; run `steadfast approve {number}` or `steadfast deny {number}` before {}",
             parked.prompt.summary, parked.prompt.reason, parked.expires
         );
-        let approval = ApprovalNews {
+        let approval = ApprovalNotification {
             id,
             reason: redact::text(&parked.prompt.reason).into_owned(),
             expires: parked.expires,
@@ -182,7 +182,7 @@ impl Notification {
     }
 
     /// Returns the notification of a call with an unknown outcome.
-    pub fn outcome_unknown(of: &Request, at: Timestamp) -> Self {
+    pub fn outcome_unknown(of: &CallRequest, at: Timestamp) -> Self {
         let key = of.address().map(|address| address.own().fingerprint());
         Self {
             tenant: of.tenant.clone(),
@@ -193,7 +193,7 @@ impl Notification {
     }
 
     /// Returns the notification of a call whose outcome is unknown because its process is gone.
-    pub fn abandoned(record: &Record, at: Timestamp) -> Self {
+    pub fn abandoned(record: &DedupeRecord, at: Timestamp) -> Self {
         Self {
             tenant: record.tenant.clone(),
             session: record.session.clone(),
@@ -213,11 +213,11 @@ impl Notification {
         Self {
             tool: Some(tool.clone()),
             key,
-            ..Self::new(NotificationEvent::OutcomeUnknown, Level::Warning, &message, at)
+            ..Self::new(NotificationEvent::OutcomeUnknown, PromptLevel::Warning, &message, at)
         }
     }
 
-    fn new(event: NotificationEvent, level: Level, message: &str, at: Timestamp) -> Self {
+    fn new(event: NotificationEvent, level: PromptLevel, message: &str, at: Timestamp) -> Self {
         Self {
             event,
             at,

@@ -52,7 +52,7 @@ impl schemars::JsonSchema for RawJson {
 /// The output of a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Output {
+pub struct ToolOutput {
     /// The result.
     pub content: RawJson,
     /// Metadata beside the result.
@@ -60,7 +60,7 @@ pub struct Output {
     pub metadata: Option<RawJson>,
 }
 
-impl Output {
+impl ToolOutput {
     /// Returns the size of the stored output in bytes.
     pub fn len(&self) -> usize {
         self.content.as_str().len() + self.metadata.as_ref().map_or(0, |metadata| metadata.as_str().len())

@@ -9,20 +9,20 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::Timestamp;
-use crate::classify::record::{FailureRecord, Trouble, argument_summary, detect};
-use crate::classify::{Aims, Fault, Nature, Overrides, Severity, Source, classify, signature};
+use crate::classify::record::{FailureRecord, FailureDetails, argument_summary, detect};
+use crate::classify::{ArgumentTargets, AttemptFault, FaultNature, Overrides, Severity, FaultSource, classify, signature};
 use crate::envelope::parse::{
-    ID, MILLISECONDS, Object, Reader, TRUTH, an_object, describe, id, one_of, truth, whole,
+    ID, MILLISECONDS, EnvelopeObject, EnvelopeReader, TRUTH, object_value, describe, id, one_of, boolean, integer,
 };
-use crate::envelope::{Problem, UnknownFields};
+use crate::envelope::{EnvelopeProblem, UnknownFieldPolicy};
 use crate::id::{Digest, Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
-use crate::json::{Document, JsonError, Limits, Value};
+use crate::json::{JsonDocument, JsonError, JsonLimits, JsonValue};
 use crate::key::arguments_digest;
 use crate::output::RawJson;
-use crate::policy::{Profile, ToolClass};
+use crate::policy::{PolicyProfile, ToolClass};
 use crate::redact;
-use crate::stats::Outcome;
-use crate::trust::{Report, ReportedFailure, Signature};
+use crate::stats::ScoreOutcome;
+use crate::trust::{TrustReport, ReportedFailure, Signature};
 
 /// A report about a tool that the host ran.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,12 +45,12 @@ pub struct ToolReport {
     /// Additional context from the host, redacted and shortened.
     pub context: Option<RawJson>,
     /// Outcome of the call.
-    pub ended: Reported,
+    pub ended: ReportOutcome,
 }
 
 /// The outcome of a reported call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reported {
+pub enum ReportOutcome {
     /// The call succeeded.
     Success,
     /// The call failed.
@@ -84,7 +84,7 @@ pub enum ReportError {
     /// The JSON is not a valid report.
     Fields {
         /// Problems by field.
-        problems: Vec<Problem>,
+        problems: Vec<EnvelopeProblem>,
         /// Number of further problems that are not listed.
         more: usize,
     },
@@ -115,8 +115,8 @@ impl std::error::Error for ReportError {
 impl ToolReport {
     /// Parses a report of this kind, or returns all its problems.
     pub fn parse(text: &[u8], kind: ReportKind) -> Result<Self, ReportError> {
-        let document = Document::parse(text, Limits::ENVELOPE).map_err(ReportError::Json)?;
-        let mut reader = Reader::new(UnknownFields::Refuse);
+        let document = JsonDocument::parse(text, JsonLimits::ENVELOPE).map_err(ReportError::Json)?;
+        let mut reader = EnvelopeReader::new(UnknownFieldPolicy::Refuse);
         let report = read(&mut reader, document.root(), kind);
         let (problems, more) = reader.problems();
         match report {
@@ -126,8 +126,8 @@ impl ToolReport {
     }
 
     /// Returns the subject of the report, for trust.
-    pub fn about(&self) -> Report<'_> {
-        Report {
+    pub fn about(&self) -> TrustReport<'_> {
+        TrustReport {
             tool: &self.tool,
             signature: self.signature.as_ref(),
             domain: self.domain.as_ref(),
@@ -138,8 +138,8 @@ impl ToolReport {
     /// Returns the failure for trust; `None` for a success.
     pub fn failure(&self, overrides: &Overrides, now: Timestamp) -> Option<ReportedFailure> {
         match &self.ended {
-            Reported::Success => None,
-            Reported::Failure { message, http_status, severity, recoverable } => {
+            ReportOutcome::Success => None,
+            ReportOutcome::Failure { message, http_status, severity, recoverable } => {
                 let classified = classify(&fault(message, *http_status), overrides, now).severity;
                 Some(ReportedFailure { classified, severity: *severity, recoverable: *recoverable })
             }
@@ -153,15 +153,15 @@ impl ToolReport {
         overrides: &Overrides,
         now: Timestamp,
     ) -> Option<FailureRecord> {
-        let Reported::Failure { message, http_status, severity, .. } = &self.ended else { return None };
+        let ReportOutcome::Failure { message, http_status, severity, .. } = &self.ended else { return None };
         let fault = fault(message, *http_status);
         let classified = classify(&fault, overrides, now);
-        let trouble = Trouble {
+        let trouble = FailureDetails {
             severity: severity.unwrap_or(classified.severity),
             rule: &classified.rule,
             message,
             http_status: *http_status,
-            transient: classified.nature == Nature::Transient,
+            transient: classified.nature == FaultNature::Transient,
         };
         Some(FailureRecord {
             arguments_digest: self.arguments,
@@ -176,17 +176,17 @@ impl ToolReport {
     }
 
     /// Returns the outcome for scores.
-    pub fn outcome(&self, failure: Option<ReportedFailure>) -> Outcome {
-        Outcome::of(failure.map(|failure| failure.severity.unwrap_or(failure.classified)), None)
+    pub fn outcome(&self, failure: Option<ReportedFailure>) -> ScoreOutcome {
+        ScoreOutcome::of(failure.map(|failure| failure.severity.unwrap_or(failure.classified)), None)
     }
 }
 
-fn fault(message: &str, http_status: Option<u16>) -> Fault {
-    let source = http_status.map_or(Source::Tool, |status| Source::Http { status });
-    Fault::new(source, message)
+fn fault(message: &str, http_status: Option<u16>) -> AttemptFault {
+    let source = http_status.map_or(FaultSource::Tool, |status| FaultSource::Http { status });
+    AttemptFault::new(source, message)
 }
 
-fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolReport> {
+fn read(reader: &mut EnvelopeReader, root: JsonValue<'_>, kind: ReportKind) -> Option<ToolReport> {
     if !root.is_object() {
         reader.problem("the report".to_owned(), "an object", describe(root));
         return None;
@@ -195,27 +195,27 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
         ReportKind::Failure => FAILURE,
         ReportKind::Success => SUCCESS,
     };
-    let report = Object { path: "", value: Some(root), known };
+    let report = EnvelopeObject { path: "", value: Some(root), known };
     let tool: Option<ToolName> = reader.required(report, "toolName", ID, id);
     let plugin: Option<Namespace> = reader.optional(report, "pluginName", ID, id);
     let ended = match kind {
         ReportKind::Failure => failure(reader, report),
-        ReportKind::Success => Some(Reported::Success),
+        ReportKind::Success => Some(ReportOutcome::Success),
     };
     let domain: Option<Domain> = reader.optional(report, "domain", ID, id);
     let service: Option<Domain> = reader.optional(report, "service", ID, id);
-    let arguments = reader.optional(report, "arguments", "an object", an_object);
+    let arguments = reader.optional(report, "arguments", "an object", object_value);
     // The host may add any context. No decision depends on it.
-    let context = reader.optional(report, "context", "an object", an_object).map(redact::summary);
+    let context = reader.optional(report, "context", "an object", object_value).map(redact::summary);
     let model = reader.optional(report, "modelId", ID, id);
-    let took = reader.optional(report, "durationMs", MILLISECONDS, whole).map(Duration::from_millis);
+    let took = reader.optional(report, "durationMs", MILLISECONDS, integer).map(Duration::from_millis);
     reader.unknown(report);
     let namespace = plugin
         .or_else(|| service.as_ref().and_then(|service| Namespace::new(service.as_str()).ok()))
         .or_else(|| Namespace::new(HOST).ok())?;
     let tool = ToolRef { namespace, tool: tool? };
-    let empty = Document::parse(b"{}", Limits::ENVELOPE).ok()?;
-    let aims = Aims::of(arguments.unwrap_or_else(|| empty.root()));
+    let empty = JsonDocument::parse(b"{}", JsonLimits::ENVELOPE).ok()?;
+    let aims = ArgumentTargets::of(arguments.unwrap_or_else(|| empty.root()));
     let signature = arguments.map(|_| signature::signature(&tool, &aims));
     // A call without a host depends on its server, and so does a report.
     let domain = match (domain, &service) {
@@ -223,12 +223,12 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
         (None, Some(_)) => None,
         (None, None) => Some(signature::domain(&tool, &aims)),
     };
-    let dedupe = Profile::Standard.policy(ToolClass::Unknown).dedupe;
+    let dedupe = PolicyProfile::Standard.policy(ToolClass::Unknown).dedupe;
     let arguments = arguments.map(|arguments| arguments_digest(arguments, ToolClass::Unknown, &dedupe));
     Some(ToolReport { tool, signature, domain, service, model, took, arguments, context, ended: ended? })
 }
 
-fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {
+fn failure(reader: &mut EnvelopeReader, report: EnvelopeObject<'_>) -> Option<ReportOutcome> {
     let error =
         reader.required(report, "error", ERROR, |value| error_of(value).ok_or_else(|| describe(value)));
     let severity = reader.optional(report, "severity", SEVERITY, one_of(Severity::WORDS));
@@ -236,34 +236,34 @@ fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {
         let status = value.as_u64().and_then(|status| u16::try_from(status).ok());
         status.filter(|status| (100..600).contains(status)).ok_or_else(|| describe(value))
     });
-    let recoverable = reader.optional(report, "recoverable", TRUTH, truth).unwrap_or(true);
-    let Said { message, http_status } = error?;
-    Some(Reported::Failure { message, http_status: status.or(http_status), severity, recoverable })
+    let recoverable = reader.optional(report, "recoverable", TRUTH, boolean).unwrap_or(true);
+    let ReportedError { message, http_status } = error?;
+    Some(ReportOutcome::Failure { message, http_status: status.or(http_status), severity, recoverable })
 }
 
 /// An error as reported.
-struct Said {
+struct ReportedError {
     message: String,
     http_status: Option<u16>,
 }
 
 /// Parses an error: a text; an object with an `error`, as results have it; an exception with its `type` and `message`;
 /// or any other object, whose text becomes the message.
-fn error_of(value: Value<'_>) -> Option<Said> {
+fn error_of(value: JsonValue<'_>) -> Option<ReportedError> {
     let said = |message: &str| redact::excerpt(message.trim(), LONGEST_MESSAGE);
     if let Some(text) = value.as_str() {
-        return (!text.is_empty()).then(|| Said { message: said(&text), http_status: None });
+        return (!text.is_empty()).then(|| ReportedError { message: said(&text), http_status: None });
     }
     value.members()?.next()?;
     if let Some(detected) = detect(value, &Overrides::default(), Timestamp::ZERO) {
-        return Some(Said { message: said(&detected.message), http_status: detected.http_status });
+        return Some(ReportedError { message: said(&detected.message), http_status: detected.http_status });
     }
-    let text = |name| value.get(name).and_then(Value::as_str);
+    let text = |name| value.get(name).and_then(JsonValue::as_str);
     let Some(message) = text("message") else {
-        return Some(Said { message: said(redact::summary(value).as_str()), http_status: None });
+        return Some(ReportedError { message: said(redact::summary(value).as_str()), http_status: None });
     };
     let message = text("type").map_or_else(|| message.to_string(), |kind| format!("{kind}: {message}"));
-    Some(Said { message: said(&message), http_status: None })
+    Some(ReportedError { message: said(&message), http_status: None })
 }
 
 /// Namespace of a tool that is reported without a plugin or service.
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!((failure.severity, failure.recoverable), (Some(Severity::Corruption), false));
         assert_eq!(
             (report.outcome(Some(failure)), report.took),
-            (Outcome::Failure, Some(Duration::from_millis(1500)))
+            (ScoreOutcome::Failure, Some(Duration::from_millis(1500)))
         );
     }
 
@@ -335,11 +335,11 @@ mod tests {
             (bare.tool.to_string().as_str(), bare.domain.as_ref().map(Domain::as_str)),
             ("host/get", Some("host"))
         );
-        assert!(matches!(bare.ended, Reported::Failure { recoverable: true, severity: None, .. }));
+        assert!(matches!(bare.ended, ReportOutcome::Failure { recoverable: true, severity: None, .. }));
         let worked = ToolReport::parse(br#"{"toolName":"get","service":"s"}"#, ReportKind::Success).unwrap();
         assert_eq!(
             (worked.about().depends_on().map(Domain::as_str), worked.outcome(None)),
-            (Some("s"), Outcome::Success)
+            (Some("s"), ScoreOutcome::Success)
         );
     }
 

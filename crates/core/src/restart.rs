@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::Timestamp;
 use crate::policy::Jitter;
-use crate::retry::Spread;
+use crate::retry::JitterSequence;
 
 /// Limits and waits for a server that crashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Default for RestartPolicy {
 ///                           └──────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ServerState {
     /// Not running, and not wanted.
     Idle,
     /// Being started.
@@ -90,21 +90,21 @@ pub enum Standing {
         until: Timestamp,
     },
     /// Not started for now.
-    Down(Down),
+    Down(DownPeriod),
 }
 
 /// A server that is not started for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Down {
+pub struct DownPeriod {
     /// Time from which a request starts it again.
     pub until: Timestamp,
     /// Reason why it is down.
-    pub because: Because,
+    pub reason: DownReason,
 }
 
 /// The reason why a server is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum DownReason {
     /// It crashed too often.
     Crashes {
         /// Number of crashes.
@@ -119,12 +119,12 @@ pub enum Because {
 }
 
 /// Formats the reason and the next step as a clause of a sentence.
-impl fmt::Display for Down {
+impl fmt::Display for DownPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.because {
-            Because::Crashes { count, within } => write!(f, "it crashed {count} times within {within:?}")?,
-            Because::Relapse => f.write_str("it crashed again after a pause")?,
-            Because::CannotStart => f.write_str("it could not be started")?,
+        match self.reason {
+            DownReason::Crashes { count, within } => write!(f, "it crashed {count} times within {within:?}")?,
+            DownReason::Relapse => f.write_str("it crashed again after a pause")?,
+            DownReason::CannotStart => f.write_str("it could not be started")?,
         }
         write!(f, "; the first call after {} starts it again, or a reset at once", self.until)
     }
@@ -132,7 +132,7 @@ impl fmt::Display for Down {
 
 /// The way in which a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
+pub enum ServerExit {
     /// By itself, or because it had become unusable: it exited, was killed or sent invalid messages.
     Crashed,
     /// It never started, for a permanent reason: no such command, no such folder.
@@ -143,7 +143,7 @@ pub enum Death {
 
 /// The next step for a request that needs the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum StartDecision {
     /// Start the server now. Its state is [`Standing::Starting`] from here on, so that no other request starts it too.
     Start,
     /// Wait for the start in progress.
@@ -153,13 +153,13 @@ pub enum Decision {
     /// Ask again at this time.
     WaitUntil(Timestamp),
     /// Continue without the server.
-    Refuse(Down),
+    Refuse(DownPeriod),
 }
 
 /// Starts and crashes of one server.
 #[derive(Clone, Debug)]
-pub struct Restarts {
-    standing: Standing,
+pub struct RestartTracker {
+    standing: ServerState,
     /// Crashes that may still be in the window, oldest first; never more than the limit.
     crashes: VecDeque<Timestamp>,
     /// Number of crashes since the server was last healthy.
@@ -167,67 +167,67 @@ pub struct Restarts {
     /// Number of times the server went down since it was last healthy. While this is not zero, the next start is a
     /// trial.
     rests: u32,
-    spread: Spread,
+    spread: JitterSequence,
 }
 
-impl Restarts {
+impl RestartTracker {
     /// Returns the state of a server that was never started. The seed spreads its waits.
     pub fn new(seed: u64) -> Self {
         Self {
-            standing: Standing::Idle,
+            standing: ServerState::Idle,
             crashes: VecDeque::new(),
             in_a_row: 0,
             rests: 0,
-            spread: Spread::new(seed),
+            spread: JitterSequence::new(seed),
         }
     }
 
     /// Returns the state of the server.
-    pub const fn standing(&self) -> Standing {
+    pub const fn state(&self) -> ServerState {
         self.standing
     }
 
     /// Returns the next step for a request, or after a wait is over.
-    pub fn asked(&mut self, now: Timestamp) -> Decision {
+    pub fn request_start(&mut self, now: Timestamp) -> StartDecision {
         match self.standing {
-            Standing::Starting { .. } => return Decision::WaitForStart,
-            Standing::Up { .. } => return Decision::Use,
-            Standing::BackingOff { until } if now < until => return Decision::WaitUntil(until),
-            Standing::Down(down) if now < down.until => return Decision::Refuse(down),
-            Standing::Idle | Standing::BackingOff { .. } | Standing::Down(_) => {}
+            ServerState::Starting { .. } => return StartDecision::WaitForStart,
+            ServerState::Up { .. } => return StartDecision::Use,
+            ServerState::BackingOff { until } if now < until => return StartDecision::WaitUntil(until),
+            ServerState::Down(down) if now < down.until => return StartDecision::Refuse(down),
+            ServerState::Idle | ServerState::BackingOff { .. } | ServerState::Down(_) => {}
         }
-        self.standing = Standing::Starting { since: now };
-        Decision::Start
+        self.standing = ServerState::Starting { since: now };
+        StartDecision::Start
     }
 
     /// Records that the server is ready. Ignored for a server that is not being started: it crashed in the meantime.
-    pub fn ready(&mut self, now: Timestamp) {
+    pub fn record_ready(&mut self, now: Timestamp) {
         match self.standing {
-            Standing::Starting { .. } => self.standing = Standing::Up { since: now },
-            Standing::Idle | Standing::Up { .. } | Standing::BackingOff { .. } | Standing::Down(_) => {}
+            ServerState::Starting { .. } => self.standing = ServerState::Up { since: now },
+            ServerState::Idle | ServerState::Up { .. } | ServerState::BackingOff { .. } | ServerState::Down(_) => {}
         }
     }
 
     /// Records that the server ended. For a server that was not running only [`Death::Stopped`] counts: it is no longer
     /// wanted.
-    pub fn died(&mut self, policy: &RestartPolicy, death: Death, now: Timestamp) -> Standing {
+    pub fn record_exit(&mut self, policy: &RestartPolicy, death: ServerExit, now: Timestamp) -> ServerState {
         let ran = match self.standing {
-            Standing::Starting { .. } => true,
-            Standing::Up { since } => {
+            ServerState::Starting { .. } => true,
+            ServerState::Up { since } => {
                 if now.since(since) >= policy.well_after {
                     (self.in_a_row, self.rests) = (0, 0);
                 }
                 true
             }
-            Standing::Idle | Standing::BackingOff { .. } | Standing::Down(_) => false,
+            ServerState::Idle | ServerState::BackingOff { .. } | ServerState::Down(_) => false,
         };
         self.standing = match (death, self.standing) {
             // A stop must not shorten the pause.
-            (Death::Stopped, Standing::Down(down)) => Standing::Down(down),
-            (Death::Stopped, _) => Standing::Idle,
+            (ServerExit::Stopped, ServerState::Down(down)) => ServerState::Down(down),
+            (ServerExit::Stopped, _) => ServerState::Idle,
             (_, standing) if !ran => standing,
-            (Death::CannotStart, _) => self.down(policy, Because::CannotStart, now),
-            (Death::Crashed, _) => self.crashed(policy, now),
+            (ServerExit::CannotStart, _) => self.down(policy, DownReason::CannotStart, now),
+            (ServerExit::Crashed, _) => self.crashed(policy, now),
         };
         self.standing
     }
@@ -237,33 +237,33 @@ impl Restarts {
         self.crashes.clear();
         (self.in_a_row, self.rests) = (0, 0);
         match self.standing {
-            Standing::BackingOff { .. } | Standing::Down(_) => self.standing = Standing::Idle,
-            Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } => {}
+            ServerState::BackingOff { .. } | ServerState::Down(_) => self.standing = ServerState::Idle,
+            ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => {}
         }
     }
 
-    fn crashed(&mut self, policy: &RestartPolicy, now: Timestamp) -> Standing {
+    fn crashed(&mut self, policy: &RestartPolicy, now: Timestamp) -> ServerState {
         if self.rests > 0 {
-            return self.down(policy, Because::Relapse, now);
+            return self.down(policy, DownReason::Relapse, now);
         }
         self.crashes.push_back(now);
         self.crashes.retain(|crash| now.since(*crash) < policy.window);
         let count = u32::try_from(self.crashes.len()).unwrap_or(u32::MAX);
         if count >= policy.crashes.get().min(MAX_CRASHES) {
-            return self.down(policy, Because::Crashes { count, within: policy.window }, now);
+            return self.down(policy, DownReason::Crashes { count, within: policy.window }, now);
         }
         let whole = doubled(policy.first_wait, self.in_a_row).min(policy.longest_wait);
         self.in_a_row = self.in_a_row.saturating_add(1);
         let half = whole / 2;
-        Standing::BackingOff { until: now + half + self.spread.over(whole - half, Jitter::Full) }
+        ServerState::BackingOff { until: now + half + self.spread.over(whole - half, Jitter::Full) }
     }
 
-    fn down(&mut self, policy: &RestartPolicy, because: Because, now: Timestamp) -> Standing {
+    fn down(&mut self, policy: &RestartPolicy, because: DownReason, now: Timestamp) -> ServerState {
         let rest = doubled(policy.window, self.rests).min(policy.longest_rest).max(policy.window);
         self.rests = self.rests.saturating_add(1);
         // No pause is shorter than the window, so all crashes will have left it.
         self.crashes.clear();
-        Standing::Down(Down { until: now + rest, because })
+        ServerState::Down(DownPeriod { until: now + rest, reason: because })
     }
 }
 

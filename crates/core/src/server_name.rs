@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::dedupe::{LeaseSight, Process};
+use crate::dedupe::{LeaseOwnerState, ProcessIdentity};
 use crate::id::{Digest, Namespace};
 
 /// A server as configured in one place.
@@ -28,7 +28,7 @@ pub struct ServerIdentity {
 
 /// All servers of one name, as they are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServersOfName {
+pub struct ServerNameRecord {
     claims: Vec<ServerClaim>,
     /// Last failures, by the name that the server's tools have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -59,7 +59,7 @@ pub struct ServerClaim {
     program: Option<String>,
     place: String,
     /// Process that had the name last.
-    process: Process,
+    process: ProcessIdentity,
     /// Time of that use.
     #[serde(rename = "seenMs")]
     seen: Timestamp,
@@ -74,14 +74,14 @@ const SEEN_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum number of servers per name. Beyond that the oldest is dropped.
 const MOST: usize = 64;
 
-impl ServersOfName {
+impl ServerNameRecord {
     /// Claims a name for a server that a process starts. Returns the name that its tools have.
     pub fn claim(
         &mut self,
         name: &Namespace,
         server: &ServerIdentity,
-        process: &Process,
-        sight: impl Fn(&Process) -> LeaseSight,
+        process: &ProcessIdentity,
+        sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState,
         now: Timestamp,
     ) -> Namespace {
         let digest = server.digest.to_hex();
@@ -117,7 +117,7 @@ impl ServersOfName {
     }
 
     /// Records a failure of the server with this name, or clears it.
-    pub fn note(&mut self, name: &Namespace, failure: Option<&ServerFailure>, now: Timestamp) {
+    pub fn set_failure(&mut self, name: &Namespace, failure: Option<&ServerFailure>, now: Timestamp) {
         self.failures.retain(|_, failure| now.since(failure.at) < KEPT);
         match failure {
             None => _ = self.failures.remove(name),
@@ -141,7 +141,7 @@ impl ServersOfName {
     }
 
     /// Returns the running servers of this name, if there are several.
-    pub fn clash(&self, sight: impl Fn(&Process) -> LeaseSight, now: Timestamp) -> Option<Vec<&ServerClaim>> {
+    pub fn clash(&self, sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState, now: Timestamp) -> Option<Vec<&ServerClaim>> {
         let live: Vec<_> = self.claims.iter().filter(|claim| claim.is_live(&sight, now)).collect();
         (live.len() > 1).then_some(live)
     }
@@ -167,11 +167,11 @@ pub fn without_version(word: &str) -> &str {
 }
 
 impl ServerClaim {
-    fn is_live(&self, sight: impl Fn(&Process) -> LeaseSight, now: Timestamp) -> bool {
+    fn is_live(&self, sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState, now: Timestamp) -> bool {
         match sight(&self.process) {
-            LeaseSight::Alive => true,
-            LeaseSight::Gone => false,
-            LeaseSight::Time => now.since(self.seen) < SEEN_LATELY,
+            LeaseOwnerState::Alive => true,
+            LeaseOwnerState::Gone => false,
+            LeaseOwnerState::Time => now.since(self.seen) < SEEN_LATELY,
         }
     }
 }
@@ -195,8 +195,8 @@ mod tests {
         }
     }
 
-    fn process(pid: u32) -> Process {
-        Process { boot: "boot".into(), pid, started: 1 }
+    fn process(pid: u32) -> ProcessIdentity {
+        ProcessIdentity { boot: "boot".into(), pid, started: 1 }
     }
 
     fn db() -> Namespace {
@@ -205,14 +205,14 @@ mod tests {
 
     /// Claims a name for a process. The processes with the numbers in `lives` are alive.
     fn claim(
-        names: &mut ServersOfName,
+        names: &mut ServerNameRecord,
         (runs, place): (&str, &str),
         pid: u32,
         lives: &[u32],
         now: Timestamp,
     ) -> String {
-        let sight = |process: &Process| {
-            if lives.contains(&process.pid) { LeaseSight::Alive } else { LeaseSight::Gone }
+        let sight = |process: &ProcessIdentity| {
+            if lives.contains(&process.pid) { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone }
         };
         names.claim(&db(), &server(runs, place), &process(pid), sight, now).to_string()
     }
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn two_servers_of_one_name_get_different_names_at_once_or_in_turn() {
         for lives in [&[1, 2][..], &[]] {
-            let mut names = ServersOfName::default();
+            let mut names = ServerNameRecord::default();
             assert_eq!(claim(&mut names, ("postgres", "/a"), 1, lives, at(DAY)), "db");
             let other = claim(&mut names, ("sqlite", "/b"), 2, lives, at(DAY));
             assert!(other.starts_with("db~") && other.len() == "db~".len() + 6, "{other}");
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn another_program_in_the_same_place_is_another_server_although_the_first_one_has_ended() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         assert_eq!(claim(&mut names, ("postgres", "/home"), 1, &[], at(DAY)), "db");
         let other = claim(&mut names, ("sqlite", "/home"), 2, &[], at(DAY));
         assert_ne!(other, "db");
@@ -265,24 +265,24 @@ mod tests {
 
     #[test]
     fn a_failure_is_known_until_the_server_works_and_reported_for_a_day() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         let other = Namespace::new("db~3f2a91").unwrap();
         let failure = ServerFailure { at: at(DAY), why: "it ended with exit code 1".to_owned() };
-        names.note(&db(), Some(&failure), at(DAY));
-        names.note(&other, Some(&failure), at(DAY));
+        names.set_failure(&db(), Some(&failure), at(DAY));
+        names.set_failure(&other, Some(&failure), at(DAY));
         assert_eq!(names.failed(at(DAY)).count(), 2);
-        names.note(&db(), None, at(DAY));
+        names.set_failure(&db(), None, at(DAY));
         let failed: Vec<_> = names.failed(at(2 * DAY - Duration::from_secs(1))).collect();
         assert_eq!(failed, [(&other, &failure)]);
         assert_eq!(names.failed(at(2 * DAY)).count(), 0, "it was not used for a day");
         let stored = serde_json::to_string(&names).unwrap();
-        assert_eq!(serde_json::from_str::<ServersOfName>(&stored).unwrap(), names);
-        assert!(serde_json::from_str::<ServersOfName>(r#"{"claims":[]}"#).is_ok(), "of an older version");
+        assert_eq!(serde_json::from_str::<ServerNameRecord>(&stored).unwrap(), names);
+        assert!(serde_json::from_str::<ServerNameRecord>(r#"{"claims":[]}"#).is_ok(), "of an older version");
     }
 
     #[test]
     fn a_server_whose_version_is_changed_keeps_its_name_unless_the_old_one_still_runs() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         assert_eq!(claim(&mut names, ("db@1", "/a"), 1, &[1], at(DAY)), "db");
         assert_eq!(claim(&mut names, ("db@2", "/a"), 2, &[], at(DAY)), "db");
         assert_ne!(claim(&mut names, ("db@3", "/a"), 3, &[2], at(DAY)), "db");
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_name_is_free_again_when_its_server_was_not_started_for_long() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         assert_eq!(claim(&mut names, ("postgres", "/a"), 1, &[], at(DAY)), "db");
         assert_eq!(claim(&mut names.clone(), ("sqlite", "/b"), 2, &[], at(DAY + KEPT)), "db");
         assert_ne!(
@@ -302,22 +302,22 @@ mod tests {
 
     #[test]
     fn those_that_run_at_once_clash() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         claim(&mut names, ("postgres", "/a"), 1, &[1], at(DAY));
         claim(&mut names, ("sqlite", "/b"), 2, &[1], at(DAY));
-        let clash = |sight: LeaseSight, now| names.clash(|_| sight, now).map(|live| live.len());
-        assert_eq!(clash(LeaseSight::Alive, at(9 * DAY)), Some(2));
-        assert_eq!(clash(LeaseSight::Gone, at(DAY)), None);
-        assert_eq!(clash(LeaseSight::Time, at(DAY + SEEN_LATELY)), None);
-        assert_eq!(clash(LeaseSight::Time, at(DAY)), Some(2));
+        let clash = |sight: LeaseOwnerState, now| names.clash(|_| sight, now).map(|live| live.len());
+        assert_eq!(clash(LeaseOwnerState::Alive, at(9 * DAY)), Some(2));
+        assert_eq!(clash(LeaseOwnerState::Gone, at(DAY)), None);
+        assert_eq!(clash(LeaseOwnerState::Time, at(DAY + SEEN_LATELY)), None);
+        assert_eq!(clash(LeaseOwnerState::Time, at(DAY)), Some(2));
         let one_is_gone =
-            |process: &Process| if process.pid == 1 { LeaseSight::Alive } else { LeaseSight::Gone };
+            |process: &ProcessIdentity| if process.pid == 1 { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone };
         assert!(names.clash(one_is_gone, at(DAY)).is_none());
     }
 
     #[test]
     fn not_more_than_so_many_are_remembered() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         for number in 0..=MOST {
             claim(&mut names, (&number.to_string(), &number.to_string()), 1, &[], at(DAY));
         }

@@ -22,7 +22,7 @@ pub struct Watchdog {
 
 /// The verdict on a pending call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum WatchdogVerdict {
     /// The call is within its limits.
     Fine {
         /// Time of the next check, if nothing happens before.
@@ -71,13 +71,13 @@ impl Watchdog {
     }
 
     /// Returns the verdict. If both limits have passed, the first one counts.
-    pub fn verdict(&self, now: Timestamp) -> Verdict {
+    pub fn verdict(&self, now: Timestamp) -> WatchdogVerdict {
         if now < self.due() {
-            Verdict::Fine { next_check: self.due() }
+            WatchdogVerdict::Fine { next_check: self.due() }
         } else if self.silent_at() < self.end {
-            Verdict::Stuck
+            WatchdogVerdict::Stuck
         } else {
-            Verdict::TotalLimit
+            WatchdogVerdict::TotalLimit
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
         total: Duration::from_secs(1800),
         last_retry: None,
         answer_by: None,
-        silence: crate::policy::Silence::Stuck,
+        silence: crate::policy::SilencePolicy::Stuck,
     };
 
     fn at(seconds: u64) -> Timestamp {
@@ -103,42 +103,42 @@ mod tests {
     #[test]
     fn gr_7_a_silent_call_is_stuck_when_the_idle_limit_is_over() {
         let dog = Watchdog::new(&TIME, at(10));
-        assert_eq!(dog.verdict(at(10)), Verdict::Fine { next_check: at(310) });
-        assert_eq!(dog.verdict(Timestamp::from_millis(309_999)), Verdict::Fine { next_check: at(310) });
-        assert_eq!(dog.verdict(at(310)), Verdict::Stuck);
-        assert_eq!(dog.verdict(at(100_000)), Verdict::Stuck);
+        assert_eq!(dog.verdict(at(10)), WatchdogVerdict::Fine { next_check: at(310) });
+        assert_eq!(dog.verdict(Timestamp::from_millis(309_999)), WatchdogVerdict::Fine { next_check: at(310) });
+        assert_eq!(dog.verdict(at(310)), WatchdogVerdict::Stuck);
+        assert_eq!(dog.verdict(at(100_000)), WatchdogVerdict::Stuck);
     }
 
     #[test]
     fn gr_7_progress_keeps_a_call_alive_but_only_until_the_total_limit() {
         let mut dog = Watchdog::new(&TIME, at(0));
         for second in (200..1800).step_by(200) {
-            assert!(matches!(dog.verdict(at(second)), Verdict::Fine { .. }), "at {second}");
+            assert!(matches!(dog.verdict(at(second)), WatchdogVerdict::Fine { .. }), "at {second}");
             dog.progress(at(second));
         }
-        assert_eq!(dog.verdict(at(1799)), Verdict::Fine { next_check: at(1800) });
+        assert_eq!(dog.verdict(at(1799)), WatchdogVerdict::Fine { next_check: at(1800) });
         dog.progress(at(1799));
-        assert_eq!(dog.verdict(at(1800)), Verdict::TotalLimit);
+        assert_eq!(dog.verdict(at(1800)), WatchdogVerdict::TotalLimit);
     }
 
     #[test]
     fn progress_that_comes_late_or_out_of_order_does_no_harm() {
         let mut dog = Watchdog::new(&TIME, at(0));
         dog.progress(at(301));
-        assert_eq!(dog.verdict(at(302)), Verdict::Fine { next_check: at(601) });
+        assert_eq!(dog.verdict(at(302)), WatchdogVerdict::Fine { next_check: at(601) });
         dog.progress(at(5));
-        assert_eq!(dog.verdict(at(302)), Verdict::Fine { next_check: at(601) });
+        assert_eq!(dog.verdict(at(302)), WatchdogVerdict::Fine { next_check: at(601) });
     }
 
     #[test]
     fn the_limit_that_was_over_first_is_named() {
         let short_total = TimePolicy { total: Duration::from_secs(100), ..TIME };
-        assert_eq!(Watchdog::new(&short_total, at(0)).verdict(at(5000)), Verdict::TotalLimit);
+        assert_eq!(Watchdog::new(&short_total, at(0)).verdict(at(5000)), WatchdogVerdict::TotalLimit);
         let equal = TimePolicy { total: TIME.attempt, ..TIME };
-        assert_eq!(Watchdog::new(&equal, at(0)).verdict(at(300)), Verdict::TotalLimit);
+        assert_eq!(Watchdog::new(&equal, at(0)).verdict(at(300)), WatchdogVerdict::TotalLimit);
         let endless = TimePolicy { attempt: Duration::MAX, total: Duration::MAX, ..TIME };
         let dog = Watchdog::new(&endless, at(7));
-        assert_eq!(dog.verdict(at(8)), Verdict::Fine { next_check: Timestamp::MAX });
+        assert_eq!(dog.verdict(at(8)), WatchdogVerdict::Fine { next_check: Timestamp::MAX });
     }
 
     proptest! {
@@ -149,11 +149,11 @@ mod tests {
             for sign in signs.iter().filter(|sign| **sign <= now) {
                 dog.progress(at(*sign));
             }
-            if let Verdict::Fine { next_check } = dog.verdict(at(now)) {
+            if let WatchdogVerdict::Fine { next_check } = dog.verdict(at(now)) {
                 prop_assert!(next_check > at(now));
                 let before = Timestamp::from_millis(next_check.as_millis() - 1);
-                prop_assert_eq!(dog.verdict(before), Verdict::Fine { next_check });
-                let is_fine = matches!(dog.verdict(next_check), Verdict::Fine { .. });
+                prop_assert_eq!(dog.verdict(before), WatchdogVerdict::Fine { next_check });
+                let is_fine = matches!(dog.verdict(next_check), WatchdogVerdict::Fine { .. });
                 prop_assert!(!is_fine);
             } else {
                 prop_assert!(now >= 300);

@@ -10,26 +10,26 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use steadfast_core::id::TenantId;
 use steadfast_core::{Timestamp, redact};
-use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, StoreError, look_through};
+use steadfast_store::{JournalEntry, Journal, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError, filter_entries};
 
-use crate::engine::{Engine, Inner};
-use crate::telling::Outside;
+use crate::engine::{Engine, EngineInner};
+use crate::telemetry_hooks::SystemEvent;
 
 /// The author of a change, and the surface that it came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct By {
+pub struct OperatorIdentity {
     /// Name of the operator, as authenticated.
     pub name: String,
     /// Surface that the change came from.
-    pub from: Surface,
+    pub from: OperatorSurface,
 }
 
 /// Surface that a change came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Surface {
+pub enum OperatorSurface {
     /// The command line.
     Cli,
     /// The HTTP API.
@@ -44,22 +44,22 @@ pub enum Surface {
     Verify,
 }
 
-impl By {
+impl OperatorIdentity {
     /// Creates an author. The name is shown, so it is truncated and redacted.
-    pub fn new(name: impl AsRef<str>, from: Surface) -> Self {
+    pub fn new(name: impl AsRef<str>, from: OperatorSurface) -> Self {
         Self { name: redact::excerpt(name.as_ref(), LONGEST_NAME), from }
     }
 }
 
-impl fmt::Display for By {
+impl fmt::Display for OperatorIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let from = match self.from {
-            Surface::Cli => "cli",
-            Surface::Http => "http",
-            Surface::Dashboard => "dashboard",
-            Surface::Mcp => "mcp",
-            Surface::Library => "library",
-            Surface::Verify => "verify",
+            OperatorSurface::Cli => "cli",
+            OperatorSurface::Http => "http",
+            OperatorSurface::Dashboard => "dashboard",
+            OperatorSurface::Mcp => "mcp",
+            OperatorSurface::Library => "library",
+            OperatorSurface::Verify => "verify",
         };
         write!(f, "{} ({from})", self.name)
     }
@@ -69,7 +69,7 @@ impl fmt::Display for By {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Deed {
+pub enum AuditAction {
     /// A request was approved.
     Approved,
     /// A request was denied.
@@ -105,9 +105,9 @@ pub struct AuditEntry {
     #[serde(rename = "atMs")]
     pub at: Timestamp,
     /// Author.
-    pub by: By,
+    pub by: OperatorIdentity,
     /// Type of the change.
-    pub deed: Deed,
+    pub deed: AuditAction,
     /// Tenant whose data was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
@@ -124,8 +124,8 @@ pub struct AuditEntry {
 /// A change that has just been made, to be recorded.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "as in the entry that is made of it")]
-pub struct Done<'a> {
-    pub deed: Deed,
+pub struct AuditChange<'a> {
+    pub deed: AuditAction,
     pub tenant: Option<&'a TenantId>,
     pub on: String,
     pub before: Option<String>,
@@ -134,82 +134,82 @@ pub struct Done<'a> {
 
 /// Filter for entries of the audit log. The newest come first.
 #[derive(Clone, Debug)]
-pub struct AuditPage {
+pub struct AuditQuery {
     /// Tenants.
-    pub tenants: Tenants,
+    pub tenants: TenantFilter,
     /// Earliest time.
     pub since: Timestamp,
     /// Name of the author.
     pub by: Option<String>,
     /// Type of the change.
-    pub deed: Option<Deed>,
+    pub deed: Option<AuditAction>,
     /// Position after which to continue: the end of the previous page.
-    pub behind: Option<Position>,
+    pub behind: Option<JournalPosition>,
     /// Maximum number of entries.
     pub limit: usize,
 }
 
 /// Filter for tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tenants {
+pub enum TenantFilter {
     /// All data, for operators of the whole installation.
     All,
     /// Data of one tenant, or data without a tenant.
     One(Option<TenantId>),
 }
 
-impl Default for AuditPage {
+impl Default for AuditQuery {
     fn default() -> Self {
-        Self { tenants: Tenants::All, since: Timestamp::ZERO, by: None, deed: None, behind: None, limit: 100 }
+        Self { tenants: TenantFilter::All, since: Timestamp::ZERO, by: None, deed: None, behind: None, limit: 100 }
     }
 }
 
 impl Engine {
     /// Returns the entries of the audit log, newest first.
-    pub async fn audit(&self, page: &AuditPage) -> Result<Part<AuditEntry>, StoreError> {
-        let query = Query {
+    pub async fn audit(&self, page: &AuditQuery) -> Result<JournalPage<AuditEntry>, StoreError> {
+        let query = JournalQuery {
             subject: page.by.as_deref().map(Into::into),
             since: page.since,
-            behind: page.behind,
-            ..Query::newest(Journal::Audit, page.limit)
+            before: page.behind,
+            ..JournalQuery::newest(Journal::Audit, page.limit)
         };
         let fits = |entry: &AuditEntry| {
             entry.format == FORMAT
                 && page.deed.is_none_or(|deed| entry.deed == deed)
                 && match &page.tenants {
-                    Tenants::All => true,
-                    Tenants::One(tenant) => entry.tenant == *tenant,
+                    TenantFilter::All => true,
+                    TenantFilter::One(tenant) => entry.tenant == *tenant,
                 }
         };
-        let wanted = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(fits);
-        look_through(&*self.inner.store, &query, usize::MAX, wanted).await
+        let wanted = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
+        filter_entries(&*self.inner.store, &query, usize::MAX, wanted).await
     }
 
     /// Records a change that a surface made itself, such as a switch of modes.
-    pub async fn audited(&self, by: &By, done: Done<'_>) {
+    pub async fn audited(&self, by: &OperatorIdentity, done: AuditChange<'_>) {
         self.inner.audited(by, done).await;
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Records a change. A failure is logged.
-    pub(crate) async fn audited(&self, by: &By, done: Done<'_>) {
+    pub(crate) async fn audited(&self, by: &OperatorIdentity, done: AuditChange<'_>) {
         let shown = |text: String| redact::excerpt(&text, LONGEST_TEXT);
         let entry = AuditEntry {
             format: FORMAT,
             at: self.clock.now(),
-            by: By::new(&by.name, by.from),
+            by: OperatorIdentity::new(&by.name, by.from),
             deed: done.deed,
             tenant: done.tenant.cloned(),
             on: shown(done.on),
             before: done.before.map(shown),
             after: done.after.map(shown),
         };
-        self.telling.outside(&Outside::ByHand(&entry));
+        self.telemetry_hooks.outside(&SystemEvent::ByHand(&entry));
         let written = match serde_json::to_string(&entry) {
             Ok(body) => {
                 let subject: Arc<str> = entry.by.name.as_str().into();
-                let entries = [Entry { at: entry.at, subject, body: body.into() }];
+                let entries = [JournalEntry { at: entry.at, subject, body: body.into() }];
                 tokio::time::timeout(PATIENCE, self.store.append(Journal::Audit, &entries, KEEP))
                     .await
                     .map_or_else(
@@ -239,7 +239,7 @@ impl Inner {
 
 const FORMAT: u32 = 1;
 /// Size of the audit log.
-const KEEP: Keep = Keep { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
+const KEEP: JournalLimits = JournalLimits { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
 /// Maximum time that a change waits for its entry.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_NAME: usize = 128;

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{Breaker, Counts, State, Transition, View};
+use steadfast_core::breaker::{CircuitBreaker, BreakerCounts, State, BreakerTransition, BreakerDetails};
 use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::policy::{Mode, Policy};
+use steadfast_core::policy::{EnforcementMode, ToolPolicy};
 use steadfast_store::DocumentKind;
 
-use crate::audit::{By, Deed, Done};
+use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
 use crate::cells::{DependencyKey, ToolKey};
-use crate::engine::{Engine, Inner};
-use crate::persist::Marked;
-use crate::telling::Outside;
+use crate::engine::{Engine, EngineInner};
+use crate::persist::DirtyDocument;
+use crate::telemetry_hooks::SystemEvent;
 
 /// The key of a circuit breaker of a tenant. Its text form can stand in a URL unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,19 +158,19 @@ pub struct BreakerView {
     /// Its key, for changes.
     pub key: BreakerKey,
     /// The tool or dependency that it protects.
-    pub about: BreakerAbout,
+    pub about: BreakerSubject,
     /// Mode: off, shadow or enforce.
-    pub mode: Mode,
+    pub mode: EnforcementMode,
     /// Its state.
     #[serde(flatten)]
-    pub view: View,
+    pub view: BreakerDetails,
 }
 
 /// The subject of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum BreakerAbout {
+pub enum BreakerSubject {
     /// A tool.
     Tool {
         /// The server or group that it belongs to.
@@ -187,7 +187,7 @@ pub enum BreakerAbout {
 
 /// A change of a circuit breaker by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steer {
+pub enum BreakerOverride {
     /// Force it open: refuse every call.
     Open {
         /// Time after which one call is let through as a probe. Without it, the breaker stays open until it is reset.
@@ -201,24 +201,24 @@ pub enum Steer {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Steered {
+pub struct BreakerChange {
     /// The breaker after the change.
     pub breaker: BreakerView,
     /// Its state before the change.
     pub before: State,
     /// The transition, if its state changed.
-    pub change: Option<Transition>,
+    pub change: Option<BreakerTransition>,
     /// True if the breaker was known before. If not, its name may be mistyped, or the tool was never called.
     pub known: bool,
     /// Processes that the change applies to.
-    pub reach: Reach,
+    pub reach: ChangeScope,
 }
 
 /// Processes that a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
+pub enum ChangeScope {
     /// The change is stored and applies to all processes that share the store.
     Everywhere,
     /// The store failed. The change applies to this process, and to the others when the store recovers.
@@ -238,7 +238,7 @@ impl Engine {
         // Every server has an entry for its retry budget. Its breaker is listed only if callers use it.
         let used = dependencies.filter(|(key, cell)| {
             let breaker = cell.breaker.lock();
-            key.tenant == tenant && (breaker.epoch() > 0 || breaker.counts() != Counts::default())
+            key.tenant == tenant && (breaker.epoch() > 0 || breaker.counts() != BreakerCounts::default())
         });
         let dependencies = used.map(|(key, _)| BreakerKey::Dependency(key.name));
         tools.chain(dependencies).map(|key| inner.breaker_view(&tenant, key)).collect()
@@ -246,53 +246,53 @@ impl Engine {
 
     /// Opens or resets a breaker, also for other processes that share the store and for later ones. The stored state is
     /// loaded first. Attempts in flight no longer count for it. For operators.
-    pub async fn steer_breaker(
+    pub async fn update_breaker(
         &self,
         tenant: Option<&TenantId>,
         key: &BreakerKey,
-        steer: Steer,
-        by: &By,
-    ) -> Steered {
+        steer: BreakerOverride,
+        by: &OperatorIdentity,
+    ) -> BreakerChange {
         let inner = &self.inner;
         let owner = tenant.cloned();
         let marked = key.marked(&owner);
         let policy = inner.policy_of_breaker(&owner, key);
         let mut found = None;
-        let change = |breaker: &mut Breaker| {
+        let change = |breaker: &mut CircuitBreaker| {
             let now = inner.clock.now();
             found.get_or_insert((breaker.state(&policy.breaker, now), breaker.epoch() > 0));
             match steer {
-                Steer::Open { until } => breaker.force_open(until, now),
-                Steer::Reset => breaker.reset(now),
+                BreakerOverride::Open { until } => breaker.force_open(until, now),
+                BreakerOverride::Reset => breaker.reset(now),
             }
         };
         let was_here = inner.knows_breaker(&marked);
         let (change, stored) = inner.change_breaker(&marked, change).await;
         let reach = match stored {
-            Ok(()) => Reach::Everywhere,
+            Ok(()) => ChangeScope::Everywhere,
             Err(error) => {
                 inner.store_trouble(&*inner.store, &error);
                 inner.marks.mark(marked);
-                Reach::OnlyHere
+                ChangeScope::OnlyHere
             }
         };
         let (before, changed_before) = found.unwrap_or((State::Closed, false));
         if let Some(change) = &change {
-            inner.telling.outside(&Outside::Breaker { tenant, key, change });
+            inner.telemetry_hooks.outside(&SystemEvent::Breaker { tenant, key, change });
         }
         let breaker = inner.breaker_view(&owner, key.clone());
         let after = match steer {
-            Steer::Open { until: Some(until) } => format!("FORCED_OPEN until {until}"),
-            Steer::Open { until: None } => "FORCED_OPEN until reset".to_owned(),
-            Steer::Reset => word(breaker.view.state).to_owned(),
+            BreakerOverride::Open { until: Some(until) } => format!("FORCED_OPEN until {until}"),
+            BreakerOverride::Open { until: None } => "FORCED_OPEN until reset".to_owned(),
+            BreakerOverride::Reset => word(breaker.view.state).to_owned(),
         };
         let deed = match steer {
-            Steer::Open { .. } => Deed::BreakerForcedOpen,
-            Steer::Reset => Deed::BreakerReset,
+            BreakerOverride::Open { .. } => AuditAction::BreakerForcedOpen,
+            BreakerOverride::Reset => AuditAction::BreakerReset,
         };
         let (on, before_word) = (key.to_string(), Some(word(before).to_owned()));
-        inner.audited(by, Done { deed, tenant, on, before: before_word, after: Some(after) }).await;
-        Steered { breaker, before, change, known: was_here || changed_before, reach }
+        inner.audited(by, AuditChange { deed, tenant, on, before: before_word, after: Some(after) }).await;
+        BreakerChange { breaker, before, change, known: was_here || changed_before, reach }
     }
 }
 
@@ -306,38 +306,38 @@ fn word(state: State) -> &'static str {
 }
 
 impl BreakerKey {
-    fn marked(&self, tenant: &Option<TenantId>) -> Marked {
+    fn marked(&self, tenant: &Option<TenantId>) -> DirtyDocument {
         let tenant = tenant.clone();
         match self {
-            Self::Tool(tool) => Marked::Tool(ToolKey { tenant, tool: tool.clone() }),
-            Self::Dependency(name) => Marked::Dependency(DependencyKey { tenant, name: name.clone() }),
+            Self::Tool(tool) => DirtyDocument::Tool(ToolKey { tenant, tool: tool.clone() }),
+            Self::Dependency(name) => DirtyDocument::Dependency(DependencyKey { tenant, name: name.clone() }),
         }
     }
 }
 
-impl Inner {
+impl EngineInner {
     fn breaker_view(&self, tenant: &Option<TenantId>, key: BreakerKey) -> BreakerView {
         let policy = self.policy_of_breaker(tenant, &key);
         let now = self.clock.now();
-        let see = |breaker: &Breaker| breaker.view(&policy.breaker, now);
+        let see = |breaker: &CircuitBreaker| breaker.view(&policy.breaker, now);
         let (view, about) = match &key {
             BreakerKey::Tool(tool) => {
                 let cell = self.machines.tools.get(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
                 let view = see(&cell.lock().breaker);
-                (view, BreakerAbout::Tool { namespace: tool.namespace.clone(), tool: tool.tool.clone() })
+                (view, BreakerSubject::Tool { namespace: tool.namespace.clone(), tool: tool.tool.clone() })
             }
             BreakerKey::Dependency(name) => {
                 let dependency = DependencyKey { tenant: tenant.clone(), name: name.clone() };
                 let cell = self.machines.dependencies.get(&dependency);
                 let view = see(&cell.breaker.lock());
-                (view, BreakerAbout::Dependency { name: name.clone() })
+                (view, BreakerSubject::Dependency { name: name.clone() })
             }
         };
         BreakerView { key, about, mode: policy.modes.breaker, view }
     }
 
     /// Returns the policy of the last call. Without one, returns that of a call with no further details.
-    fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<Policy> {
+    fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<ToolPolicy> {
         match key {
             BreakerKey::Tool(tool) => self.policy_of_tool(tenant, tool),
             BreakerKey::Dependency(name) => {
@@ -349,11 +349,11 @@ impl Inner {
         }
     }
 
-    fn knows_breaker(&self, marked: &Marked) -> bool {
+    fn knows_breaker(&self, marked: &DirtyDocument) -> bool {
         match marked {
-            Marked::Tool(key) => self.machines.tools.find(key).is_some(),
-            Marked::Dependency(key) => self.machines.dependencies.find(key).is_some(),
-            Marked::Trust(_) | Marked::Session(_) => false,
+            DirtyDocument::Tool(key) => self.machines.tools.find(key).is_some(),
+            DirtyDocument::Dependency(key) => self.machines.dependencies.find(key).is_some(),
+            DirtyDocument::Trust(_) | DirtyDocument::Session(_) => false,
         }
     }
 }

@@ -10,25 +10,25 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use steadfast_core::Timestamp;
-use steadfast_core::approval::Approvals;
-use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{CallResult, Request, Shared};
+use steadfast_core::approval::ApprovalLedger;
+use steadfast_core::breaker::CircuitBreaker;
+use steadfast_core::call::{CallResult, CallRequest, CallMechanisms};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::Policy;
+use steadfast_core::policy::ToolPolicy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::stats::Statistics;
-use steadfast_core::trust::{Bounds, TrustLedger};
+use steadfast_core::trust::{TrustBounds, TrustLedger};
 use tokio::sync::Notify;
 
 /// The shared state machines of an engine.
 #[derive(Debug)]
-pub(crate) struct Machines {
-    pub(crate) tools: Registry<ToolKey, ToolCell>,
-    pub(crate) dependencies: Registry<DependencyKey, DependencyCell>,
-    pub(crate) sessions: Registry<SessionId, Mutex<LoopGuard>>,
-    pub(crate) tenants: Registry<Option<TenantId>, Tenant>,
+pub(crate) struct MachineRegistry {
+    pub(crate) tools: SharedRegistry<ToolKey, ToolCell>,
+    pub(crate) dependencies: SharedRegistry<DependencyKey, DependencyCell>,
+    pub(crate) sessions: SharedRegistry<SessionId, Mutex<LoopGuard>>,
+    pub(crate) tenants: SharedRegistry<Option<TenantId>, TenantState>,
 }
 
 /// A tool of one tenant.
@@ -53,7 +53,7 @@ pub(crate) struct SessionId {
 }
 
 impl SessionId {
-    pub(crate) fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &CallRequest) -> Self {
         Self { tenant: request.tenant.clone(), session: request.session.clone() }
     }
 }
@@ -64,17 +64,17 @@ pub(crate) type ToolCell = Mutex<ToolState>;
 /// The circuit breaker and the limits of a tool.
 #[derive(Debug)]
 pub(crate) struct ToolState {
-    pub(crate) breaker: Breaker,
+    pub(crate) breaker: CircuitBreaker,
     limiter: Limiter,
     /// Figures about its calls in this process, for views.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<ToolCallCounts>,
 }
 
 /// Figures about the calls of one tool in this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ToolCallCounts {
     /// Policy of the last call.
-    pub(crate) policy: Arc<Policy>,
+    pub(crate) policy: Arc<ToolPolicy>,
     pub(crate) calls: u64,
     /// Number of calls that ran and failed.
     pub(crate) failures: u64,
@@ -85,8 +85,8 @@ pub(crate) struct Seen {
 
 impl ToolState {
     /// Counts a call that has ended.
-    pub(crate) fn saw(&mut self, policy: &Arc<Policy>, result: &CallResult, now: Timestamp) {
-        let seen = self.seen.get_or_insert_with(|| Seen {
+    pub(crate) fn record_call(&mut self, policy: &Arc<ToolPolicy>, result: &CallResult, now: Timestamp) {
+        let seen = self.seen.get_or_insert_with(|| ToolCallCounts {
             policy: policy.clone(),
             calls: 0,
             failures: 0,
@@ -106,23 +106,23 @@ impl ToolState {
 /// State that the calls of one dependency share.
 #[derive(Debug)]
 pub(crate) struct DependencyCell {
-    pub(crate) breaker: Mutex<Breaker>,
-    pub(crate) load: Mutex<Load>,
+    pub(crate) breaker: Mutex<CircuitBreaker>,
+    pub(crate) load: Mutex<DependencyLoad>,
     /// Policy of the last call that its circuit breaker judged.
-    pub(crate) policy: Mutex<Option<Arc<Policy>>>,
+    pub(crate) policy: Mutex<Option<Arc<ToolPolicy>>>,
 }
 
 /// The limits that protect a dependency from load.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct DependencyLoad {
     budget: RetryBudget,
     limiter: Limiter,
 }
 
 /// State that the calls of one tenant share.
 #[derive(Debug)]
-pub(crate) struct Tenant {
-    pub(crate) judged: Mutex<Judged>,
+pub(crate) struct TenantState {
+    pub(crate) judged: Mutex<TenantTrust>,
     /// Notified when a request for approval is added or decided.
     pub(crate) approvals_changed: Notify,
     /// Number of pending requests in the last report.
@@ -135,9 +135,9 @@ pub(crate) struct Tenant {
     pub(crate) scores: Mutex<Statistics>,
 }
 
-impl Tenant {
+impl TenantState {
     /// Marks these requests as seen and returns the lowest id that was not seen before.
-    pub(crate) fn see_asked(&self, approvals: &Approvals) -> u64 {
+    pub(crate) fn see_asked(&self, approvals: &ApprovalLedger) -> u64 {
         let next = approvals.parked(Timestamp::ZERO).last().map_or(0, |(last, _)| last.0 + 1);
         self.unseen_from.fetch_max(next, Ordering::Relaxed)
     }
@@ -145,26 +145,26 @@ impl Tenant {
 
 /// Trust in the tools of a tenant, and its approvals.
 #[derive(Debug)]
-pub(crate) struct Judged {
+pub(crate) struct TenantTrust {
     pub(crate) trust: TrustLedger,
     /// Trust of single sessions, where it ends with the session. The number orders the sessions by last use.
     of_sessions: BTreeMap<SessionKey, (u64, TrustLedger)>,
     used: u64,
-    bounds: Bounds,
-    pub(crate) approvals: Approvals,
+    bounds: TrustBounds,
+    pub(crate) approvals: ApprovalLedger,
 }
 
-impl Judged {
+impl TenantTrust {
     /// Maximum number of sessions with their own trust. Beyond it, the least recently used is removed.
     const MOST_SESSIONS: usize = 1000;
 
-    fn new(bounds: Bounds) -> Self {
+    fn new(bounds: TrustBounds) -> Self {
         Self {
             trust: TrustLedger::new(bounds),
             of_sessions: BTreeMap::new(),
             used: 0,
             bounds,
-            approvals: Approvals::default(),
+            approvals: ApprovalLedger::default(),
         }
     }
 
@@ -184,7 +184,7 @@ impl Judged {
     }
 
     /// Returns the ledger that judges a call of this session, and the approvals.
-    fn of(&mut self, session: Option<&SessionKey>) -> (&mut TrustLedger, &mut Approvals) {
+    fn of(&mut self, session: Option<&SessionKey>) -> (&mut TrustLedger, &mut ApprovalLedger) {
         let Some(session) = session else { return (&mut self.trust, &mut self.approvals) };
         self.used += 1;
         if self.of_sessions.len() >= Self::MOST_SESSIONS && !self.of_sessions.contains_key(session) {
@@ -202,30 +202,30 @@ impl Judged {
 
 /// The machines of one call.
 #[derive(Clone, Debug)]
-pub(crate) struct Cells {
+pub(crate) struct CallMachines {
     pub(crate) tool: Arc<ToolCell>,
     /// The dependency whose retry budget the call shares.
     pub(crate) dependency: Arc<DependencyCell>,
     /// The coarser circuit breaker that the caller asked for.
     pub(crate) coarser: Option<Arc<DependencyCell>>,
     pub(crate) guard: Arc<Mutex<LoopGuard>>,
-    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) tenant: Arc<TenantState>,
     /// The session whose trust counts, if each session has its own.
     pub(crate) trust_of: Option<SessionKey>,
 }
 
-impl Cells {
+impl CallMachines {
     /// Lends the machines for one step.
-    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Shared<'_>) -> R) -> R {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut CallMechanisms<'_>) -> R) -> R {
         let mut tool = self.tool.lock();
         let ToolState { breaker, limiter, .. } = &mut *tool;
         let mut coarser = self.coarser.as_ref().map(|cell| cell.breaker.lock());
         let mut load = self.dependency.load.lock();
-        let Load { budget, limiter: dependency_limiter } = &mut *load;
+        let DependencyLoad { budget, limiter: dependency_limiter } = &mut *load;
         let mut guard = self.guard.lock();
         let mut judged = self.tenant.judged.lock();
         let (trust, approvals) = judged.of(self.trust_of.as_ref());
-        act(&mut Shared {
+        act(&mut CallMechanisms {
             breaker,
             dependency: coarser.as_deref_mut(),
             budget,
@@ -238,30 +238,30 @@ impl Cells {
     }
 }
 
-impl Machines {
+impl MachineRegistry {
     /// Maximum number of tools, dependencies, sessions and tenants in memory. Beyond it, entries that are not in use
     /// are removed, the least recently used first.
     const MOST: usize = 10_000;
 
     /// Creates the machines. `seed` differs between all processes that share a store: it is the base of their probe
     /// numbers.
-    pub(crate) fn new(seed: u64, trust: Bounds) -> Self {
-        let breaker = move || Breaker::numbered_from(seed);
+    pub(crate) fn new(seed: u64, trust: TrustBounds) -> Self {
+        let breaker = move || CircuitBreaker::numbered_from(seed);
         Self {
-            tools: Registry::new(Self::MOST, move || {
+            tools: SharedRegistry::new(Self::MOST, move || {
                 Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default(), seen: None })
             })
             // A breaker that was forced by hand must not be evicted. One that is locked is in use.
-            .pinning(|cell: &ToolCell| cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_hand())),
-            dependencies: Registry::new(Self::MOST, move || DependencyCell {
+            .pinning(|cell: &ToolCell| cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_operator())),
+            dependencies: SharedRegistry::new(Self::MOST, move || DependencyCell {
                 breaker: Mutex::new(breaker()),
                 load: Mutex::default(),
                 policy: Mutex::default(),
             })
-            .pinning(|cell| cell.breaker.try_lock().is_none_or(|breaker| breaker.is_forced_by_hand())),
-            sessions: Registry::new(Self::MOST, Mutex::default),
-            tenants: Registry::new(Self::MOST, move || Tenant {
-                judged: Mutex::new(Judged::new(trust)),
+            .pinning(|cell| cell.breaker.try_lock().is_none_or(|breaker| breaker.is_forced_by_operator())),
+            sessions: SharedRegistry::new(Self::MOST, Mutex::default),
+            tenants: SharedRegistry::new(Self::MOST, move || TenantState {
+                judged: Mutex::new(TenantTrust::new(trust)),
                 approvals_changed: Notify::new(),
                 waiting: AtomicUsize::new(0),
                 changing_approvals: Arc::default(),
@@ -274,11 +274,11 @@ impl Machines {
 
 /// A map with names chosen by clients as keys. The hash has a secret per map, and the maps are bounded: names that are
 /// made to collide by guessing cost no more than a scan of one bounded map.
-type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
+type KeyedHashMap<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
 
 /// A bounded map of shared values by name, created on first use.
-pub(crate) struct Registry<K, V> {
-    entries: RwLock<HashMap<K, Entry<V>>>,
+pub(crate) struct SharedRegistry<K, V> {
+    entries: RwLock<KeyedHashMap<K, SharedEntry<V>>>,
     make: Box<dyn Fn() -> V + Send + Sync>,
     /// Returns true for a value that must stay although it is not in use.
     pinned: fn(&V) -> bool,
@@ -288,12 +288,12 @@ pub(crate) struct Registry<K, V> {
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct SharedEntry<V> {
     value: Arc<V>,
     used: AtomicU64,
 }
 
-impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
+impl<K: Eq + Hash + Clone + Ord, V> SharedRegistry<K, V> {
     fn new(most: usize, make: impl Fn() -> V + Send + Sync + 'static) -> Self {
         let (make, tick) = (Box::new(make), AtomicU64::new(0));
         Self { entries: RwLock::default(), make, pinned: |_| false, most, tick }
@@ -316,7 +316,7 @@ impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
         }
         let entry = entries
             .entry(name.clone())
-            .or_insert_with(|| Entry { value: Arc::new((self.make)()), used: AtomicU64::new(tick) });
+            .or_insert_with(|| SharedEntry { value: Arc::new((self.make)()), used: AtomicU64::new(tick) });
         entry.value.clone()
     }
 
@@ -334,7 +334,7 @@ impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
     }
 }
 
-impl<K, V> std::fmt::Debug for Registry<K, V> {
+impl<K, V> std::fmt::Debug for SharedRegistry<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SharedRegistry").field("entries", &self.entries.read().len()).finish_non_exhaustive()
     }
@@ -343,7 +343,7 @@ impl<K, V> std::fmt::Debug for Registry<K, V> {
 /// Removes a tenth of the values that are not in use, the least recently used first: removing one by one would sort
 /// each time. Values in use stay even beyond the bound: two machines for one tool would be worse than one value too
 /// many.
-fn make_room<K: Eq + Hash + Clone, V>(entries: &mut HashMap<K, Entry<V>>, pinned: fn(&V) -> bool) {
+fn make_room<K: Eq + Hash + Clone, V>(entries: &mut KeyedHashMap<K, SharedEntry<V>>, pinned: fn(&V) -> bool) {
     let mut idle: Vec<(u64, K)> = entries
         .iter()
         .filter(|(_, entry)| Arc::strong_count(&entry.value) == 1 && !pinned(&entry.value))
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_is_pinned_stays_although_there_is_no_room() {
-        let registry = Registry::new(10, || Mutex::new(false)).pinning(|pinned| *pinned.lock());
+        let registry = SharedRegistry::new(10, || Mutex::new(false)).pinning(|pinned| *pinned.lock());
         *registry.get(&0).lock() = true;
         for name in 1..1000 {
             registry.get(&name);

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use steadfast_core::{Timestamp, millis};
-use steadfast_store::Clock;
+use steadfast_store::TimeSource;
 use tokio::time::Instant;
 
 /// A clock that starts at the system time and follows the runtime's time. If the runtime's time is paused, so is this
@@ -32,7 +32,7 @@ fn origin() -> (Instant, Duration) {
     })
 }
 
-impl Clock for RuntimeClock {
+impl TimeSource for RuntimeClock {
     fn now(&self) -> Timestamp {
         let (origin, since_epoch) = origin();
         let now = Instant::now();

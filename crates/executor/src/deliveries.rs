@@ -10,19 +10,19 @@ use std::time::Duration;
 use futures_util::future::select_ok;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Claim, Owner, Receipt};
+use steadfast_core::dedupe::{Claim, ClaimOwner, DeliveryReceipt};
 use steadfast_store::Store;
 use tokio::sync::{mpsc, watch};
 
-use crate::verification::Told;
+use crate::verification_log::OutcomeRecipient;
 
 /// A response that can be marked as delivered, with its record. Once every copy is dropped, it is never marked.
 #[derive(Clone, Debug)]
-pub struct Arrival {
-    pub(crate) receipt: Receipt,
+pub struct DeliveryHandle {
+    pub(crate) receipt: DeliveryReceipt,
     pub(crate) store: Arc<dyn Store>,
     /// Recipient and server of a final response that an outcome is unknown.
-    pub(crate) told: Option<Told>,
+    pub(crate) told: Option<OutcomeRecipient>,
     has_arrived: Arc<watch::Sender<bool>>,
 }
 
@@ -30,20 +30,20 @@ pub struct Arrival {
 #[derive(Debug)]
 pub(crate) struct Deliveries {
     /// In the order of the queue.
-    known: Mutex<VecDeque<(Receipt, Timestamp)>>,
+    known: Mutex<VecDeque<(DeliveryReceipt, Timestamp)>>,
     /// Responses that were handed over and whose delivery is not known yet.
-    in_doubt: Mutex<VecDeque<(Receipt, watch::Receiver<bool>)>>,
+    in_doubt: Mutex<VecDeque<(DeliveryReceipt, watch::Receiver<bool>)>>,
     /// The last responses that were handed over.
-    handed: Mutex<VecDeque<Handed>>,
+    handed: Mutex<VecDeque<Handover>>,
     /// The last responses that were handed over before they could be saved, in order.
-    unsaved: Mutex<VecDeque<(Owner, u64)>>,
-    queue: mpsc::Sender<(Arrival, Timestamp)>,
+    unsaved: Mutex<VecDeque<(ClaimOwner, u64)>>,
+    queue: mpsc::Sender<(DeliveryHandle, Timestamp)>,
 }
 
 /// A response that was handed over.
 #[derive(Debug)]
-struct Handed {
-    owner: Owner,
+struct Handover {
+    owner: ClaimOwner,
     /// Sequence number among arrivals of calls and handovers of responses.
     at: u64,
     has_arrived: watch::Receiver<bool>,
@@ -65,7 +65,7 @@ const IN_DOUBT: Duration = Duration::from_secs(6);
 
 impl Deliveries {
     /// Creates the list, and the receiver of deliveries to write.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<(Arrival, Timestamp)>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<(DeliveryHandle, Timestamp)>) {
         let (queue, waiting) = mpsc::channel(MOST);
         let (known, in_doubt) = (Mutex::default(), Mutex::default());
         let (handed, unsaved) = (Mutex::default(), Mutex::default());
@@ -75,21 +75,21 @@ impl Deliveries {
     /// Notes the handover of a response. `at` is its sequence number.
     pub(crate) fn hand_over(
         &self,
-        receipt: Receipt,
+        receipt: DeliveryReceipt,
         store: Arc<dyn Store>,
-        told: Option<Told>,
+        told: Option<OutcomeRecipient>,
         at: u64,
-    ) -> Arrival {
+    ) -> DeliveryHandle {
         let has_arrived = watch::Sender::new(false);
         let mut handed = self.handed.lock();
         if handed.len() >= MOST_HANDED {
             handed.pop_front();
         }
-        handed.push_back(Handed { owner: receipt.owner.clone(), at, has_arrived: has_arrived.subscribe() });
+        handed.push_back(Handover { owner: receipt.owner.clone(), at, has_arrived: has_arrived.subscribe() });
         drop(handed);
         let mut in_doubt = self.in_doubt.lock();
         // Those at the front are mostly known in order. A few stay for callers that have just got a replay.
-        let is_known = |doubted: &VecDeque<(Receipt, watch::Receiver<bool>)>| {
+        let is_known = |doubted: &VecDeque<(DeliveryReceipt, watch::Receiver<bool>)>| {
             doubted.front().is_some_and(|(_, word)| is_known(word))
         };
         while in_doubt.len() >= MOST || (in_doubt.len() > FEW && is_known(&in_doubt)) {
@@ -97,14 +97,14 @@ impl Deliveries {
         }
         in_doubt.push_back((receipt.clone(), has_arrived.subscribe()));
         drop(in_doubt);
-        Arrival { receipt, store, told, has_arrived: Arc::new(has_arrived) }
+        DeliveryHandle { receipt, store, told, has_arrived: Arc::new(has_arrived) }
     }
 
     /// Returns the owners of runs that overlap with a call of this sequence number: their responses were handed over
     /// after its arrival. A later replay of a response causes no overlap with calls that came after its first delivery.
-    pub(crate) fn overlapping(&self, received: u64) -> Vec<Owner> {
+    pub(crate) fn overlapping(&self, received: u64) -> Vec<ClaimOwner> {
         let handed = self.handed.lock();
-        let had_arrived = |owner: &Owner| {
+        let had_arrived = |owner: &ClaimOwner| {
             handed.iter().any(|one| one.at <= received && one.owner == *owner && *one.has_arrived.borrow())
         };
         let later = handed.iter().filter(|one| one.at > received && !had_arrived(&one.owner));
@@ -112,7 +112,7 @@ impl Deliveries {
     }
 
     /// Notes the handover of a response that the store could not take. It is saved later.
-    pub(crate) fn hand_over_unsaved(&self, owner: Owner, at: u64) {
+    pub(crate) fn hand_over_unsaved(&self, owner: ClaimOwner, at: u64) {
         let mut unsaved = self.unsaved.lock();
         if unsaved.len() >= MOST_HANDED {
             unsaved.pop_front();
@@ -121,7 +121,7 @@ impl Deliveries {
     }
 
     /// Returns the owners of unsaved responses that were handed over before a call of this sequence number arrived.
-    pub(crate) fn answered_unsaved(&self, received: u64) -> Vec<Owner> {
+    pub(crate) fn answered_unsaved(&self, received: u64) -> Vec<ClaimOwner> {
         let unsaved = self.unsaved.lock();
         unsaved.iter().filter(|(_, at)| *at <= received).map(|(owner, _)| owner.clone()).collect()
     }
@@ -130,10 +130,10 @@ impl Deliveries {
     ///
     /// A client that closes its connection after the response and makes the same call on a new one may be faster than
     /// the confirmation from the old one.
-    pub(crate) async fn arrives(&self, receipt: &Receipt) -> bool {
+    pub(crate) async fn arrives(&self, receipt: &DeliveryReceipt) -> bool {
         // All followers of a run get its response.
         let handed_over =
-            |(doubted, word): &(Receipt, watch::Receiver<bool>)| (doubted == receipt).then(|| word.clone());
+            |(doubted, word): &(DeliveryReceipt, watch::Receiver<bool>)| (doubted == receipt).then(|| word.clone());
         let words: Vec<_> = self.in_doubt.lock().iter().filter_map(handed_over).collect();
         if words.is_empty() {
             return false;
@@ -146,16 +146,16 @@ impl Deliveries {
     }
 
     /// Returns the deliveries that matter for a claim.
-    pub(crate) fn known_to(&self, claim: &Claim) -> Vec<(Receipt, Timestamp)> {
+    pub(crate) fn known_to(&self, claim: &Claim) -> Vec<(DeliveryReceipt, Timestamp)> {
         let known = self.known.lock();
         known.iter().filter(|(receipt, _)| claim.may_find(receipt.key)).cloned().collect()
     }
 
-    pub(crate) fn has_arrived(&self, receipt: &Receipt) -> bool {
+    pub(crate) fn has_arrived(&self, receipt: &DeliveryReceipt) -> bool {
         self.known.lock().iter().any(|(known, _)| known == receipt)
     }
 
-    pub(crate) fn arrived(&self, arrival: Arrival, at: Timestamp) {
+    pub(crate) fn arrived(&self, arrival: DeliveryHandle, at: Timestamp) {
         let receipt = arrival.receipt.clone();
         // Listed before it can be written: otherwise the writer might finish first, and the entry would stay.
         let mut known = self.known.lock();
@@ -168,7 +168,7 @@ impl Deliveries {
     }
 
     /// Writes the marks, one after the other, for as long as the engine lives.
-    pub(crate) async fn write(&self, mut waiting: mpsc::Receiver<(Arrival, Timestamp)>) {
+    pub(crate) async fn write(&self, mut waiting: mpsc::Receiver<(DeliveryHandle, Timestamp)>) {
         while let Some((arrival, at)) = waiting.recv().await {
             // A mark that fails is not retried: the response is replayed, and reported as a replay.
             let _ = arrival.store.delivered(&arrival.receipt, at).await;
@@ -185,7 +185,7 @@ fn is_known(word: &watch::Receiver<bool>) -> bool {
 #[cfg(test)]
 mod tests {
     use steadfast_core::id::Digest;
-    use steadfast_core::key::Key;
+    use steadfast_core::key::RecordKey;
     use steadfast_store::{MemoryOptions, MemoryStore, this_process};
 
     use super::*;
@@ -196,9 +196,9 @@ mod tests {
         let store: Arc<dyn Store> =
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         let (deliveries, waiting) = Deliveries::new();
-        let receipts = ["a", "b"].map(|name| Receipt {
-            key: Key(Digest::of(name.as_bytes())),
-            owner: Owner { process: this_process(), call: 1, claim: 1 },
+        let receipts = ["a", "b"].map(|name| DeliveryReceipt {
+            key: RecordKey(Digest::of(name.as_bytes())),
+            owner: ClaimOwner { process: this_process(), call: 1, claim: 1 },
             version: 1,
         });
         for receipt in &receipts {
@@ -216,9 +216,9 @@ mod tests {
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         for arrives in [true, false] {
             let (deliveries, _waiting) = Deliveries::new();
-            let receipt = Receipt {
-                key: Key(Digest::of(b"a")),
-                owner: Owner { process: this_process(), call: 1, claim: 1 },
+            let receipt = DeliveryReceipt {
+                key: RecordKey(Digest::of(b"a")),
+                owner: ClaimOwner { process: this_process(), call: 1, claim: 1 },
                 version: 1,
             };
             let first = deliveries.hand_over(receipt.clone(), store.clone(), None, 10);
@@ -239,9 +239,9 @@ mod tests {
         let store: Arc<dyn Store> =
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         let (deliveries, _waiting) = Deliveries::new();
-        let receipt = |version| Receipt {
-            key: Key(Digest::of(b"a")),
-            owner: Owner { process: this_process(), call: 1, claim: 1 },
+        let receipt = |version| DeliveryReceipt {
+            key: RecordKey(Digest::of(b"a")),
+            owner: ClaimOwner { process: this_process(), call: 1, claim: 1 },
             version,
         };
         let hand_over = |version| deliveries.hand_over(receipt(version), store.clone(), None, 0);

@@ -12,112 +12,112 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::approval::Channel;
+use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
-    Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, RunBy, Waits,
+    Call, CallId, CallResult, EqualCallPolicy, IntakeContext, CallerKeyScope, CallNotice, CallRequest, RunnerKind, CallerPatience,
 };
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Claim, Known, Owner, Process, RunId};
+use steadfast_core::dedupe::{Claim, LocalKnowledge, ClaimOwner, ProcessIdentity, RunId};
 use steadfast_core::envelope::{
-    BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
+    BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFieldPolicy,
 };
 use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
-use steadfast_core::json::Document;
+use steadfast_core::json::JsonDocument;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolClass};
-use steadfast_core::rehearse::{Moment, Trail, What};
-use steadfast_core::trust::Bounds;
+use steadfast_core::policy::{AnnotationHints, ArgumentCheck, ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::rehearse::{RecordedEvent, EventTrail, RecordedEventKind};
+use steadfast_core::trust::TrustBounds;
 use steadfast_store::{
-    Clock, Entry, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
+    TimeSource, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, LocalProcessMonitor, Store, StoreError, SystemClock, this_process,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::approvals::Asker;
-use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
-use crate::control::{Control, Unwanted};
-use crate::deliveries::{Arrival, Deliveries};
-use crate::drive::Drive;
+use crate::approvals::ApprovalPrompter;
+use crate::cells::{CallMachines, DependencyKey, MachineRegistry, SessionId, ToolKey};
+use crate::signals::{CallSignals, AttemptCancellation};
+use crate::deliveries::{DeliveryHandle, Deliveries};
+use crate::driver::CallDriver;
 use crate::failures;
-use crate::followers::Runs;
-use crate::gathered::Gathered;
-use crate::guards::Trips;
-use crate::history::{self, Finished, OfSurface};
-use crate::hooks::{Hooked, Hooks};
-use crate::host::HostCalls;
-use crate::info::{Assistance, ToolInfo};
-use crate::keep::Keeper;
-use crate::pauses::Pauses;
-use crate::persist::Marks;
-use crate::policies::Policies;
-use crate::shelf::Shelf;
-use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
-use crate::tool::{AnyTool, Description, Tool};
-use crate::tool_registry::RegistryCache;
-use crate::trust_file::{TrustFile, TrustKept};
-use crate::turns::{self, Turning};
-use crate::verification::{Told, Verifications};
+use crate::followers::InFlightRuns;
+use crate::write_queue::WriteQueue;
+use crate::guards::GuardTrips;
+use crate::history::{self, FinishedCall, SurfaceFacts};
+use crate::hooks::{HookRunner, Hooks};
+use crate::host_calls::HostCalls;
+use crate::tool_info::{ArgumentAssistance, ToolInfo};
+use crate::store_retry::RetryQueue;
+use crate::pauses::DedupePauses;
+use crate::persist::DirtyDocuments;
+use crate::policies::PolicySource;
+use crate::registry::ToolRegistry;
+use crate::telemetry_hooks::{NoticeContext, EngineEvent, EngineListener, TelemetryHooks, RejectedCall};
+use crate::tool::{DynTool, ToolDescription, ToolHandler};
+use crate::tool_lists::ToolListCache;
+use crate::trust_file::{TrustFile, TrustStorage};
+use crate::turns::{self, RunningTurns};
+use crate::verification_log::{OutcomeRecipient, VerificationLog};
 
 /// Runs calls with deduplication, retries, circuit breakers, approvals and the other mechanisms of Steadfast.
 /// Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<EngineInner>,
     /// Ends the engine's own tasks when the last clone is dropped.
     _life: Arc<DropGuard>,
 }
 
 /// The state that all clones of an engine share.
-pub(crate) struct Inner {
-    pub(crate) clock: Arc<dyn Clock>,
+pub(crate) struct EngineInner {
+    pub(crate) clock: Arc<dyn TimeSource>,
     pub(crate) store: Arc<dyn Store>,
     /// The store for read-only calls. Losing its records costs one more run and nothing else.
     pub(crate) local: Arc<dyn Store>,
-    pub(crate) policies: Box<dyn Policies>,
-    pub(crate) machines: Machines,
-    pub(crate) runs: Arc<Runs>,
-    pub(crate) hooks: Hooked,
-    pub(crate) keeper: Keeper,
+    pub(crate) policies: Box<dyn PolicySource>,
+    pub(crate) machines: MachineRegistry,
+    pub(crate) runs: Arc<InFlightRuns>,
+    pub(crate) hooks: HookRunner,
+    pub(crate) keeper: RetryQueue,
     pub(crate) deliveries: Deliveries,
-    pub(crate) verifications: Verifications,
-    pub(crate) telling: Telling,
+    pub(crate) verifications: VerificationLog,
+    pub(crate) telemetry_hooks: TelemetryHooks,
     pub(crate) stopping: CancellationToken,
     /// Background tasks that a shutdown waits for: turns that are released because their runner is gone, writes of tool
     /// lists, and checks of open records.
-    pub(crate) giving_back: TaskTracker,
+    pub(crate) background_tasks: TaskTracker,
     pub(crate) hosted: HostCalls,
-    pub(crate) marks: Marks,
-    pauses: Pauses,
-    pub(crate) history: Gathered<Finished>,
-    pub(crate) failures: Gathered<steadfast_core::classify::record::FailureRecord>,
-    pub(crate) registered: RegistryCache,
-    pub(crate) history_kept: Keep,
-    pub(crate) traces_kept: Keep,
-    pub(crate) trips: Trips,
-    pub(crate) stories: Gathered<Entry>,
-    pub(crate) turning: Turning,
-    pub(crate) trust_kept: TrustKept,
-    pub(crate) trust_bounds: Bounds,
-    gate: Gate,
+    pub(crate) marks: DirtyDocuments,
+    pauses: DedupePauses,
+    pub(crate) history: WriteQueue<FinishedCall>,
+    pub(crate) failures: WriteQueue<steadfast_core::classify::record::FailureRecord>,
+    pub(crate) registered: ToolListCache,
+    pub(crate) history_kept: JournalLimits,
+    pub(crate) traces_kept: JournalLimits,
+    pub(crate) trips: GuardTrips,
+    pub(crate) trace_queue: WriteQueue<JournalEntry>,
+    pub(crate) running_turns: RunningTurns,
+    pub(crate) trust_kept: TrustStorage,
+    pub(crate) trust_bounds: TrustBounds,
+    gate: CallGate,
     /// True once the state that was stored before this process started has been loaded.
     pub(crate) is_loaded: AtomicBool,
-    pub(crate) process: Process,
+    pub(crate) process: ProcessIdentity,
     /// Name of this engine in the ids of its runs and in its history.
     pub(crate) tag: Arc<str>,
     /// Sequence number of all events that are fed to call machines, in their order.
-    pub(crate) told: AtomicU64,
+    pub(crate) sequence: AtomicU64,
     seed: u64,
 }
 
 /// The response to a call, with what the surface needs to deliver it.
 #[derive(Clone, Debug)]
-pub struct Called {
+pub struct CallResponse {
     /// The result.
     pub result: ResultEnvelope,
     /// Handle for marking the response as [delivered](Engine::delivered), where that matters.
-    pub arrival: Option<Arrival>,
+    pub delivery: Option<DeliveryHandle>,
     /// Remarks of the loop guard for the model, one paragraph each. The error text of the result contains them too.
     /// They are for surfaces that pass the tool's own output on unchanged.
     pub remarks: Vec<Cow<'static, str>>,
@@ -130,21 +130,21 @@ pub struct Called {
 #[derive(Clone, Debug)]
 pub struct CallOptions {
     /// Possibility to request approval while the call waits.
-    pub channel: Channel,
+    pub channel: ApprovalChannel,
     /// Interface to the user at the client, for surfaces that can ask one. Operators are asked as well.
-    pub asker: Option<Arc<dyn Asker>>,
+    pub prompter: Option<Arc<dyn ApprovalPrompter>>,
     /// Details of the tool beyond its name.
     pub tool: Option<Arc<ToolInfo>>,
     /// Handling of equal calls without an idempotency key. A surface that joins them must report which responses were
     /// [delivered](Engine::delivered): until then a response is replayed.
-    pub equal_calls: EqualCalls,
+    pub equal_calls: EqualCallPolicy,
     /// The client's id of this dispatch, if it has one. A resend of the same dispatch gets the same response. Used only
     /// if there is no idempotency key.
     pub call_id: Option<CallId>,
     /// Scope of the idempotency keys that callers give.
-    pub keys_of: KeysOf,
+    pub key_scope: CallerKeyScope,
     /// Time for which the caller is known to wait.
-    pub waits: Waits,
+    pub waits: CallerPatience,
     /// Digest of the input that the client brings back to a call that asked for it, so that this round is a different
     /// call from the first. See [`continuation_digest`](steadfast_core::key::continuation_digest).
     pub continuation: Option<Digest>,
@@ -152,52 +152,52 @@ pub struct CallOptions {
     /// turn if two calls of a conversation share it.
     pub trace: Option<TurnId>,
     /// A listener for this call alone. It must be quick and must not panic.
-    pub listener: Option<Arc<dyn Listener>>,
+    pub listener: Option<Arc<dyn EngineListener>>,
     /// Membership of the call in a turn that may be submitted again.
-    pub in_turn: InTurn,
+    pub in_turn: TurnResubmission,
     /// Time after which no attempt starts. An attempt that already runs continues.
     pub start_by: Option<Timestamp>,
     /// Read-only tools of the same server, by which a caller can find out if a call took effect.
     pub reads: Arc<[Box<str>]>,
     /// Registry with the tool that verifies the effect of a call, if such a tool is configured.
-    pub shelf: Option<Arc<dyn Shelf>>,
+    pub registry: Option<Arc<dyn ToolRegistry>>,
 }
 
 /// Membership of a call in a turn that may be submitted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InTurn {
+pub enum TurnResubmission {
     /// The call belongs to no such turn.
     #[default]
-    Not,
+    NotPossible,
     /// The call belongs to such a turn. Its end is stored durably in every case, and its key never stands for another
     /// call.
-    ThatMayComeAgain,
+    Possible,
 }
 
 impl Default for CallOptions {
     fn default() -> Self {
         Self {
-            channel: Channel::Headless,
-            asker: None,
+            channel: ApprovalChannel::Headless,
+            prompter: None,
             tool: None,
-            equal_calls: EqualCalls::Apart,
+            equal_calls: EqualCallPolicy::Separate,
             call_id: None,
-            keys_of: KeysOf::Conversation,
-            waits: Waits::NotForLong,
+            key_scope: CallerKeyScope::Conversation,
+            waits: CallerPatience::MayGiveUp,
             continuation: None,
             trace: None,
             listener: None,
-            in_turn: InTurn::Not,
+            in_turn: TurnResubmission::NotPossible,
             start_by: None,
             reads: Arc::default(),
-            shelf: None,
+            registry: None,
         }
     }
 }
 
 /// Result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained {
+pub struct ShutdownReport {
     /// Number of calls that had to be ended. Their outcome is recorded as unknown, unless they are safe to run again.
     pub ended: usize,
     /// Number of store operations that did not complete and are lost with this process.
@@ -211,7 +211,7 @@ impl Engine {
     }
 
     /// Parses a call. A call that cannot be parsed is reported to the listeners, and the error is the response.
-    pub fn read(&self, text: &[u8], unknown: UnknownFields) -> Result<CallEnvelope, EnvelopeError> {
+    pub fn read(&self, text: &[u8], unknown: UnknownFieldPolicy) -> Result<CallEnvelope, EnvelopeError> {
         self.read_from(text, unknown, None)
     }
 
@@ -219,7 +219,7 @@ impl Engine {
     pub fn read_from(
         &self,
         text: &[u8],
-        unknown: UnknownFields,
+        unknown: UnknownFieldPolicy,
         sender: Option<&ActorId>,
     ) -> Result<CallEnvelope, EnvelopeError> {
         CallEnvelope::parse_from(text, unknown, sender).inspect_err(|error| {
@@ -231,17 +231,17 @@ impl Engine {
     ///
     /// Dropping the future is a disconnect: an attempt that has not started is abandoned and its claim released. One
     /// that has started continues, and its result is recorded.
-    pub fn call(&self, envelope: CallEnvelope, tool: impl Tool) -> Calling {
+    pub fn call(&self, envelope: CallEnvelope, tool: impl ToolHandler) -> PendingCall {
         self.call_with(envelope, tool, CallOptions::default())
     }
 
     /// Makes a call like [`call`](Self::call), with facts that the envelope does not contain.
-    pub fn call_with(&self, envelope: CallEnvelope, tool: impl Tool, options: CallOptions) -> Calling {
-        self.dispatch(Arc::new(envelope), Arc::new(tool), options, RunBy::Driver)
+    pub fn call_with(&self, envelope: CallEnvelope, tool: impl ToolHandler, options: CallOptions) -> PendingCall {
+        self.dispatch(Arc::new(envelope), Arc::new(tool), options, RunnerKind::Driver)
     }
 
     /// Marks a response as delivered. From now on, equal calls without an idempotency key are new calls.
-    pub fn delivered(&self, arrival: Arrival) {
+    pub fn mark_delivered(&self, arrival: DeliveryHandle) {
         if let Some(told) = arrival.told.clone() {
             self.inner.verifications.told(told, arrival.receipt.owner.clone());
         }
@@ -250,9 +250,9 @@ impl Engine {
     }
 
     /// Returns the policy for an envelope, for surfaces that do more with a tool's server than call it.
-    pub fn policy_of(&self, envelope: &CallEnvelope) -> Result<Arc<Policy>, EnvelopeError> {
-        let params = Request::params(envelope)?;
-        Ok(self.inner.policies.policy(envelope, params.root(), Annotations::default()))
+    pub fn policy_of(&self, envelope: &CallEnvelope) -> Result<Arc<ToolPolicy>, EnvelopeError> {
+        let params = CallRequest::params(envelope)?;
+        Ok(self.inner.policies.policy(envelope, params.root(), AnnotationHints::default()))
     }
 
     /// Returns the current time of the engine's clock.
@@ -262,17 +262,17 @@ impl Engine {
 
     /// Subscribes to the events of all calls. A reader that is too slow misses events and gets an error that says so.
     pub fn events(&self) -> broadcast::Receiver<EngineEvent> {
-        self.inner.telling.stream()
+        self.inner.telemetry_hooks.stream()
     }
 
     /// Subscribes to the notifications for operators. A reader that is too slow misses some and gets an error that says
     /// so.
     pub fn notifications(&self) -> broadcast::Receiver<Arc<Notification>> {
-        self.inner.telling.notifications()
+        self.inner.telemetry_hooks.notifications()
     }
 
     /// Returns the number of calls in flight.
-    pub fn open_calls(&self) -> usize {
+    pub fn in_flight_calls(&self) -> usize {
         self.inner.gate.open.load(Ordering::Acquire)
     }
 
@@ -282,57 +282,57 @@ impl Engine {
     /// It also waits for calls whose caller already has a response. These continue only while their record is open: a
     /// result that comes in time is saved and turns the unknown outcome into a known one. Ending them sooner would only
     /// leave calls that an operator has to resolve.
-    pub async fn shutdown(&self, limit: Duration) -> Drained {
+    pub async fn shutdown(&self, limit: Duration) -> ShutdownReport {
         let inner = &self.inner;
         inner.gate.closing.store(true, Ordering::Release);
         let drained = tokio::time::timeout(limit, inner.gate.empty()).await.is_ok();
-        let ended = if drained { 0 } else { self.open_calls() };
+        let ended = if drained { 0 } else { self.in_flight_calls() };
         inner.stopping.cancel();
         // Calls that were told to end still have a last chance to report and one store operation.
         let _ = tokio::time::timeout(LAST_STEPS, inner.gate.empty()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
-        inner.giving_back.close();
-        let _ = tokio::time::timeout(LAST_STEPS, inner.giving_back.wait()).await;
+        inner.background_tasks.close();
+        let _ = tokio::time::timeout(LAST_STEPS, inner.background_tasks.wait()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_history_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_failures_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_stories_now()).await;
-        Drained { ended, lost: inner.keeper.len() }
+        ShutdownReport { ended, lost: inner.keeper.len() }
     }
 
     pub(crate) fn dispatch(
         &self,
         envelope: Arc<CallEnvelope>,
-        tool: Arc<dyn AnyTool>,
+        tool: Arc<dyn DynTool>,
         options: CallOptions,
-        run_by: RunBy,
-    ) -> Calling {
+        run_by: RunnerKind,
+    ) -> PendingCall {
         self.inner.dispatch(envelope, tool, options, run_by)
     }
 }
 
-impl Inner {
+impl EngineInner {
     pub(crate) fn dispatch(
         self: &Arc<Self>,
         envelope: Arc<CallEnvelope>,
-        tool: Arc<dyn AnyTool>,
+        tool: Arc<dyn DynTool>,
         options: CallOptions,
-        run_by: RunBy,
-    ) -> Calling {
-        let desk = Arc::new(Desk::default());
-        let Some(place) = Gate::enter(self) else {
+        run_by: RunnerKind,
+    ) -> PendingCall {
+        let desk = Arc::new(CallerSlot::default());
+        let Some(place) = CallGate::enter(self) else {
             desk.give(self.turned_away(&envelope, self.gate.refusal()));
-            return Calling { drive: None, desk };
+            return PendingCall { drive: None, desk };
         };
-        let received = Received { order: self.next_told(), at: self.clock.now() };
+        let received = CallArrival { order: self.next_sequence(), at: self.clock.now() };
         let drive = drive(self.clone(), place, envelope, tool, desk.clone(), options, run_by, received);
-        Calling { drive: Some(Box::pin(drive)), desk }
+        PendingCall { drive: Some(Box::pin(drive)), desk }
     }
 }
 
 /// Arrival of a call.
 #[derive(Clone, Copy)]
-struct Received {
+struct CallArrival {
     /// Its sequence number.
     order: u64,
     at: Timestamp,
@@ -341,14 +341,14 @@ struct Received {
 /// Runs one call from its arrival to its end.
 #[expect(clippy::too_many_arguments, reason = "the parts of a call, named once")]
 async fn drive(
-    inner: Arc<Inner>,
-    place: Place,
+    inner: Arc<EngineInner>,
+    place: CallPermit,
     envelope: Arc<CallEnvelope>,
-    tool: Arc<dyn AnyTool>,
-    desk: Arc<Desk>,
+    tool: Arc<dyn DynTool>,
+    desk: Arc<CallerSlot>,
     mut options: CallOptions,
-    run_by: RunBy,
-    received: Received,
+    run_by: RunnerKind,
+    received: CallArrival,
 ) {
     let hook_key = match envelope.payload.idempotency_key {
         None => inner.hooks.key(&envelope).await,
@@ -359,8 +359,8 @@ async fn drive(
     // A tool is not asked to describe itself if no mechanism acts on the call.
     if let Ok((policy, _)) = &taken
         && options.tool.is_none()
-        && (!policy.modes.leave_alone() || inner.acts_on_some_class(&envelope))
-        && let Some(Description { info, reads }) = tool.any_describe().await
+        && (!policy.modes.is_pass_through() || inner.acts_on_some_class(&envelope))
+        && let Some(ToolDescription { info, reads }) = tool.any_describe().await
     {
         (options.tool, options.reads) = (info, reads);
         taken = inner.take_in(&envelope, &options, hook_key.as_deref(), number);
@@ -373,19 +373,19 @@ async fn drive(
     request.end = tool.any_sees_end();
     request.reads = options.reads;
     request.limits.start_by = options.start_by;
-    desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
-    let (asker, listener) = (options.asker, options.listener);
+    desk.left_alone.store(policy.modes.is_pass_through(), Ordering::Release);
+    let (asker, listener) = (options.prompter, options.listener);
     let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();
-    let surface = OfSurface { annotations, in_turn: options.in_turn };
+    let surface = SurfaceFacts { annotations, in_turn: options.in_turn };
     if let (ArgumentCheck::Assist, false, Some(tool)) =
-        (policy.arguments, policy.modes.leave_alone(), options.tool)
+        (policy.arguments, policy.modes.is_pass_through(), options.tool)
     {
         let put_there = policy.dedupe.key_argument.clone();
-        desk.assist_with(Assistance { envelope: envelope.clone(), tool, put_there });
+        desk.assist_with(ArgumentAssistance { envelope: envelope.clone(), tool, put_there });
     }
     let cells = inner.cells(&envelope, &request);
     let store = match policy.class {
-        ToolClass::ReadOnly if options.in_turn == InTurn::Not => inner.local.clone(),
+        ToolClass::ReadOnly if options.in_turn == TurnResubmission::NotPossible => inner.local.clone(),
         ToolClass::ReadOnly | ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => {
             inner.store.clone()
         }
@@ -394,17 +394,17 @@ async fn drive(
     let seed = inner.seed_of(number);
     // Notices are passed on after each step, and few steps have more.
     let mut notices = Vec::with_capacity(4);
-    let mut trail = Trail::new();
+    let mut trail = EventTrail::new();
     let (call, step) = cells.with(|shared| {
-        trail.add(Moment { order: inner.next_told(), after_ms: 0, what: What::Came });
+        trail.add(RecordedEvent { order: inner.next_sequence(), after_ms: 0, what: RecordedEventKind::Came });
         Call::begin(shared, request, policy, seed, received.at, &mut notices)
     });
-    let mut drive = Drive::new(inner, envelope, call, cells, store, tool, desk, asker, notices);
+    let mut drive = CallDriver::new(inner, envelope, call, cells, store, tool, desk, asker, notices);
     drive.listener = listener;
     drive.trail = trail;
     drive.surface = surface;
     drive.received = received.order;
-    drive.shelf = options.shelf;
+    drive.shelf = options.registry;
     drive.note_read();
     let result = drive.run(step).await;
     drive.finish(&result);
@@ -412,7 +412,7 @@ async fn drive(
 }
 
 /// Returns the schema that arguments are checked against before the tool is called, if the policy asks for that.
-fn checked_against<'t>(tool: &'t ToolInfo, policy: &Policy) -> Option<Document<'t>> {
+fn checked_against<'t>(tool: &'t ToolInfo, policy: &ToolPolicy) -> Option<JsonDocument<'t>> {
     match policy.arguments {
         ArgumentCheck::Enforce => tool.schema(),
         ArgumentCheck::Assist | ArgumentCheck::Off => None,
@@ -421,12 +421,12 @@ fn checked_against<'t>(tool: &'t ToolInfo, policy: &Policy) -> Option<Document<'
 
 /// A call in flight. Dropping it leaves the call to the engine.
 #[must_use = "a call that is not awaited is a disconnect"]
-pub struct Calling {
+pub struct PendingCall {
     drive: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) desk: Arc<CallerSlot>,
 }
 
-impl Calling {
+impl PendingCall {
     /// Cancels the call. The call must still be awaited, because the cancellation may come too late.
     pub fn cancel(&self) {
         self.desk.control.cancel();
@@ -434,18 +434,18 @@ impl Calling {
 
     /// Returns true if no mechanism acts on the call, by the policy that it began with. Returns false until the call
     /// has begun, because its policy is not known before.
-    pub fn is_left_alone(&self) -> bool {
+    pub fn is_bypassed(&self) -> bool {
         self.desk.left_alone.load(Ordering::Acquire)
     }
 
     /// Returns a handle that cancels the call from elsewhere.
-    pub fn canceller(&self) -> Canceller {
-        Canceller { desk: self.desk.clone() }
+    pub fn canceller(&self) -> CallCanceller {
+        CallCanceller { desk: self.desk.clone() }
     }
 
     /// Returns a receiver of the progress signals of the call's attempts.
-    pub fn signs_of_life(&self) -> SignsOfLife {
-        SignsOfLife { desk: self.desk.clone(), seen: 0 }
+    pub fn progress_signals(&self) -> ProgressSignals {
+        ProgressSignals { desk: self.desk.clone(), seen: 0 }
     }
 
     /// Moves the rest of the call to a task of its own.
@@ -458,10 +458,10 @@ impl Calling {
     }
 }
 
-impl Future for Calling {
-    type Output = Called;
+impl Future for PendingCall {
+    type Output = CallResponse;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Called> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallResponse> {
         if let Some(drive) = &mut self.drive
             && drive.as_mut().poll(context).is_ready()
         {
@@ -474,7 +474,7 @@ impl Future for Calling {
     }
 }
 
-impl Drop for Calling {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if self.drive.is_some() {
             self.desk.control.gone();
@@ -483,7 +483,7 @@ impl Drop for Calling {
     }
 }
 
-impl fmt::Debug for Calling {
+impl fmt::Debug for PendingCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PendingCall").field("over", &self.drive.is_none()).finish_non_exhaustive()
     }
@@ -491,11 +491,11 @@ impl fmt::Debug for Calling {
 
 /// A handle that cancels a call from elsewhere.
 #[derive(Clone, Debug)]
-pub struct Canceller {
-    desk: Arc<Desk>,
+pub struct CallCanceller {
+    desk: Arc<CallerSlot>,
 }
 
-impl Canceller {
+impl CallCanceller {
     /// Cancels the call. The cancellation may come too late.
     pub fn cancel(&self) {
         self.desk.control.cancel();
@@ -504,12 +504,12 @@ impl Canceller {
 
 /// A receiver of the progress signals of a call's attempts. A call that waits for another run has none.
 #[derive(Debug)]
-pub struct SignsOfLife {
-    desk: Arc<Desk>,
+pub struct ProgressSignals {
+    desk: Arc<CallerSlot>,
     seen: u32,
 }
 
-impl SignsOfLife {
+impl ProgressSignals {
     /// Waits for the next signal. Several signals since the last wait count as one.
     pub async fn next(&mut self) {
         self.seen = self.desk.control.signs(self.seen).await;
@@ -518,22 +518,22 @@ impl SignsOfLife {
 
 /// State that a call shares with its caller: the response and the signals.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
-    pub(crate) control: Control,
-    pub(crate) unwanted: Unwanted,
-    answer: Mutex<Option<Called>>,
+pub(crate) struct CallerSlot {
+    pub(crate) control: CallSignals,
+    pub(crate) unwanted: AttemptCancellation,
+    answer: Mutex<Option<CallResponse>>,
     given: AtomicBool,
     pub(crate) answered: Notify,
     left_alone: AtomicBool,
-    assistance: OnceLock<Assistance>,
+    assistance: OnceLock<ArgumentAssistance>,
 }
 
-impl Desk {
+impl CallerSlot {
     /// Sends the response to the caller, once. `at` is its sequence number.
     pub(crate) fn answer(
         &self,
         result: &CallResult,
-        request: &Request,
+        request: &CallRequest,
         text_limit: Option<usize>,
         store: &Arc<dyn Store>,
         deliveries: &Deliveries,
@@ -542,7 +542,7 @@ impl Desk {
         if !self.given.load(Ordering::Acquire) {
             let told = result
                 .is_unknown_outcome()
-                .then(|| Told { session: SessionId::of(request), server: request.tool.namespace.clone() });
+                .then(|| OutcomeRecipient { session: SessionId::of(request), server: request.tool.namespace.clone() });
             let receipt = result.receipt.clone();
             let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), told, at));
             let remarks = result.remarks().collect();
@@ -550,17 +550,17 @@ impl Desk {
             if let Some(assistance) = self.assistance.get() {
                 assistance.add_to(&mut result);
             }
-            self.give(Called { result, arrival, remarks, text_limit });
+            self.give(CallResponse { result, delivery: arrival, remarks, text_limit });
         }
     }
 
     /// Sets the explanation to add for the model if the tool refuses the arguments.
-    fn assist_with(&self, assistance: Assistance) {
+    fn assist_with(&self, assistance: ArgumentAssistance) {
         // Each slot belongs to one call.
         let _ = self.assistance.set(assistance);
     }
 
-    fn give(&self, called: Called) {
+    fn give(&self, called: CallResponse) {
         if !self.given.swap(true, Ordering::AcqRel) {
             *self.answer.lock() = Some(called);
             self.answered.notify_waiters();
@@ -572,12 +572,12 @@ impl Desk {
         self.given.load(Ordering::Acquire)
     }
 
-    pub(crate) fn take(&self) -> Option<Called> {
+    pub(crate) fn take(&self) -> Option<CallResponse> {
         if self.given.load(Ordering::Acquire) { self.answer.lock().take() } else { None }
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Returns the policy of a call and its request, from one parse of its parameters.
     fn take_in(
         &self,
@@ -585,56 +585,56 @@ impl Inner {
         options: &CallOptions,
         hook_key: Option<&str>,
         number: u64,
-    ) -> Result<(Arc<Policy>, Request), EnvelopeError> {
-        let params = Request::params(envelope)?;
+    ) -> Result<(Arc<ToolPolicy>, CallRequest), EnvelopeError> {
+        let params = CallRequest::params(envelope)?;
         let tool = options.tool.as_deref();
         let annotations = tool.map(|tool| tool.annotations).unwrap_or_default();
         let policy = self.policies.policy(envelope, params.root(), annotations);
         let policy = match options.in_turn {
-            InTurn::Not => policy,
-            InTurn::ThatMayComeAgain => Arc::new(policy.in_turn()),
+            TurnResubmission::NotPossible => policy,
+            TurnResubmission::Possible => Arc::new(policy.for_turn()),
         };
         let schema = tool.and_then(|tool| checked_against(tool, &policy));
-        let intake = Intake {
+        let intake = IntakeContext {
             process: &self.process,
             number,
             run: &self.run_id(number),
             channel: options.channel,
             hook_key,
-            in_turn: options.in_turn == InTurn::ThatMayComeAgain,
+            in_turn: options.in_turn == TurnResubmission::Possible,
             equal_calls: options.equal_calls,
             call_id: options.call_id.as_ref(),
-            keys_of: options.keys_of,
+            keys_of: options.key_scope,
             waits: options.waits,
             continuation: options.continuation,
             trace: options.trace.as_ref(),
-            input_schema: schema.as_ref().map(Document::root),
+            input_schema: schema.as_ref().map(JsonDocument::root),
         };
-        let request = Request::from_params(envelope, params.root(), &policy, intake);
+        let request = CallRequest::from_params(envelope, params.root(), &policy, intake);
         Ok((policy, request))
     }
 
     /// Returns the class of the tool of a call, as far as it is known.
-    pub(crate) fn class_of(&self, envelope: &CallEnvelope, annotations: Annotations) -> Option<ToolClass> {
-        let params = Request::params(envelope).ok()?;
+    pub(crate) fn class_of(&self, envelope: &CallEnvelope, annotations: AnnotationHints) -> Option<ToolClass> {
+        let params = CallRequest::params(envelope).ok()?;
         Some(self.policies.policy(envelope, params.root(), annotations).class)
     }
 
     /// Returns true if some mechanism would act on the tool for at least one class.
     fn acts_on_some_class(&self, envelope: &CallEnvelope) -> bool {
-        let Ok(params) = Request::params(envelope) else { return false };
-        let read_only = Annotations { read_only: Some(true), ..Annotations::default() };
-        let idempotent = Annotations { idempotent: Some(true), ..Annotations::default() };
-        let mutating = Annotations { read_only: Some(false), ..Annotations::default() };
+        let Ok(params) = CallRequest::params(envelope) else { return false };
+        let read_only = AnnotationHints { read_only: Some(true), ..AnnotationHints::default() };
+        let idempotent = AnnotationHints { idempotent: Some(true), ..AnnotationHints::default() };
+        let mutating = AnnotationHints { read_only: Some(false), ..AnnotationHints::default() };
         [read_only, idempotent, mutating].into_iter().any(|annotations| {
-            !self.policies.policy(envelope, params.root(), annotations).modes.leave_alone()
+            !self.policies.policy(envelope, params.root(), annotations).modes.is_pass_through()
         })
     }
 
     /// Returns the facts about a claim that this process knows in addition to the store, for a call with this sequence
     /// number.
-    pub(crate) fn known_to(&self, claim: &Claim, session: &SessionId, received: u64) -> Known {
-        Known {
+    pub(crate) fn known_to(&self, claim: &Claim, session: &SessionId, received: u64) -> LocalKnowledge {
+        LocalKnowledge {
             delivered: self.deliveries.known_to(claim),
             overlapped: self.deliveries.overlapping(received),
             answered_unsaved: self.deliveries.answered_unsaved(received),
@@ -654,44 +654,44 @@ impl Inner {
     }
 
     /// Returns the machines that this call shares with others.
-    fn cells(&self, envelope: &CallEnvelope, request: &Request) -> Cells {
+    fn cells(&self, envelope: &CallEnvelope, request: &CallRequest) -> CallMachines {
         let machines = &self.machines;
         let tenant = &request.tenant;
         let own = machines.dependencies.get(&dependency(request));
         let coarser = coarser(envelope, request).map(|key| machines.dependencies.get(&key));
-        Cells {
+        CallMachines {
             tool: machines.tools.get(&ToolKey { tenant: tenant.clone(), tool: request.tool.clone() }),
             dependency: own,
             coarser,
             guard: machines.sessions.get(&SessionId::of(request)),
             tenant: machines.tenants.get(tenant),
             trust_of: match self.trust_kept {
-                TrustKept::Nowhere => request.session.clone(),
-                TrustKept::InFile(_) | TrustKept::InStore => None,
+                TrustStorage::NotStored => request.session.clone(),
+                TrustStorage::InFile(_) | TrustStorage::InStore => None,
             },
         }
     }
 
     /// Returns the response to a rejected call and reports it to the listeners.
-    fn turned_away(&self, envelope: &CallEnvelope, error: ErrorBody) -> Called {
+    fn turned_away(&self, envelope: &CallEnvelope, error: ErrorBody) -> CallResponse {
         self.turn_away(Some(envelope), &error);
-        let result = ResultEnvelope::turned_away(envelope, error);
-        Called { result, arrival: None, remarks: Vec::new(), text_limit: None }
+        let result = ResultEnvelope::refused(envelope, error);
+        CallResponse { result, delivery: None, remarks: Vec::new(), text_limit: None }
     }
 
     fn turn_away(&self, envelope: Option<&CallEnvelope>, error: &ErrorBody) {
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
-        self.telling.turned_away(&TurnedAway { envelope, error, at: self.clock.now() }, number);
+        self.telemetry_hooks.turned_away(&RejectedCall { envelope, error, at: self.clock.now() }, number);
     }
 
-    pub(crate) fn about<'a>(&self, envelope: &'a CallEnvelope, call: &'a Call) -> About<'a> {
-        About { envelope, request: call.request(), policy: call.policy(), at: self.clock.now() }
+    pub(crate) fn about<'a>(&self, envelope: &'a CallEnvelope, call: &'a Call) -> NoticeContext<'a> {
+        NoticeContext { envelope, request: call.request(), policy: call.policy(), at: self.clock.now() }
     }
 
     /// Returns the sequence number of the next event for a machine. Take it while the machine is borrowed, so that the
     /// numbers follow the order of the events.
-    pub(crate) fn next_told(&self) -> u64 {
-        self.told.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns a seed for this call number that no other engine shares.
@@ -703,15 +703,15 @@ impl Inner {
         &self,
         envelope: &CallEnvelope,
         call: &Call,
-        own: Option<&dyn Listener>,
-        notices: &mut Vec<Notice>,
+        own: Option<&dyn EngineListener>,
+        notices: &mut Vec<CallNotice>,
     ) {
         if notices.is_empty() {
             return;
         }
         self.marks.note(call.request(), || coarser(envelope, call.request()), notices);
-        if own.is_some() || self.telling.is_heard() {
-            self.telling.notices(&self.about(envelope, call), own, notices);
+        if own.is_some() || self.telemetry_hooks.has_listeners() {
+            self.telemetry_hooks.notices(&self.about(envelope, call), own, notices);
         } else {
             notices.clear();
         }
@@ -727,7 +727,7 @@ impl Inner {
                 judge_at = self.clock.now() + JUDGE_EVERY;
                 // A shutdown waits for it: recording an unknown outcome includes the notification of operators.
                 let judging = self.clone();
-                let judged = self.giving_back.spawn(async move { judging.judge_open_records().await });
+                let judged = self.background_tasks.spawn(async move { judging.judge_open_records().await });
                 _ = judged.await;
             }
             tokio::time::sleep(pause).await;
@@ -744,18 +744,18 @@ impl Inner {
     }
 
     pub(crate) fn store_trouble(&self, store: &dyn Store, error: &StoreError) {
-        self.telling.store_failed(store.kind(), error);
+        self.telemetry_hooks.store_failed(store.kind(), error);
     }
 }
 
 /// Returns the dependency of a call: the host that its arguments name, else the server of its tool.
-fn dependency(request: &Request) -> DependencyKey {
+fn dependency(request: &CallRequest) -> DependencyKey {
     let name = request.domain.as_ref().map_or_else(|| request.tool.namespace.to_shared(), Domain::to_shared);
     DependencyKey { tenant: request.tenant.clone(), name }
 }
 
 /// Returns the key of the coarser circuit breaker that the caller asked for.
-pub(crate) fn coarser(envelope: &CallEnvelope, request: &Request) -> Option<DependencyKey> {
+pub(crate) fn coarser(envelope: &CallEnvelope, request: &CallRequest) -> Option<DependencyKey> {
     match envelope.transport.circuit_breaker_hint {
         None | Some(BreakerHint::Tool) => None,
         Some(BreakerHint::Dependency) => Some(dependency(request)),
@@ -763,7 +763,7 @@ pub(crate) fn coarser(envelope: &CallEnvelope, request: &Request) -> Option<Depe
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for EngineInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
             .field("store", &self.store.kind())
@@ -775,18 +775,18 @@ impl fmt::Debug for Inner {
 /// A builder of engines.
 #[derive(Default)]
 pub struct EngineBuilder {
-    clock: Option<Arc<dyn Clock>>,
+    clock: Option<Arc<dyn TimeSource>>,
     store: Option<Arc<dyn Store>>,
-    policies: Option<Box<dyn Policies>>,
+    policies: Option<Box<dyn PolicySource>>,
     hooks: Option<Arc<dyn Hooks>>,
-    listeners: Vec<Arc<dyn Listener>>,
-    process: Option<Process>,
+    listeners: Vec<Arc<dyn EngineListener>>,
+    process: Option<ProcessIdentity>,
     most_calls: Option<usize>,
-    trust_kept: TrustKept,
+    trust_kept: TrustStorage,
     trust_history: Option<usize>,
     records_in_memory: Option<usize>,
-    history: Option<Keep>,
-    traces: Option<Keep>,
+    history: Option<JournalLimits>,
+    traces: Option<JournalLimits>,
     only_looks: bool,
 }
 
@@ -798,7 +798,7 @@ impl EngineBuilder {
     }
 
     /// Sets the source of policies. Default: the standard profile, with no tool class.
-    pub fn policies(mut self, policies: impl Policies) -> Self {
+    pub fn policies(mut self, policies: impl PolicySource) -> Self {
         self.policies = Some(Box::new(policies));
         self
     }
@@ -810,54 +810,54 @@ impl EngineBuilder {
     }
 
     /// Adds a listener for all events. May be called more than once.
-    pub fn listener(mut self, listener: Arc<dyn Listener>) -> Self {
+    pub fn listener(mut self, listener: Arc<dyn EngineListener>) -> Self {
         self.listeners.push(listener);
         self
     }
 
     /// Sets the clock. Default: the system clock.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+    pub fn clock(mut self, clock: Arc<dyn TimeSource>) -> Self {
         self.clock = Some(clock);
         self
     }
 
     /// Sets the process identity under which claims are made. Default: this process.
-    pub fn process(mut self, process: Process) -> Self {
+    pub fn process(mut self, process: ProcessIdentity) -> Self {
         self.process = Some(process);
         self
     }
 
     /// Sets the maximum number of calls in flight. Calls beyond it are refused at once. Each takes a few KiB.
-    pub fn most_calls(mut self, most: usize) -> Self {
+    pub fn max_calls(mut self, most: usize) -> Self {
         self.most_calls = Some(most);
         self
     }
 
     /// Marks a short-lived engine that makes no calls. It does not search for calls whose process is gone.
-    pub fn only_looks(mut self) -> Self {
+    pub fn maintenance_only(mut self) -> Self {
         self.only_looks = true;
         self
     }
 
     /// Sets the size of the call history. Default: 100,000 calls, for a day.
-    pub fn history(mut self, keep: Keep) -> Self {
+    pub fn history(mut self, keep: JournalLimits) -> Self {
         self.history = Some(keep);
         self
     }
 
     /// Stores the trust of calls without a tenant in this file instead of the store.
     pub fn trust_file(self, file: TrustFile) -> Self {
-        self.trust_kept(TrustKept::InFile(file))
+        self.trust_storage(TrustStorage::InFile(file))
     }
 
     /// Sets the place where trust is stored beyond this process. Default: the store.
-    pub fn trust_kept(mut self, kept: TrustKept) -> Self {
+    pub fn trust_storage(mut self, kept: TrustStorage) -> Self {
         self.trust_kept = kept;
         self
     }
 
     /// Sets the size of the stored traces of turns, counted in entries. Default: 200,000, for a day.
-    pub fn traces(mut self, keep: Keep) -> Self {
+    pub fn traces(mut self, keep: JournalLimits) -> Self {
         self.traces = Some(keep);
         self
     }
@@ -887,49 +887,49 @@ impl EngineBuilder {
             Arc::new(MemoryStore::new(MemoryOptions {
                 most: self.records_in_memory.unwrap_or(usual.most),
                 process: process.clone(),
-                sight: Arc::new(Neighbours::of(process.clone())),
+                sight: Arc::new(LocalProcessMonitor::of(process.clone())),
                 ..usual
             }))
         };
-        let usual = Bounds::default();
-        let trust_bounds = Bounds { history: self.trust_history.unwrap_or(usual.history), ..usual };
+        let usual = TrustBounds::default();
+        let trust_bounds = TrustBounds { history: self.trust_history.unwrap_or(usual.history), ..usual };
         let (deliveries, arrivals) = Deliveries::new();
         // Makes this engine differ from another one of this process that started in the same millisecond.
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
-        let me = Owner { process: process.clone(), call: number, claim: 0 }.digest();
+        let me = ClaimOwner { process: process.clone(), call: number, claim: 0 }.digest();
         let seed = seed(me, clock.now().as_millis());
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(EngineInner {
             local: memory(),
             store: self.store.unwrap_or_else(memory),
             policies: self
                 .policies
-                .unwrap_or_else(|| Box::new(Arc::new(Profile::Standard.policy(ToolClass::Unknown)))),
-            machines: Machines::new(seed, trust_bounds),
+                .unwrap_or_else(|| Box::new(Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown)))),
+            machines: MachineRegistry::new(seed, trust_bounds),
             runs: Arc::default(),
-            hooks: Hooked(self.hooks),
-            keeper: Keeper::new(),
+            hooks: HookRunner(self.hooks),
+            keeper: RetryQueue::new(),
             deliveries,
-            verifications: Verifications::default(),
-            telling: Telling::to(self.listeners),
+            verifications: VerificationLog::default(),
+            telemetry_hooks: TelemetryHooks::to(self.listeners),
             stopping: CancellationToken::new(),
-            giving_back: TaskTracker::new(),
+            background_tasks: TaskTracker::new(),
             hosted: HostCalls::default(),
-            marks: Marks::default(),
-            pauses: Pauses::default(),
-            history: history::gathered(),
-            failures: failures::gathered(),
-            registered: RegistryCache::default(),
-            trips: Trips::default(),
-            stories: turns::gathered(),
-            turning: Turning::default(),
+            marks: DirtyDocuments::default(),
+            pauses: DedupePauses::default(),
+            history: history::new_queue(),
+            failures: failures::new_queue(),
+            registered: ToolListCache::default(),
+            trips: GuardTrips::default(),
+            trace_queue: turns::new_queue(),
+            running_turns: RunningTurns::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
             traces_kept: self.traces.unwrap_or(turns::TRACES_KEPT),
             trust_kept: self.trust_kept,
             trust_bounds,
             is_loaded: AtomicBool::new(false),
-            gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
+            gate: CallGate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
             tag: me.fingerprint().into(),
-            told: AtomicU64::new(1),
+            sequence: AtomicU64::new(1),
             seed,
             process,
             clock,
@@ -948,7 +948,7 @@ impl EngineBuilder {
         task(Box::pin(async move { listening.listen_to_store().await }));
         inner.load().await;
         inner.load_scores().await;
-        if let TrustKept::InFile(file) = &inner.trust_kept {
+        if let TrustStorage::InFile(file) = &inner.trust_kept {
             inner.load_trust_file(file);
         }
         inner.is_loaded.store(true, Ordering::Release);
@@ -992,7 +992,7 @@ const LAST_STEPS: Duration = Duration::from_secs(5);
 
 /// Counter of the calls in flight.
 #[derive(Debug)]
-struct Gate {
+struct CallGate {
     open: AtomicUsize,
     most: usize,
     closing: AtomicBool,
@@ -1000,17 +1000,17 @@ struct Gate {
 }
 
 /// A slot in the limit of calls in flight, released on drop.
-struct Place(Arc<Inner>);
+struct CallPermit(Arc<EngineInner>);
 
-impl Gate {
+impl CallGate {
     fn of_at_most(most: usize) -> Self {
         Self { open: AtomicUsize::new(0), most, closing: AtomicBool::new(false), left: Notify::new() }
     }
 
-    fn enter(inner: &Arc<Inner>) -> Option<Place> {
+    fn enter(inner: &Arc<EngineInner>) -> Option<CallPermit> {
         let gate = &inner.gate;
         let inside = gate.open.fetch_add(1, Ordering::AcqRel);
-        let place = Place(inner.clone());
+        let place = CallPermit(inner.clone());
         // A slot is always counted and released on drop, also if there was no room.
         (inside < gate.most && !gate.closing.load(Ordering::Acquire)).then_some(place)
     }
@@ -1021,7 +1021,7 @@ impl Gate {
         } else {
             "the call was not run: concurrency limit reached. Wait a moment, then call again"
         };
-        ErrorBody::for_now(Code::Overloaded, why)
+        ErrorBody::temporary(Code::Overloaded, why)
     }
 
     async fn empty(&self) {
@@ -1035,7 +1035,7 @@ impl Gate {
     }
 }
 
-impl Drop for Place {
+impl Drop for CallPermit {
     fn drop(&mut self) {
         let gate = &self.0.gate;
         if gate.open.fetch_sub(1, Ordering::AcqRel) == 1 && gate.closing.load(Ordering::Acquire) {

@@ -7,60 +7,60 @@ use std::time::Duration;
 
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{TenantId, ToolRef};
-use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, StoreError, look_through};
+use steadfast_store::{JournalEntry, Journal, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError, filter_entries};
 
-use crate::audit::Tenants;
-use crate::engine::{Engine, Inner};
-use crate::gathered::Gathered;
+use crate::audit::TenantFilter;
+use crate::engine::{Engine, EngineInner};
+use crate::write_queue::WriteQueue;
 
 /// Filter for failures. The newest come first.
 #[derive(Clone, Debug)]
-pub struct FailuresPage {
+pub struct FailureQuery {
     /// Tenants.
-    pub tenants: Tenants,
+    pub tenants: TenantFilter,
     /// The tool. `None` selects all tools.
     pub tool: Option<ToolRef>,
     /// Position after which to continue: the end of the previous page.
-    pub behind: Option<Position>,
+    pub behind: Option<JournalPosition>,
     /// Maximum number of records.
     pub limit: usize,
 }
 
-impl FailuresPage {
+impl FailureQuery {
     /// Selects the newest failures of all tenants and tools.
     pub const fn newest(limit: usize) -> Self {
-        Self { tenants: Tenants::All, tool: None, behind: None, limit }
+        Self { tenants: TenantFilter::All, tool: None, behind: None, limit }
     }
 }
 
 impl Engine {
     /// Returns the failed calls of tools, newest first.
-    pub async fn failures(&self, page: &FailuresPage) -> Result<Part<FailureRecord>, StoreError> {
+    pub async fn failures(&self, page: &FailureQuery) -> Result<JournalPage<FailureRecord>, StoreError> {
         // Queued failures are written first, so that the result includes them.
         self.inner.write_failures_now().await;
         let subject = match (&page.tool, &page.tenants) {
-            (Some(tool), Tenants::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
-            (Some(_), Tenants::All) | (None, _) => None,
+            (Some(tool), TenantFilter::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
+            (Some(_), TenantFilter::All) | (None, _) => None,
         };
-        let query = Query { subject, behind: page.behind, ..Query::newest(Journal::Failures, page.limit) };
+        let query = JournalQuery { subject, before: page.behind, ..JournalQuery::newest(Journal::Failures, page.limit) };
         let fits = |record: &FailureRecord| {
             page.tool.as_ref().is_none_or(|tool| record.tool == *tool)
                 && match &page.tenants {
-                    Tenants::All => true,
-                    Tenants::One(tenant) => record.tenant == *tenant,
+                    TenantFilter::All => true,
+                    TenantFilter::One(tenant) => record.tenant == *tenant,
                 }
         };
-        let wanted = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(fits);
-        look_through(&*self.inner.store, &query, LOOKED_THROUGH, wanted).await
+        let wanted = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
+        filter_entries(&*self.inner.store, &query, LOOKED_THROUGH, wanted).await
     }
 }
 
 /// Creates the write queue of failures.
-pub(crate) fn gathered() -> Gathered<FailureRecord> {
-    Gathered::new(Journal::Failures, |_| 1)
+pub(crate) fn new_queue() -> WriteQueue<FailureRecord> {
+    WriteQueue::new(Journal::Failures, |_| 1)
 }
 
-impl Inner {
+impl EngineInner {
     pub(crate) fn failed(&self, record: FailureRecord) {
         self.failures.add(record, WAITING);
     }
@@ -79,9 +79,9 @@ impl Inner {
     }
 }
 
-fn entry(record: &FailureRecord) -> Option<Entry> {
+fn entry(record: &FailureRecord) -> Option<JournalEntry> {
     let body = serde_json::to_string(record).ok()?.into();
-    Some(Entry { at: record.at, subject: subject(record.tenant.as_ref(), &record.tool), body })
+    Some(JournalEntry { at: record.at, subject: subject(record.tenant.as_ref(), &record.tool), body })
 }
 
 /// Returns the journal subject of a tool of a tenant.
@@ -93,7 +93,7 @@ fn subject(tenant: Option<&TenantId>, tool: &ToolRef) -> Arc<str> {
 }
 
 /// Number of failures to store per tool, and in total.
-const KEEP: Keep = Keep { most: 100_000, most_per_subject: Some(100), age: Duration::from_secs(30 * 86_400) };
+const KEEP: JournalLimits = JournalLimits { most: 100_000, most_per_subject: Some(100), age: Duration::from_secs(30 * 86_400) };
 /// Maximum number of records that wait to be written or are being written.
 const WAITING: usize = 4096;
 /// Number of records to search per page. If they contain too few matches, the next page continues.

@@ -7,15 +7,15 @@ use serde::Serialize;
 use steadfast_core::call::{Call, CallResult};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::guard::{Layer, Stopped};
+use steadfast_core::guard::{GuardLayer, ActiveRefusal};
 use steadfast_core::id::{Digest, ModelId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::{Timestamp, redact};
 use steadfast_store::StoreError;
 
-use crate::audit::{By, Deed, Done};
+use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
 use crate::cells::SessionId;
-use crate::engine::{Engine, Inner};
-use crate::persist::Marked;
+use crate::engine::{Engine, EngineInner};
+use crate::persist::DirtyDocument;
 
 /// The loop guards of a tenant, for views.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,7 +25,7 @@ pub struct GuardView {
     /// Sessions that are stopped now, newest last.
     pub stopped: Vec<StoppedSession>,
     /// Trips of the guards of this process, newest last.
-    pub trips: Vec<Trip>,
+    pub trips: Vec<GuardTrip>,
 }
 
 /// A refusal in effect in a session.
@@ -38,14 +38,14 @@ pub struct StoppedSession {
     pub session: Option<SessionKey>,
     /// Subject, reason and end of the refusal.
     #[serde(flatten)]
-    pub stopped: Stopped,
+    pub stopped: ActiveRefusal,
 }
 
 /// A trip of the loop guard. Equal calls of a session count as one trip with a number of times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Trip {
+pub struct GuardTrip {
     /// First time.
     pub at_ms: Timestamp,
     /// Last time.
@@ -67,7 +67,7 @@ pub struct Trip {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelId>,
     /// Layers that tripped, the last time.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<GuardLayer>,
     /// True if the call was refused, the last time. Otherwise it ran and its result carried a remark.
     pub refused: bool,
     /// Arguments of the call, redacted and truncated.
@@ -106,7 +106,7 @@ impl Engine {
     pub fn forget_tool(&self, tool: &ToolRef) {
         for (id, guard) in self.inner.machines.sessions.all() {
             guard.lock().forget_tool(tool);
-            self.inner.marks.mark(Marked::Session(id));
+            self.inner.marks.mark(DirtyDocument::Session(id));
         }
     }
 
@@ -118,11 +118,11 @@ impl Engine {
         &self,
         tenant: Option<&TenantId>,
         session: Option<&SessionKey>,
-        by: &By,
-    ) -> Result<Vec<Stopped>, StoreError> {
+        by: &OperatorIdentity,
+    ) -> Result<Vec<ActiveRefusal>, StoreError> {
         let inner = &self.inner;
         let id = SessionId { tenant: tenant.cloned(), session: session.cloned() };
-        let marked = Marked::Session(id.clone());
+        let marked = DirtyDocument::Session(id.clone());
         // Stored state is loaded first, so that the reset covers it too.
         inner.reload_marked(&marked).await?;
         let policy = inner.policy_of_nothing(&id.tenant);
@@ -142,23 +142,23 @@ impl Engine {
         }
         let on = session.map_or_else(|| "calls without a conversation".to_owned(), ToString::to_string);
         let before = Some(format!("{} stopped", freed.len()));
-        inner.audited(by, Done { deed: Deed::GuardReset, tenant, on, before, after: None }).await;
+        inner.audited(by, AuditChange { deed: AuditAction::GuardReset, tenant, on, before, after: None }).await;
         Ok(freed)
     }
 }
 
 /// The last trips of all tenants.
 #[derive(Debug, Default)]
-pub(crate) struct Trips(Mutex<VecDeque<Trip>>);
+pub(crate) struct GuardTrips(Mutex<VecDeque<GuardTrip>>);
 
-impl Trips {
-    fn of(&self, tenant: &Option<TenantId>) -> Vec<Trip> {
+impl GuardTrips {
+    fn of(&self, tenant: &Option<TenantId>) -> Vec<GuardTrip> {
         self.0.lock().iter().filter(|trip| trip.tenant == *tenant).cloned().collect()
     }
 
     /// Adds a trip. A model that repeats itself causes one trip after the other: a trip that equals a known one is only
     /// counted, which avoids the redaction.
-    fn add(&self, known: impl Fn(&Trip) -> bool, again: impl FnOnce(&mut Trip), new: impl FnOnce() -> Trip) {
+    fn add(&self, known: impl Fn(&GuardTrip) -> bool, again: impl FnOnce(&mut GuardTrip), new: impl FnOnce() -> GuardTrip) {
         let mut trips = self.0.lock();
         if let Some(at) = trips.iter().rposition(known) {
             if let Some(mut trip) = trips.remove(at) {
@@ -182,7 +182,7 @@ impl Trips {
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Records the trip of the guard in a call that has ended, if there was one.
     pub(crate) fn note_trip(&self, envelope: &CallEnvelope, call: &Call, result: &CallResult) {
         let refused = refused_by(result);
@@ -212,7 +212,7 @@ impl Inner {
                     (trip.layers, trip.refused, trip.error) = (layers.clone(), refused.is_some(), told());
                 }
             },
-            || Trip {
+            || GuardTrip {
                 at_ms: now,
                 last_at_ms: now,
                 times: 1,
@@ -232,13 +232,13 @@ impl Inner {
 }
 
 /// Returns the layer that refused a call without a run.
-fn refused_by(result: &CallResult) -> Option<Layer> {
+fn refused_by(result: &CallResult) -> Option<GuardLayer> {
     let failure = result.ended.as_ref().err().filter(|_| result.attempts == 0)?;
-    let by = |layer: Layer| failure.rule.as_deref() == Some(layer.as_str());
+    let by = |layer: GuardLayer| failure.rule.as_deref() == Some(layer.as_str());
     if failure.code == Code::ToolErrorLimit {
-        Some(Layer::TurnLimit)
+        Some(GuardLayer::TurnLimit)
     } else if failure.code == Code::LoopDetected {
-        Some(if by(Layer::RepeatedSuccess) { Layer::RepeatedSuccess } else { Layer::Loop })
+        Some(if by(GuardLayer::RepeatedSuccess) { GuardLayer::RepeatedSuccess } else { GuardLayer::Loop })
     } else {
         None
     }

@@ -8,25 +8,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use steadfast_core::approval::Channel;
+use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
-    AttemptEnd, Call, CallResult, Duplicates, Provenance, Recorded, RunBy, SentKey, Stage, Waits,
+    AttemptEndVisibility, Call, CallResult, Deduplication, Provenance, RecordStatus, RunnerKind, UpstreamKey, ResultStage, CallerPatience,
 };
-use steadfast_core::code::{Code, Status};
-use steadfast_core::dedupe::AttemptFact;
+use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::dedupe::AttemptRecord;
 use steadfast_core::envelope::{BreakerHint, CallContext};
 use steadfast_core::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
-use steadfast_core::policy::{Annotations, ToolClass};
+use steadfast_core::policy::{AnnotationHints, ToolClass};
 use steadfast_core::redact;
-use steadfast_core::rehearse::{Asked, AttemptOutcome, Moment, Trail};
-use steadfast_core::stats::Outcome;
+use steadfast_core::rehearse::{RecordedRequest, RecordedAttempt, RecordedEvent, EventTrail};
+use steadfast_core::stats::ScoreOutcome;
 use steadfast_core::{Timestamp, millis};
-use steadfast_store::{Entry, Journal, Keep};
+use steadfast_store::{JournalEntry, Journal, JournalLimits};
 
-use crate::engine::{InTurn, Inner};
-use crate::gathered::Gathered;
+use crate::engine::{TurnResubmission, EngineInner};
+use crate::write_queue::WriteQueue;
 
 /// One call in the history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,8 +76,8 @@ pub struct CallFacts {
     #[serde(rename = "arrivedAtMs")]
     pub arrived: Timestamp,
     pub took_ms: u64,
-    pub attempts: Vec<AttemptFact>,
-    pub status: Status,
+    pub attempts: Vec<AttemptRecord>,
+    pub status: CallStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// The rule that decided its failure.
@@ -94,48 +94,48 @@ pub struct CallFacts {
     pub recorded: Option<bool>,
     /// Effect on the score of its tool. Absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scored: Option<Outcome>,
+    pub scored: Option<ScoreOutcome>,
     /// Engine that made the call. The order of moments is valid within one engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
     /// Further parameters of the call. Absent in calls that an older version recorded, which cannot be replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub asked: Option<RecordedRequest>,
     /// All events of the call: `[order, milliseconds after the arrival, what]`. Empty if there were too many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub trail: Vec<Moment>,
+    pub trail: Vec<RecordedEvent>,
     /// Ends of its attempts, as far as a decision depended on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub outcomes: Vec<AttemptOutcome>,
+    pub outcomes: Vec<RecordedAttempt>,
 }
 
 /// Facts from the surface about a call that are recorded beside its envelope.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OfSurface {
-    pub(crate) annotations: Annotations,
-    pub(crate) in_turn: InTurn,
+pub(crate) struct SurfaceFacts {
+    pub(crate) annotations: AnnotationHints,
+    pub(crate) in_turn: TurnResubmission,
 }
 
 /// A call that has ended, ready to be written.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedCall {
     call: Call,
-    status: Status,
+    status: CallStatus,
     code: Option<Code>,
     rule: Option<String>,
     message: Option<Cow<'static, str>>,
     took: Duration,
     replayed: bool,
-    stage: Stage,
-    recorded: Recorded,
-    trail: Trail,
-    surface: OfSurface,
+    stage: ResultStage,
+    recorded: RecordStatus,
+    trail: EventTrail,
+    surface: SurfaceFacts,
     hint: Option<BreakerHint>,
 }
 
 /// Default size of the history.
-pub(crate) const KEEP: Keep =
-    Keep { most: 100_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
+pub(crate) const KEEP: JournalLimits =
+    JournalLimits { most: 100_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
 /// Maximum number of calls that wait to be written or are being written. Each takes a few KiB.
 const WAITING: usize = 8192;
 pub(crate) const FORMAT: u32 = 1;
@@ -144,11 +144,11 @@ const LONGEST_MESSAGE: usize = 1024;
 /// Maximum bytes of the message of an attempt.
 const LONGEST_WORDS: usize = 256;
 
-impl Finished {
+impl FinishedCall {
     pub(crate) fn new(
         call: Call,
-        trail: Trail,
-        surface: OfSurface,
+        trail: EventTrail,
+        surface: SurfaceFacts,
         hint: Option<BreakerHint>,
         result: &CallResult,
     ) -> Self {
@@ -169,11 +169,11 @@ impl Finished {
         }
     }
 
-    pub(crate) fn request(&self) -> &steadfast_core::call::Request {
+    pub(crate) fn request(&self) -> &steadfast_core::call::CallRequest {
         self.call.request()
     }
 
-    fn facts(&self, writing: &mut Writing) -> CallFacts {
+    fn facts(&self, writing: &mut HistoryWriter) -> CallFacts {
         let request = self.call.request();
         CallFacts {
             format: FORMAT,
@@ -191,7 +191,7 @@ impl Finished {
             signature: writing.signature(&request.signature.0),
             digest: request.digest,
             key: request.address().map(|address| address.own().fingerprint()),
-            best_effort: matches!(request.duplicates, Duplicates::Refused(_)),
+            best_effort: matches!(request.duplicates, Deduplication::Refused(_)),
             danger: request.danger.as_ref().map(ToString::to_string),
             invalid_arguments: request.invalid_arguments.as_ref().map(|why| redact::text(why).into_owned()),
             seed: self.call.seed(),
@@ -203,13 +203,13 @@ impl Finished {
             rule: self.rule.clone(),
             message: self.message.as_deref().map(|message| redact::excerpt(message, LONGEST_MESSAGE)),
             replayed: self.replayed,
-            input_required: self.stage == Stage::InputRequired,
+            input_required: self.stage == ResultStage::InputRequired,
             recorded: match self.recorded {
-                Recorded::NotAsked => None,
-                Recorded::Yes => Some(true),
-                Recorded::No => Some(false),
+                RecordStatus::NotAsked => None,
+                RecordStatus::Yes => Some(true),
+                RecordStatus::No => Some(false),
             },
-            scored: self.call.scored(),
+            scored: self.call.score_outcome(),
             engine: Some(writing.engine.clone()),
             asked: Some(self.asked()),
             trail: self.trail.moments().to_vec(),
@@ -217,45 +217,45 @@ impl Finished {
         }
     }
 
-    fn asked(&self) -> Asked {
+    fn asked(&self) -> RecordedRequest {
         let request = self.call.request();
-        let Annotations { read_only, destructive, idempotent } = self.surface.annotations;
+        let AnnotationHints { read_only, destructive, idempotent } = self.surface.annotations;
         let address = request.address();
-        Asked {
+        RecordedRequest {
             most_attempts: request.limits.attempts,
             most_elapsed_ms: request.limits.elapsed.map(millis),
             timeout_ms: request.limits.attempt.map(millis),
             deadline_at_ms: request.limits.deadline,
             start_by_ms: request.limits.start_by,
-            waits_long: request.waits == Waits::AsLongAsItTakes,
-            run_by_host: request.run_by == RunBy::Host,
-            end_seen: request.end == AttemptEnd::Seen,
+            waits_long: request.waits == CallerPatience::UntilDone,
+            run_by_host: request.run_by == RunnerKind::Host,
+            end_seen: request.end == AttemptEndVisibility::Visible,
             expected_retry_safe: request.hints.expected_retry_safe,
             safety_critical: request.hints.safety_critical,
-            interactive: request.channel == Channel::Interactive,
+            interactive: request.channel == ApprovalChannel::Interactive,
             breaker_hint: self.hint,
             found_by: address.map(|address| address.origin()),
             index: address.and_then(|address| address.index()).map(|index| index.fingerprint()),
-            key_given: request.sent_key == SentKey::Given,
+            key_given: request.sent_key == UpstreamKey::Given,
             computed_since: request.computed_since,
             read_only_hint: read_only,
             destructive_hint: destructive,
             idempotent_hint: idempotent,
-            in_turn: self.surface.in_turn == InTurn::ThatMayComeAgain,
+            in_turn: self.surface.in_turn == TurnResubmission::Possible,
         }
     }
 
-    fn entry(&self, writing: &mut Writing) -> Option<Entry> {
+    fn entry(&self, writing: &mut HistoryWriter) -> Option<JournalEntry> {
         let facts = self.facts(writing);
         writing.text.clear();
         serde_json::to_writer(&mut writing.text, &facts).ok()?;
         let body = std::str::from_utf8(&writing.text).ok()?.into();
-        Some(Entry { at: facts.arrived, subject: facts.request_id.to_shared(), body })
+        Some(JournalEntry { at: facts.arrived, subject: facts.request_id.to_shared(), body })
     }
 }
 
 /// State that the writer reuses between entries.
-struct Writing {
+struct HistoryWriter {
     /// Engine whose history it writes.
     engine: Arc<str>,
     text: Vec<u8>,
@@ -267,7 +267,7 @@ struct Writing {
 /// Maximum number of remembered signatures. Beyond it, all of them are removed.
 const SIGNATURES: usize = 1024;
 
-impl Writing {
+impl HistoryWriter {
     fn of(engine: Arc<str>) -> Self {
         Self { engine, text: Vec::new(), signatures: HashMap::new() }
     }
@@ -286,18 +286,18 @@ impl Writing {
 }
 
 /// Creates the write queue of finished calls.
-pub(crate) fn gathered() -> Gathered<Finished> {
-    Gathered::new(Journal::History, |_| 1)
+pub(crate) fn new_queue() -> WriteQueue<FinishedCall> {
+    WriteQueue::new(Journal::History, |_| 1)
 }
 
-impl Inner {
-    pub(crate) fn remember(&self, finished: Finished) {
+impl EngineInner {
+    pub(crate) fn remember(&self, finished: FinishedCall) {
         self.history.add(finished, WAITING);
     }
 
     /// Writes the history, for as long as the engine lives.
     pub(crate) async fn write_history(&self) {
-        let mut writing = Writing::of(self.tag.clone());
+        let mut writing = HistoryWriter::of(self.tag.clone());
         loop {
             self.history.due().await;
             self.write_gathered(&mut writing).await;
@@ -306,10 +306,10 @@ impl Inner {
 
     /// Writes the queued calls. Used at the end of the engine.
     pub(crate) async fn write_history_now(&self) {
-        self.write_gathered(&mut Writing::of(self.tag.clone())).await;
+        self.write_gathered(&mut HistoryWriter::of(self.tag.clone())).await;
     }
 
-    async fn write_gathered(&self, writing: &mut Writing) {
+    async fn write_gathered(&self, writing: &mut HistoryWriter) {
         let written = self.history.write(self, self.history_kept, |calls| {
             calls.iter().filter_map(|call| call.entry(writing)).collect()
         });

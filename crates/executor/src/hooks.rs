@@ -13,8 +13,8 @@ use std::time::Duration;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 
-use crate::catch::Caught;
-use crate::tool::Answer;
+use crate::panics::CatchPanic;
+use crate::tool::ToolResult;
 
 /// The future that a hook returns. It may take up to [`PATIENCE`].
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,7 +39,7 @@ pub trait Hooks: Send + Sync + 'static {
         &'a self,
         _call: &'a CallEnvelope,
         _attempt: u32,
-        _answer: &'a Answer,
+        _answer: &'a ToolResult,
     ) -> HookFuture<'a, ()> {
         Box::pin(async {})
     }
@@ -52,9 +52,9 @@ pub trait Hooks: Send + Sync + 'static {
 
 /// The hooks of an engine, if it has any.
 #[derive(Clone, Default)]
-pub(crate) struct Hooked(pub(crate) Option<Arc<dyn Hooks>>);
+pub(crate) struct HookRunner(pub(crate) Option<Arc<dyn Hooks>>);
 
-impl Hooked {
+impl HookRunner {
     pub(crate) async fn key(&self, call: &CallEnvelope) -> Option<String> {
         let hooks = self.0.as_ref()?;
         guarded("key", || hooks.key(call)).await.flatten()
@@ -66,7 +66,7 @@ impl Hooked {
         }
     }
 
-    pub(crate) async fn after_attempt(&self, call: &CallEnvelope, attempt: u32, answer: &Answer) {
+    pub(crate) async fn after_attempt(&self, call: &CallEnvelope, attempt: u32, answer: &ToolResult) {
         if let Some(hooks) = &self.0 {
             guarded("after_attempt", || hooks.after_attempt(call, attempt, answer)).await;
         }
@@ -86,7 +86,7 @@ async fn guarded<'a, T>(name: &str, hook: impl FnOnce() -> HookFuture<'a, T>) ->
         tracing::warn!(event = "hook.failed", hook = name, "a hook panicked; the call continues");
         return None;
     };
-    match tokio::time::timeout(PATIENCE, Caught(future)).await {
+    match tokio::time::timeout(PATIENCE, CatchPanic(future)).await {
         Ok(Ok(value)) => Some(value),
         Ok(Err(_)) => {
             tracing::warn!(event = "hook.failed", hook = name, "a hook panicked; the call continues");
@@ -99,7 +99,7 @@ async fn guarded<'a, T>(name: &str, hook: impl FnOnce() -> HookFuture<'a, T>) ->
     }
 }
 
-impl fmt::Debug for Hooked {
+impl fmt::Debug for HookRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Hooked" } else { "NotHooked" })
     }

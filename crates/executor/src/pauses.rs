@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::call::Request;
+use steadfast_core::call::CallRequest;
 use steadfast_core::id::{Domain, TenantId, ToolRef};
-use steadfast_core::policy::Mode;
+use steadfast_core::policy::EnforcementMode;
 
 /// The last call of each tool while deduplication was off.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses {
+pub(crate) struct DedupePauses {
     /// True if there was any. Most engines never have one.
     any: AtomicBool,
-    last: Mutex<BTreeMap<Whose, Timestamp>>,
+    last: Mutex<BTreeMap<PolicySubject, Timestamp>>,
 }
 
 /// The parts of a call that its policy, and so its modes, may depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Whose {
+struct PolicySubject {
     tenant: Option<TenantId>,
     tool: ToolRef,
     domain: Option<Domain>,
@@ -33,31 +33,31 @@ struct Whose {
 /// Maximum number of entries. Beyond it, the one with the oldest call is removed.
 const MOST: usize = 1024;
 
-impl Pauses {
+impl DedupePauses {
     /// Notes a call without deduplication. For any other call, returns the last time at which it was off.
     pub(crate) fn before(
         &self,
-        request: &Request,
-        dedupe: Mode,
+        request: &CallRequest,
+        dedupe: EnforcementMode,
         now: impl FnOnce() -> Timestamp,
     ) -> Option<Timestamp> {
-        let whose = || Whose {
+        let whose = || PolicySubject {
             tenant: request.tenant.clone(),
             tool: request.tool.clone(),
             domain: request.domain.clone(),
         };
         match dedupe {
-            Mode::Off => {
+            EnforcementMode::Off => {
                 self.note(whose(), now());
                 None
             }
-            Mode::Shadow | Mode::Enforce => {
+            EnforcementMode::Shadow | EnforcementMode::Enforce => {
                 self.any.load(Ordering::Acquire).then(|| self.last.lock().get(&whose()).copied()).flatten()
             }
         }
     }
 
-    fn note(&self, whose: Whose, now: Timestamp) {
+    fn note(&self, whose: PolicySubject, now: Timestamp) {
         let mut last = self.last.lock();
         last.insert(whose, now);
         if last.len() > MOST
@@ -75,15 +75,15 @@ mod tests {
 
     use super::*;
 
-    fn whose(number: usize) -> Whose {
+    fn whose(number: usize) -> PolicySubject {
         let tool = ToolName::new(format!("tool-{number}")).unwrap();
         let tool = ToolRef { namespace: Namespace::new("bank").unwrap(), tool };
-        Whose { tenant: None, tool, domain: None }
+        PolicySubject { tenant: None, tool, domain: None }
     }
 
     #[test]
     fn where_too_many_were_off_the_one_that_was_so_the_longest_time_ago_makes_room() {
-        let pauses = Pauses::default();
+        let pauses = DedupePauses::default();
         // The first key is off once more before there is one too many, so that the second is removed.
         for (number, at) in (0..MOST).chain([0, MOST]).zip(1..) {
             pauses.note(whose(number), Timestamp::from_millis(at));

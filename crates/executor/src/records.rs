@@ -4,17 +4,17 @@
 //! Views therefore check each of their records first, and record the outcome of such a call as unknown. Every surface
 //! shows the same, and the one process that recorded it notifies operators.
 
-use steadfast_core::dedupe::{Record, RecordLoss, Resolution, Resolve, ResolveVerdict, Rules};
-use steadfast_core::key::Key;
+use steadfast_core::dedupe::{DedupeRecord, RecordLoss, Resolution, ResolutionRequest, ResolveVerdict, DedupeRules};
+use steadfast_core::key::RecordKey;
 use steadfast_core::notification::Notification;
-use steadfast_store::{Flush, Page, Selection, StoreError, accept_loss};
+use steadfast_store::{FlushTarget, RecordPage, RecordFilter, StoreError, accept_loss};
 
-use crate::audit::{By, Deed, Done};
-use crate::engine::{Engine, Inner};
+use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
+use crate::engine::{Engine, EngineInner};
 
 impl Engine {
     /// Returns records in the order of their keys. Includes those of read-only calls, which exist in this process only.
-    pub async fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, StoreError> {
+    pub async fn records(&self, selection: &RecordFilter, page: RecordPage) -> Result<Vec<DedupeRecord>, StoreError> {
         let mut records = self.inner.store.records(selection, page).await?;
         for record in &mut records {
             self.inner.judge(record).await;
@@ -27,7 +27,7 @@ impl Engine {
     }
 
     /// Returns the record with this key.
-    pub async fn record(&self, key: Key) -> Result<Option<Record>, StoreError> {
+    pub async fn record(&self, key: RecordKey) -> Result<Option<DedupeRecord>, StoreError> {
         match self.inner.store.record(key).await? {
             Some(mut record) => {
                 self.inner.judge(&mut record).await;
@@ -38,24 +38,24 @@ impl Engine {
     }
 
     /// Deletes records and returns their number. For operators.
-    pub async fn flush(&self, flush: &Flush, by: &By) -> Result<u64, StoreError> {
+    pub async fn flush(&self, flush: &FlushTarget, by: &OperatorIdentity) -> Result<u64, StoreError> {
         let flushed = self.inner.store.flush(flush).await? + self.inner.local.flush(flush).await?;
         let (tenant, on) = match flush {
-            Flush::Key(key) => (None, format!("record {}", key.fingerprint())),
-            Flush::Finished(selection) => (selection.tenant.as_ref(), described(selection)),
+            FlushTarget::Key(key) => (None, format!("record {}", key.fingerprint())),
+            FlushTarget::Finished(selection) => (selection.tenant.as_ref(), described(selection)),
         };
         let after = Some(format!("{flushed} forgotten"));
-        self.inner.audited(by, Done { deed: Deed::Flushed, tenant, on, before: None, after }).await;
+        self.inner.audited(by, AuditChange { deed: AuditAction::Flushed, tenant, on, before: None, after }).await;
         Ok(flushed)
     }
 
     /// Accepts that committed records are lost, so that calls with a key run again. Returns the loss, if there was one.
     /// For operators.
-    pub async fn accept_loss(&self, by: &By) -> Result<Option<RecordLoss>, StoreError> {
+    pub async fn accept_loss(&self, by: &OperatorIdentity) -> Result<Option<RecordLoss>, StoreError> {
         let accepted = accept_loss(&*self.inner.store).await?;
         if let Some(loss) = &accepted {
-            let done = Done {
-                deed: Deed::LossAccepted,
+            let done = AuditChange {
+                deed: AuditAction::LossAccepted,
                 tenant: None,
                 on: "records".to_owned(),
                 before: Some(loss.to_string()),
@@ -69,19 +69,19 @@ impl Engine {
     /// Resolves an unknown outcome. For operators.
     pub async fn resolve(
         &self,
-        key: Key,
+        key: RecordKey,
         resolution: Resolution,
-        by: &By,
+        by: &OperatorIdentity,
     ) -> Result<ResolveVerdict, StoreError> {
-        self.inner.resolve(&Resolve::by_hand(key, resolution), by).await
+        self.inner.resolve(&ResolutionRequest::by_operator(key, resolution), by).await
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Checks all open records in the store for calls whose process is gone.
     pub(crate) async fn judge_open_records(&self) {
-        let open = Selection { open: true, ..Selection::default() };
-        let mut page = Page { after: None, limit: JUDGED_AT_ONCE };
+        let open = RecordFilter { open: true, ..RecordFilter::default() };
+        let mut page = RecordPage { after: None, limit: JUDGED_AT_ONCE };
         loop {
             let mut records = match self.store.records(&open, page).await {
                 Ok(records) => records,
@@ -99,16 +99,16 @@ impl Inner {
 
     /// Records an unknown outcome for a call whose process is gone, in `record` and in the store. If the store fails,
     /// the record stays unchanged.
-    async fn judge(&self, record: &mut Record) {
+    async fn judge(&self, record: &mut DedupeRecord) {
         if record.owner.process == self.process || !record.may_be_abandoned() {
             return;
         }
         let policy = self.policy_of_tool(&record.tenant, &record.tool);
-        match self.store.mark_abandoned(record.key, &Rules::from(&*policy)).await {
+        match self.store.mark_abandoned(record.key, &DedupeRules::from(&*policy)).await {
             Ok(Some(unknown)) => {
                 let notification = Notification::abandoned(&unknown, self.clock.now());
                 let notification = Notification { for_client: policy.trust.notify, ..notification };
-                self.telling.notify_of_abandoned(&unknown.owner, notification);
+                self.telemetry_hooks.notify_of_abandoned(&unknown.owner, notification);
                 *record = unknown;
             }
             Ok(None) => {}
@@ -117,11 +117,11 @@ impl Inner {
     }
 
     /// Resolves an unknown outcome, and records the operator.
-    pub(crate) async fn resolve(&self, resolve: &Resolve, by: &By) -> Result<ResolveVerdict, StoreError> {
+    pub(crate) async fn resolve(&self, resolve: &ResolutionRequest, by: &OperatorIdentity) -> Result<ResolveVerdict, StoreError> {
         let Some(record) = self.store.record(resolve.key).await? else {
             return Ok(ResolveVerdict::NotUnknown);
         };
-        let rules = Rules::from(&*self.policy_of_tool(&record.tenant, &record.tool));
+        let rules = DedupeRules::from(&*self.policy_of_tool(&record.tenant, &record.tool));
         let verdict = self.store.resolve(resolve, &rules).await?;
         if verdict != ResolveVerdict::Resolved {
             return Ok(verdict);
@@ -130,8 +130,8 @@ impl Inner {
             Resolution::Ran => "it ran",
             Resolution::DidNotRun => "it did not run",
         };
-        let done = Done {
-            deed: Deed::Resolved,
+        let done = AuditChange {
+            deed: AuditAction::Resolved,
             tenant: record.tenant.as_ref(),
             on: format!("record {} of {}", resolve.key.fingerprint(), record.tool),
             before: Some("outcome unknown".to_owned()),
@@ -145,7 +145,7 @@ impl Inner {
 /// The page size when open records are searched for calls whose process has ended.
 const JUDGED_AT_ONCE: usize = 1000;
 
-fn described(selection: &Selection) -> String {
+fn described(selection: &RecordFilter) -> String {
     let mut words = vec!["finished records".to_owned()];
     words.extend(selection.tool.iter().map(|tool| format!("of {tool}")));
     words.extend(selection.session.iter().map(|session| format!("in {session}")));

@@ -1,9 +1,9 @@
 //! Names of servers: different servers with the same name get different names.
 
 use steadfast_core::id::Namespace;
-use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServersOfName};
+use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServerNameRecord};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, Neighbours, Sight as _, Store, StoreError, this_process,
+    Document, DocumentKind, DocumentName, LocalProcessMonitor, ProcessMonitor as _, Store, StoreError, this_process,
     update_document,
 };
 
@@ -29,11 +29,11 @@ impl Engine {
     ) -> Result<Namespace, StoreError> {
         let inner = &self.inner;
         let document = document_of(name);
-        let (neighbours, now) = (Neighbours::of(inner.process.clone()), inner.store.now());
+        let (neighbours, now) = (LocalProcessMonitor::of(inner.process.clone()), inner.store.now());
         let mut named = name.clone();
         update_document(&*inner.store, &document, now + KEPT, |found| {
             let mut names = read(found);
-            named = names.claim(name, server, &inner.process, |process| neighbours.sight(process), now);
+            named = names.claim(name, server, &inner.process, |process| neighbours.check_process(process), now);
             serde_json::to_string(&names).unwrap_or_default().into()
         })
         .await?;
@@ -62,7 +62,7 @@ impl Engine {
         }
         update_document(&*inner.store, &document, now + KEPT, |found| {
             let mut names = read(found);
-            names.note(name, failure, now);
+            names.set_failure(name, failure, now);
             serde_json::to_string(&names).unwrap_or_default().into()
         })
         .await
@@ -73,7 +73,7 @@ fn document_of(name: &Namespace) -> DocumentName {
     DocumentName { kind: DocumentKind::Server, id: name.as_str().into() }
 }
 
-fn read(found: Option<&Document>) -> ServersOfName {
+fn read(found: Option<&Document>) -> ServerNameRecord {
     found.and_then(|document| serde_json::from_str(&document.body).ok()).unwrap_or_default()
 }
 
@@ -89,11 +89,11 @@ pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerF
 
 /// Returns the running servers that share a requested name but are different servers, by that name.
 pub async fn servers_of_one_name(store: &dyn Store) -> Result<Vec<(String, Vec<ServerClaim>)>, StoreError> {
-    let (neighbours, now) = (Neighbours::of(this_process()), store.now());
+    let (neighbours, now) = (LocalProcessMonitor::of(this_process()), store.now());
     let documents = store.documents(DocumentKind::Server).await?;
     let clash = |(name, document): (DocumentName, Document)| {
-        let names: ServersOfName = serde_json::from_str(&document.body).ok()?;
-        let clash = names.clash(|process| neighbours.sight(process), now)?;
+        let names: ServerNameRecord = serde_json::from_str(&document.body).ok()?;
+        let clash = names.clash(|process| neighbours.check_process(process), now)?;
         Some((name.id.as_ref().to_owned(), clash.into_iter().cloned().collect()))
     };
     Ok(documents.into_iter().filter_map(clash).collect())

@@ -9,46 +9,46 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::AttemptEnd;
-use steadfast_core::classify::{Fault, Source};
+use steadfast_core::call::AttemptEndVisibility;
+use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::json::{Document, Limits};
-use steadfast_core::output::Output;
-use steadfast_core::policy::{DedupePolicy, Modes, SettlingPolicy};
+use steadfast_core::json::{JsonDocument, JsonLimits};
+use steadfast_core::output::ToolOutput;
+use steadfast_core::policy::{DedupePolicy, MechanismModes, SettlingPolicy};
 
-use crate::catch::Caught;
-use crate::engine::Desk;
-use crate::info::ToolInfo;
+use crate::panics::CatchPanic;
+use crate::engine::CallerSlot;
+use crate::tool_info::ToolInfo;
 
 /// Result of an attempt: the output of the tool, or the reason for its absence.
-pub type Answer = Result<Output, NotDone>;
+pub type ToolResult = Result<ToolOutput, AttemptError>;
 
 /// Reason for an attempt without a result.
 #[derive(Clone, Debug)]
-pub enum NotDone {
+pub enum AttemptError {
     /// The attempt failed.
     Failed(ToolFault),
     /// The tool needs input and does its work when the call is sent again with it. The question goes to the caller
     /// unchanged. It is never stored, and counts neither as a success nor as a failure of the call.
-    InputRequired(Output),
+    InputRequired(ToolOutput),
     /// The host that was to run the tool is gone and has not started. The call is cancelled and does not count for the
     /// tool.
-    NotRun(Fault),
+    NotRun(AttemptFault),
 }
 
 /// A callable tool. Every async function from an [`Attempt`] to an [`Answer`] is one.
 ///
 /// An attempt is a future of its own and owned by the engine. It continues when its caller disconnects, and is dropped
 /// when the engine ends it. Before that, its [`Attempt::cancelled`] resolves, so that it can pass the cancellation on.
-pub trait Tool: Send + Sync + 'static {
+pub trait ToolHandler: Send + Sync + 'static {
     /// Makes one attempt.
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static;
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static;
 
     /// Returns the visibility of an attempt's end: the moment after which it can take no more effect. If it is visible,
     /// [`end`](Self::end) resolves at that moment.
-    fn sees_end(&self) -> AttemptEnd {
-        AttemptEnd::Unseen
+    fn sees_end(&self) -> AttemptEndVisibility {
+        AttemptEndVisibility::Hidden
     }
 
     /// Ends the last attempt, whose outcome is unknown. Resolves when nothing of it remains: it can take no more
@@ -61,26 +61,26 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Returns the server's description of the tool, for surfaces that did not know it when the call arrived. The
     /// engine asks before any decision, because it determines how often the tool may run.
-    fn describe(&self) -> impl Future<Output = Option<Description>> + Send + 'static {
+    fn describe(&self) -> impl Future<Output = Option<ToolDescription>> + Send + 'static {
         ready(None)
     }
 }
 
 /// A server's description of a tool.
 #[derive(Clone, Debug, Default)]
-pub struct Description {
+pub struct ToolDescription {
     /// Details of the tool.
     pub info: Option<Arc<ToolInfo>>,
     /// Read-only tools of the server, by which a caller can find out if a call took effect.
     pub reads: Arc<[Box<str>]>,
 }
 
-impl<F, Fut> Tool for F
+impl<F, Fut> ToolHandler for F
 where
     F: Fn(Attempt) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Answer> + Send + 'static,
+    Fut: Future<Output = ToolResult> + Send + 'static,
 {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         self(attempt)
     }
 }
@@ -98,7 +98,7 @@ pub struct Attempt {
     /// idempotency key if the caller gave none.
     pub run: RunId,
     /// Modes of the mechanisms that act on the call. If none does, add nothing to the message that the client sent.
-    pub modes: Modes,
+    pub modes: MechanismModes,
     /// True if the envelope's key was derived from a turn.
     pub(crate) in_turn: bool,
     /// Key that was computed from the arguments, if the tool is configured for that.
@@ -107,7 +107,7 @@ pub struct Attempt {
     pub(crate) keyed_params: Option<Arc<str>>,
     /// Trace context to pass on: that of this attempt's own span if a listener makes spans, else the caller's.
     pub traceparent: Option<String>,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) desk: Arc<CallerSlot>,
 }
 
 impl Attempt {
@@ -133,7 +133,7 @@ impl Attempt {
 
     /// Adds the key that the policy computes from the arguments, and the argument that carries it.
     pub(crate) fn with_key(mut self, policy: &DedupePolicy) -> Self {
-        if self.modes.leave_alone() {
+        if self.modes.is_pass_through() {
             return self;
         }
         let params = self.envelope.payload.params.as_str();
@@ -176,88 +176,88 @@ impl fmt::Debug for Attempt {
 #[derive(Clone, Debug)]
 pub struct ToolFault {
     /// The fault, which the core classifies.
-    pub fault: Fault,
+    pub fault: AttemptFault,
     /// The tool's own output, unchanged, if there is any.
-    pub output: Option<Output>,
+    pub output: Option<ToolOutput>,
 }
 
-impl From<Fault> for ToolFault {
-    fn from(fault: Fault) -> Self {
+impl From<AttemptFault> for ToolFault {
+    fn from(fault: AttemptFault) -> Self {
         Self { fault, output: None }
     }
 }
 
-impl From<ToolFault> for NotDone {
+impl From<ToolFault> for AttemptError {
     fn from(fault: ToolFault) -> Self {
         Self::Failed(fault)
     }
 }
 
-impl From<Fault> for NotDone {
-    fn from(fault: Fault) -> Self {
+impl From<AttemptFault> for AttemptError {
+    fn from(fault: AttemptFault) -> Self {
         Self::Failed(fault.into())
     }
 }
 
 /// A tool of any type, as a trait object.
-pub(crate) trait AnyTool: Send + Sync {
-    fn start(&self, attempt: Attempt) -> Running;
-    fn any_sees_end(&self) -> AttemptEnd;
-    fn any_end(&self, settling: SettlingPolicy) -> Ending;
-    fn any_describe(&self) -> Pin<Box<dyn Future<Output = Option<Description>> + Send>>;
+pub(crate) trait DynTool: Send + Sync {
+    fn start(&self, attempt: Attempt) -> AttemptFuture;
+    fn any_sees_end(&self) -> AttemptEndVisibility;
+    fn any_end(&self, settling: SettlingPolicy) -> AttemptEndFuture;
+    fn any_describe(&self) -> Pin<Box<dyn Future<Output = Option<ToolDescription>> + Send>>;
 }
 
 /// The future that ends an attempt.
-pub(crate) type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type AttemptEndFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A running attempt. A panic in it is a result, because a lost call would be worse.
-pub(crate) struct Running(Caught<Pin<Box<dyn Future<Output = Answer> + Send>>>);
+pub(crate) struct AttemptFuture(CatchPanic<Pin<Box<dyn Future<Output = ToolResult> + Send>>>);
 
-impl Running {
+impl AttemptFuture {
     /// Creates the future and boxes it. Its creation may panic too. It can be large and is not moved after this.
-    pub(crate) fn of<F: Future<Output = Answer> + Send + 'static>(make: impl FnOnce() -> F) -> Self {
-        let made = catch_unwind(AssertUnwindSafe(|| -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+    pub(crate) fn of<F: Future<Output = ToolResult> + Send + 'static>(make: impl FnOnce() -> F) -> Self {
+        let made = catch_unwind(AssertUnwindSafe(|| -> Pin<Box<dyn Future<Output = ToolResult> + Send>> {
             Box::pin(make())
         }));
-        Self(Caught(made.unwrap_or_else(|panic| Box::pin(ready(Err(panicked(&*panic)))))))
+        Self(CatchPanic(made.unwrap_or_else(|panic| Box::pin(ready(Err(panicked(&*panic)))))))
     }
 }
 
-impl Future for Running {
-    type Output = Answer;
+impl Future for AttemptFuture {
+    type Output = ToolResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ToolResult> {
         let caught = Pin::new(&mut self.0).poll(context);
         caught.map(|caught| caught.unwrap_or_else(|panic| Err(panicked(&*panic))))
     }
 }
 
-impl<T: Tool> AnyTool for T {
-    fn start(&self, attempt: Attempt) -> Running {
-        Running::of(|| self.run(attempt))
+impl<T: ToolHandler> DynTool for T {
+    fn start(&self, attempt: Attempt) -> AttemptFuture {
+        AttemptFuture::of(|| self.run(attempt))
     }
 
-    fn any_sees_end(&self) -> AttemptEnd {
+    fn any_sees_end(&self) -> AttemptEndVisibility {
         self.sees_end()
     }
 
-    fn any_end(&self, settling: SettlingPolicy) -> Ending {
+    fn any_end(&self, settling: SettlingPolicy) -> AttemptEndFuture {
         Box::pin(self.end(settling))
     }
 
-    fn any_describe(&self) -> Pin<Box<dyn Future<Output = Option<Description>> + Send>> {
+    fn any_describe(&self) -> Pin<Box<dyn Future<Output = Option<ToolDescription>> + Send>> {
         Box::pin(self.describe())
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> NotDone {
+fn panicked(panic: &(dyn Any + Send)) -> AttemptError {
     let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    Fault::new(Source::Panic, said.unwrap_or("the tool panicked")).into()
+    AttemptFault::new(FaultSource::Panic, said.unwrap_or("the tool panicked")).into()
 }
 
 /// Returns the object with one more member, or `None` if it has that member already.
 fn with_member(object: &str, name: &str, text: &str) -> Option<String> {
-    let document = Document::parse(object.as_bytes(), Limits::PARAMS).ok()?;
+    let document = JsonDocument::parse(object.as_bytes(), JsonLimits::PARAMS).ok()?;
     if !document.root().is_object() || document.root().get(name).is_some() {
         return None;
     }

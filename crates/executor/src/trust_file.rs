@@ -16,32 +16,32 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Local, NaiveDateTime, TimeZone as _, Utc};
 use serde_json::{Map, Value};
 use steadfast_core::Timestamp;
-use steadfast_core::trust::{Bounds, Snapshot, TrustLedger};
-use steadfast_store::{StoreError, Trouble};
+use steadfast_core::trust::{TrustBounds, TrustSnapshot, TrustLedger};
+use steadfast_store::{StoreError, StoreErrorKind};
 
-use crate::engine::Inner;
+use crate::engine::EngineInner;
 
 /// Storage of trust beyond this process.
 #[derive(Clone, Debug, Default)]
-pub enum TrustKept {
+pub enum TrustStorage {
     /// In the store.
     #[default]
     InStore,
     /// In this file for calls without a tenant, in the store for those of tenants.
     InFile(TrustFile),
     /// Not stored: every process begins with full trust.
-    Nowhere,
+    NotStored,
 }
 
 /// A file with the state of trust.
 #[derive(Clone, Debug)]
 pub struct TrustFile {
     path: PathBuf,
-    plain: PlainJson,
+    plain: JsonConverter,
 }
 
 /// A function that converts hand-written text to JSON, or returns an error with its position.
-pub type PlainJson = fn(&str) -> Result<Cow<'_, str>, String>;
+pub type JsonConverter = fn(&str) -> Result<Cow<'_, str>, String>;
 
 impl TrustFile {
     /// Uses the file at this path.
@@ -51,7 +51,7 @@ impl TrustFile {
 
     /// Sets a parser for hand-written content that is not strict JSON. The file is always written as plain JSON.
     #[must_use]
-    pub fn read_by(self, plain: PlainJson) -> Self {
+    pub fn read_by(self, plain: JsonConverter) -> Self {
         Self { plain, ..self }
     }
 
@@ -102,16 +102,16 @@ fn private(path: &Path) -> io::Result<File> {
 }
 
 /// The content of a trust file.
-struct Contents {
-    snapshot: Snapshot,
+struct TrustFileContent {
+    snapshot: TrustSnapshot,
     /// The same as JSON, with the unknown fields.
     raw: Map<String, Value>,
-    dates: Dates,
+    dates: DateFormat,
 }
 
 /// Form of the dates in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dates {
+enum DateFormat {
     /// Milliseconds since 1970, the default of this program.
     Millis,
     /// ISO 8601 with an offset.
@@ -134,34 +134,34 @@ const DATES: [&str; 10] = [
     "timestamp",
 ];
 
-impl Contents {
+impl TrustFileContent {
     fn parse(text: &str) -> Result<Self, String> {
         // The original text is parsed first, so that the position of an error is the one in the file.
-        let as_it_stands = Snapshot::read(text).map_err(|error| error.to_string())?;
+        let as_it_stands = TrustSnapshot::read(text).map_err(|error| error.to_string())?;
         let not_read = |error: serde_json::Error| error.to_string();
         let raw: Map<String, Value> = serde_json::from_str(text).map_err(not_read)?;
         let mut in_utc = Value::Object(raw.clone());
-        let mut dates = Dates::Millis;
+        let mut dates = DateFormat::Millis;
         for_each_date(&mut in_utc, &mut |date| {
             let Value::String(text) = &date else { return };
             match local_to_utc(text) {
                 Some(utc) => {
                     *date = Value::String(utc);
-                    dates = Dates::Local;
+                    dates = DateFormat::Local;
                 }
-                None if dates == Dates::Millis => dates = Dates::WithOffset,
+                None if dates == DateFormat::Millis => dates = DateFormat::WithOffset,
                 None => {}
             }
         });
         let snapshot = match dates {
-            Dates::Millis | Dates::WithOffset => as_it_stands,
-            Dates::Local => Snapshot::read(&in_utc.to_string()).map_err(|error| error.to_string())?,
+            DateFormat::Millis | DateFormat::WithOffset => as_it_stands,
+            DateFormat::Local => TrustSnapshot::read(&in_utc.to_string()).map_err(|error| error.to_string())?,
         };
         Ok(Self { snapshot, raw, dates })
     }
 
     /// Returns the new content of the file with the current state.
-    fn updated(self, now: &Snapshot) -> serde_json::Result<String> {
+    fn updated(self, now: &TrustSnapshot) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(now)?;
         for_each_date(&mut value, &mut |date| {
             if let Some(at) = date.as_u64() {
@@ -173,7 +173,7 @@ impl Contents {
             let known = self.raw.get("tool_states").and_then(Value::as_object);
             for (name, state) in states.iter_mut() {
                 let Value::Object(state) = state else { continue };
-                if self.dates != Dates::Millis {
+                if self.dates != DateFormat::Millis {
                     // The plugin of jaato reads no entry without it.
                     state.insert("failure_key".to_owned(), name.as_str().into());
                 }
@@ -236,7 +236,7 @@ fn local_to_utc(text: &str) -> Option<String> {
     Some(Local.from_local_datetime(&local).latest()?.with_timezone(&Utc).to_rfc3339())
 }
 
-impl Dates {
+impl DateFormat {
     fn write(self, millis: u64) -> Value {
         let moment = i64::try_from(millis).ok().and_then(DateTime::from_timestamp_millis);
         match (self, moment) {
@@ -251,9 +251,9 @@ impl Dates {
 }
 
 impl TrustFile {
-    fn contents(&self) -> Result<Option<Contents>, String> {
+    fn contents(&self) -> Result<Option<TrustFileContent>, String> {
         let text = self.read().map_err(|error| error.to_string())?;
-        text.map(|text| Contents::parse(&(self.plain)(&text)?)).transpose()
+        text.map(|text| TrustFileContent::parse(&(self.plain)(&text)?)).transpose()
     }
 
     /// Checks the file. Returns the number of tools, signatures and domains that are not trusted, `None` if there is no
@@ -261,12 +261,12 @@ impl TrustFile {
     pub fn check(&self) -> Result<Option<usize>, String> {
         let Some(contents) = self.contents()? else { return Ok(None) };
         let ledger =
-            TrustLedger::restore(contents.snapshot, Bounds::default()).map_err(|error| error.to_string())?;
+            TrustLedger::restore(contents.snapshot, TrustBounds::default()).map_err(|error| error.to_string())?;
         Ok(Some(ledger.snapshot(Timestamp::ZERO).tool_states.len()))
     }
 }
 
-impl Inner {
+impl EngineInner {
     /// Loads the trust from the file.
     pub(crate) fn load_trust_file(&self, file: &TrustFile) {
         let adopted = file.contents().and_then(|contents| self.adopt_trust_file(contents.as_ref()));
@@ -275,7 +275,7 @@ impl Inner {
         }
     }
 
-    fn adopt_trust_file(&self, contents: Option<&Contents>) -> Result<(), String> {
+    fn adopt_trust_file(&self, contents: Option<&TrustFileContent>) -> Result<(), String> {
         let Some(contents) = contents else { return Ok(()) };
         self.adopt_trust(&None, contents.snapshot.clone())
     }
@@ -283,9 +283,9 @@ impl Inner {
     pub(crate) async fn write_trust_file(&self, file: &TrustFile) -> Result<(), StoreError> {
         let failed = |error: io::Error| {
             let why = format!("trust cannot be written to {}: {error}", file.path.display());
-            StoreError::not_done(Trouble::Refused, why)
+            StoreError::not_done(StoreErrorKind::Refused, why)
         };
-        let ended = |error: tokio::task::JoinError| StoreError::not_done(Trouble::Closed, error.to_string());
+        let ended = |error: tokio::task::JoinError| StoreError::not_done(StoreErrorKind::Closed, error.to_string());
         let reading = file.clone();
         let contents = tokio::task::spawn_blocking(move || reading.contents()).await.map_err(ended)?;
         let contents = match contents.and_then(|contents| {

@@ -19,115 +19,115 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
-use steadfast_core::approval::{Channel, Decision, Parked, ParkedId};
+use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, ParkedRequest, ParkedRequestId};
 use steadfast_core::id::Digest;
 use steadfast_core::millis;
-use steadfast_core::output::{Output, RawJson as Kept};
-use steadfast_core::trust::Level;
-use steadfast_executor::{Asked, Asker, Asking};
-use steadfast_mcp::http::{Era, META_CAPABILITIES};
-use steadfast_mcp::message::{Id, Message};
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_core::output::{ToolOutput, RawJson as Kept};
+use steadfast_core::trust::PromptLevel;
+use steadfast_executor::{ClientDecision, ApprovalPrompter, ClientDecisionFuture};
+use steadfast_mcp::http::{ProtocolEra, META_CAPABILITIES};
+use steadfast_mcp::message::{RpcId, RpcMessage};
+use steadfast_mcp::json_text::{self, JsonText};
 use tokio::sync::oneshot;
 
-use crate::client::Voice;
+use crate::client::RequestChannel;
 use crate::server::cancel;
 
 /// Asks the user of the client that made one call.
 pub(crate) struct Elicitation {
-    way: Way,
-    conversation: Conversation,
+    way: ApprovalRoute,
+    conversation: ConversationStatus,
     /// The decision that came with the call.
-    brought: Option<Brought>,
+    brought: Option<ReturnedDecision>,
 }
 
 /// The form in which the client gets the approval request.
-enum Way {
+enum ApprovalRoute {
     /// A request from the gateway, while the call waits.
-    Request(Arc<Questions>, Voice),
+    Request(Arc<ElicitationRequests>, RequestChannel),
     /// The result of the call. The client sends its input back together with the decision.
-    Answer(Carried),
+    Answer(ClientInput),
 }
 
 /// States if the conversation of a call is known. If it is not, no approval can cover a whole session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conversation {
+pub(crate) enum ConversationStatus {
     Known,
     Unknown,
 }
 
 /// The input that a client sends back for a call whose result asked for it.
 #[derive(Debug, Default)]
-struct Carried {
+struct ClientInput {
     request_state: Option<Box<RawValue>>,
     input_responses: Option<Box<RawValue>>,
 }
 
 /// A decision that came with a call, and the approval request that it answers.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Brought {
-    request: ParkedId,
+pub(crate) struct ReturnedDecision {
+    request: ParkedRequestId,
     arguments: Digest,
-    decision: Decision,
+    decision: ApprovalDecision,
 }
 
 impl Elicitation {
     /// Returns the asker for the client of this request, or `None` if the client cannot be asked. `legacy` returns true
     /// if a client of the legacy era declared the capability in its handshake.
     pub(crate) fn of(
-        request: &Message,
-        era: Era,
+        request: &RpcMessage,
+        era: ProtocolEra,
         legacy: impl FnOnce() -> bool,
-        questions: &Arc<Questions>,
-        voice: &Voice,
-        conversation: Conversation,
-        brought: Option<Brought>,
-    ) -> Option<Arc<dyn Asker>> {
+        questions: &Arc<ElicitationRequests>,
+        voice: &RequestChannel,
+        conversation: ConversationStatus,
+        brought: Option<ReturnedDecision>,
+    ) -> Option<Arc<dyn ApprovalPrompter>> {
         let way = match era {
-            Era::Legacy => legacy().then(|| Way::Request(questions.clone(), voice.clone())),
-            Era::Modern => request
+            ProtocolEra::Legacy => legacy().then(|| ApprovalRoute::Request(questions.clone(), voice.clone())),
+            ProtocolEra::Modern => request
                 .meta_member(META_CAPABILITIES)
                 .is_some_and(elicits)
-                .then(|| Way::Answer(Carried::by(request))),
+                .then(|| ApprovalRoute::Answer(ClientInput::by(request))),
         }?;
         Some(Arc::new(Self { way, conversation, brought }))
     }
 }
 
 /// Returns the channel on which a call can be approved while it waits.
-pub(crate) fn channel(asker: Option<&Arc<dyn Asker>>) -> Channel {
+pub(crate) fn channel(asker: Option<&Arc<dyn ApprovalPrompter>>) -> ApprovalChannel {
     match asker {
-        Some(_) => Channel::Interactive,
-        None => Channel::Headless,
+        Some(_) => ApprovalChannel::Interactive,
+        None => ApprovalChannel::Headless,
     }
 }
 
 /// Returns true if a client with these capabilities supports form elicitation.
 pub(crate) fn elicits(capabilities: &str) -> bool {
-    raw::get(capabilities, "elicitation").is_some_and(|elicitation| {
-        let has = |mode| raw::get(elicitation, mode).is_some();
+    json_text::get(capabilities, "elicitation").is_some_and(|elicitation| {
+        let has = |mode| json_text::get(elicitation, mode).is_some();
         elicitation.starts_with('{') && (has("form") || !has("url"))
     })
 }
 
-impl Asker for Elicitation {
-    fn ask(&self, id: ParkedId, request: Parked) -> Asking {
+impl ApprovalPrompter for Elicitation {
+    fn ask(&self, id: ParkedRequestId, request: ParkedRequest) -> ClientDecisionFuture {
         if let Some(brought) = &self.brought
             && (brought.request, brought.arguments) == (id, request.arguments)
         {
-            return Box::pin(std::future::ready(within(self.conversation, Asked::Decided(brought.decision))));
+            return Box::pin(std::future::ready(within(self.conversation, ClientDecision::Decided(brought.decision))));
         }
         let question = form(&request, self.conversation);
         match &self.way {
-            Way::Request(questions, voice) => {
+            ApprovalRoute::Request(questions, voice) => {
                 let (questions, voice) = (questions.clone(), voice.clone());
                 let conversation = self.conversation;
                 Box::pin(async move { within(conversation, questions.ask(&voice, &question).await) })
             }
-            Way::Answer(carried) => {
+            ApprovalRoute::Answer(carried) => {
                 let asked = match state(id, &request, carried) {
-                    Some(state) => Asked::PutToCaller(question_result(&question, &state)),
-                    None => Asked::Nobody,
+                    Some(state) => ClientDecision::PutToCaller(question_result(&question, &state)),
+                    None => ClientDecision::Unavailable,
                 };
                 Box::pin(std::future::ready(asked))
             }
@@ -136,18 +136,18 @@ impl Asker for Elicitation {
 }
 
 /// Limits a decision to the options that were offered: without a known conversation, an approval covers one call.
-fn within(conversation: Conversation, asked: Asked) -> Asked {
+fn within(conversation: ConversationStatus, asked: ClientDecision) -> ClientDecision {
     match (conversation, asked) {
-        (Conversation::Unknown, Asked::Decided(Decision::Session)) => Asked::Decided(Decision::Once),
-        (Conversation::Known | Conversation::Unknown, asked) => asked,
+        (ConversationStatus::Unknown, ClientDecision::Decided(ApprovalDecision::Session)) => ClientDecision::Decided(ApprovalDecision::Once),
+        (ConversationStatus::Known | ConversationStatus::Unknown, asked) => asked,
     }
 }
 
 impl fmt::Debug for Elicitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = match &self.way {
-            Way::Request(..) => "Request",
-            Way::Answer(_) => "Answer",
+            ApprovalRoute::Request(..) => "Request",
+            ApprovalRoute::Answer(_) => "Answer",
         };
         f.debug_struct("Elicitation").field("way", &way).finish_non_exhaustive()
     }
@@ -156,7 +156,7 @@ impl fmt::Debug for Elicitation {
 // ---- the question ----
 
 /// Builds the parameters of an elicitation.
-fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
+fn form(request: &ParkedRequest, conversation: ConversationStatus) -> serde_json::Value {
     let all = [
         ("once", "Approve this call"),
         ("session", "Approve for this session"),
@@ -164,7 +164,7 @@ fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
         ("deny", "Deny"),
     ];
     let offered = all.into_iter().filter(|(word, _)| match *word {
-        "session" => conversation == Conversation::Known,
+        "session" => conversation == ConversationStatus::Known,
         "recover" => request.prompt.waits_for_recovery,
         _ => true,
     });
@@ -183,12 +183,12 @@ fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
 }
 
 /// Builds the message that the user reads.
-fn message(request: &Parked) -> String {
+fn message(request: &ParkedRequest) -> String {
     let prompt = &request.prompt;
     let level = match prompt.level {
-        Level::Info => "info",
-        Level::Warning => "warning",
-        Level::Error => "error",
+        PromptLevel::Info => "info",
+        PromptLevel::Warning => "warning",
+        PromptLevel::Error => "error",
     };
     let mut lines = vec![prompt.summary.clone()];
     lines.extend(prompt.warnings.iter().cloned());
@@ -206,16 +206,16 @@ fn message(request: &Parked) -> String {
 }
 
 /// Parses the decision from the result of an elicitation. Returns `None` if the result is malformed.
-fn decision(result: &str) -> Option<Decision> {
-    match raw::get(result, "action").and_then(raw::string)?.as_ref() {
-        "decline" | "cancel" => Some(Decision::Deny),
+fn decision(result: &str) -> Option<ApprovalDecision> {
+    match json_text::get(result, "action").and_then(json_text::string)?.as_ref() {
+        "decline" | "cancel" => Some(ApprovalDecision::Deny),
         "accept" => {
-            let content = raw::get(result, "content")?;
-            match raw::get(content, DECISION).and_then(raw::string)?.as_ref() {
-                "once" => Some(Decision::Once),
-                "session" => Some(Decision::Session),
-                "recover" => Some(Decision::Recover),
-                "deny" => Some(Decision::Deny),
+            let content = json_text::get(result, "content")?;
+            match json_text::get(content, DECISION).and_then(json_text::string)?.as_ref() {
+                "once" => Some(ApprovalDecision::Once),
+                "session" => Some(ApprovalDecision::Session),
+                "recover" => Some(ApprovalDecision::Recover),
+                "deny" => Some(ApprovalDecision::Deny),
                 _ => None,
             }
         }
@@ -230,8 +230,8 @@ const DECISION: &str = "decision";
 
 /// The elicitation requests that one session has sent to its client and that have no answer yet.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {
-    open: Mutex<BTreeMap<u64, oneshot::Sender<Asked>>>,
+pub(crate) struct ElicitationRequests {
+    open: Mutex<BTreeMap<u64, oneshot::Sender<ClientDecision>>>,
     next: AtomicU64,
 }
 
@@ -240,51 +240,51 @@ const MOST_OPEN: usize = 64;
 /// The prefix of the ids of the gateway's own requests. The ids of server requests are numbers.
 const OURS: &str = "steadfast-";
 
-impl Questions {
+impl ElicitationRequests {
     /// Takes the answer to an elicitation request. Returns true if the id is one of the gateway's.
-    pub(crate) fn answered(&self, id: &Id, answer: &Message) -> bool {
-        let Some(text) = raw::string(id.as_str()) else { return false };
+    pub(crate) fn answered(&self, id: &RpcId, answer: &RpcMessage) -> bool {
+        let Some(text) = json_text::string(id.as_str()) else { return false };
         let Some(number) = text.strip_prefix(OURS).and_then(|number| number.parse().ok()) else {
             return false;
         };
         // The client may still answer a request that was cancelled.
         if let Some(waiting) = self.open.lock().remove(&number) {
-            let decided = answer.result().and_then(decision).map_or(Asked::Nobody, Asked::Decided);
+            let decided = answer.result().and_then(decision).map_or(ClientDecision::Unavailable, ClientDecision::Decided);
             let _ = waiting.send(decided);
         }
         true
     }
 
-    async fn ask(&self, voice: &Voice, form: &serde_json::Value) -> Asked {
-        let Ok(params) = RawJson::parse(form.to_string()) else { return Asked::Nobody };
+    async fn ask(&self, voice: &RequestChannel, form: &serde_json::Value) -> ClientDecision {
+        let Ok(params) = JsonText::parse(form.to_string()) else { return ClientDecision::Unavailable };
         let (sender, answer) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         {
             let mut open = self.open.lock();
             if open.len() >= MOST_OPEN {
-                return Asked::Nobody;
+                return ClientDecision::Unavailable;
             }
             open.insert(number, sender);
         }
-        let id = Id::string(&format!("{OURS}{number}"));
-        let _withdrawal = Withdrawal { questions: self, number, id: &id, voice };
-        voice.say(&Message::request(&id, "elicitation/create", Some(&params))).await;
-        answer.await.unwrap_or(Asked::Nobody)
+        let id = RpcId::string(&format!("{OURS}{number}"));
+        let _withdrawal = ElicitationCancelGuard { questions: self, number, id: &id, voice };
+        voice.send(&RpcMessage::request(&id, "elicitation/create", Some(&params))).await;
+        answer.await.unwrap_or(ClientDecision::Unavailable)
     }
 }
 
 /// Cancels the elicitation request at the client on drop, unless it was answered.
-struct Withdrawal<'a> {
-    questions: &'a Questions,
+struct ElicitationCancelGuard<'a> {
+    questions: &'a ElicitationRequests,
     number: u64,
-    id: &'a Id,
-    voice: &'a Voice,
+    id: &'a RpcId,
+    voice: &'a RequestChannel,
 }
 
-impl Drop for Withdrawal<'_> {
+impl Drop for ElicitationCancelGuard<'_> {
     fn drop(&mut self) {
         if self.questions.open.lock().remove(&self.number).is_some() {
-            self.voice.mention(cancel(self.id, "the approval is no longer needed"));
+            self.voice.try_send(cancel(self.id, "the approval is no longer needed"));
         }
     }
 }
@@ -292,22 +292,22 @@ impl Drop for Withdrawal<'_> {
 // ---- the modern era: the result of the call ----
 
 /// Removes the gateway's own parameters from a request. Returns the request and the decision that it carries.
-pub(crate) fn unwrapped(request: Message) -> (Message, Option<Brought>) {
+pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDecision>) {
     let Some(text) = request.param_text("requestState") else { return (request, None) };
     let Some((code, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
         return (request, None);
     };
     let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
     let is_ours = sealed(written).is_some_and(|right| same(code, &right)) && now() < state.expires;
-    let said = request.param("inputResponses").and_then(|all| raw::get(all, QUESTION)).and_then(decision);
+    let said = request.param("inputResponses").and_then(|all| json_text::get(all, QUESTION)).and_then(decision);
     let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
         (true, Some(decision), Some(arguments)) => {
-            Some(Brought { request: ParkedId(state.request), arguments, decision })
+            Some(ReturnedDecision { request: ParkedRequestId(state.request), arguments, decision })
         }
         _ => None,
     };
     // The client's earlier input is its own data, so it is restored even if our state is not valid.
-    let carried = Carried { request_state: state.request_state, input_responses: state.input_responses };
+    let carried = ClientInput { request_state: state.request_state, input_responses: state.input_responses };
     match carried.put_back(&request) {
         Some(request) => (request, brought),
         None => (request, None),
@@ -333,7 +333,7 @@ const QUESTION: &str = "dev.steadfast/approval";
 /// The time until a state expires.
 const LASTS: Duration = Duration::from_secs(15 * 60);
 
-fn state(id: ParkedId, request: &Parked, carried: &Carried) -> Option<String> {
+fn state(id: ParkedRequestId, request: &ParkedRequest, carried: &ClientInput) -> Option<String> {
     let state = State {
         request: id.0,
         arguments: request.arguments.to_hex(),
@@ -346,27 +346,27 @@ fn state(id: ParkedId, request: &Parked, carried: &Carried) -> Option<String> {
     Some(format!("{STATE}{code}.{written}"))
 }
 
-fn question_result(form: &serde_json::Value, state: &str) -> Output {
+fn question_result(form: &serde_json::Value, state: &str) -> ToolOutput {
     let result = json!({
         "resultType": "input_required",
         "inputRequests": { QUESTION: { "method": "elicitation/create", "params": form } },
         "requestState": state,
     });
-    Output { content: Kept::from_trusted(result.to_string()), metadata: None }
+    ToolOutput { content: Kept::from_trusted(result.to_string()), metadata: None }
 }
 
-impl Carried {
-    fn by(request: &Message) -> Self {
+impl ClientInput {
+    fn by(request: &RpcMessage) -> Self {
         let read = |name| request.param(name).and_then(|text| RawValue::from_string(text.to_owned()).ok());
         Self { request_state: read("requestState"), input_responses: read("inputResponses") }
     }
 
     /// Returns the request with this input in place of its current input.
-    fn put_back(&self, request: &Message) -> Option<Message> {
+    fn put_back(&self, request: &RpcMessage) -> Option<RpcMessage> {
         let params = request.params()?;
-        let mut members: Vec<String> = raw::members(params)
+        let mut members: Vec<String> = json_text::members(params)
             .filter(|member| !["requestState", "inputResponses"].contains(&&*member.name))
-            .filter_map(|member| Some((RawJson::string(&member.name), params.get(member.value)?)))
+            .filter_map(|member| Some((JsonText::string(&member.name), params.get(member.value)?)))
             .map(|(name, value)| format!("{}:{value}", name.as_str()))
             .collect();
         let mut carry = |name: &str, value: &Option<Box<RawValue>>| {
@@ -374,8 +374,8 @@ impl Carried {
         };
         carry("inputResponses", &self.input_responses);
         carry("requestState", &self.request_state);
-        let params = RawJson::parse(format!("{{{}}}", members.join(","))).ok()?;
-        Some(Message::request(&request.id()?, request.method()?, Some(&params)))
+        let params = JsonText::parse(format!("{{{}}}", members.join(","))).ok()?;
+        Some(RpcMessage::request(&request.id()?, request.method()?, Some(&params)))
     }
 }
 
@@ -409,10 +409,10 @@ mod tests {
 
     use super::*;
 
-    fn parked(arguments: &str) -> Parked {
+    fn parked(arguments: &str) -> ParkedRequest {
         let tool =
             ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() };
-        Parked {
+        ParkedRequest {
             prompt: Escalation::routine(&tool),
             arguments: Digest::of(arguments.as_bytes()),
             signature: Signature("bank/pay".into()),
@@ -427,17 +427,17 @@ mod tests {
         }
     }
 
-    fn request(more: &str) -> Message {
+    fn request(more: &str) -> RpcMessage {
         let text = format!(
             r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"pay","arguments":{{"to":"a"}}{more}}}}}"#
         );
-        Message::parse(text, usize::MAX).unwrap()
+        RpcMessage::parse(text, usize::MAX).unwrap()
     }
 
     /// The call as a client sends it again with this answer to the elicitation.
-    fn again(first: &Message, answer: &str) -> Message {
-        let state = state(ParkedId(3), &parked("x"), &Carried::by(first)).unwrap();
-        let state = RawJson::string(&state);
+    fn again(first: &RpcMessage, answer: &str) -> RpcMessage {
+        let state = state(ParkedRequestId(3), &parked("x"), &ClientInput::by(first)).unwrap();
+        let state = JsonText::string(&state);
         request(&format!(r#","inputResponses":{{"{QUESTION}":{answer}}},"requestState":{}"#, state.as_str()))
     }
 
@@ -449,11 +449,11 @@ mod tests {
             let first = request(more);
             let (back, brought) = unwrapped(again(&first, YES));
             let value =
-                |message: &Message| -> serde_json::Value { serde_json::from_slice(message.bytes()).unwrap() };
+                |message: &RpcMessage| -> serde_json::Value { serde_json::from_slice(message.bytes()).unwrap() };
             assert_eq!(value(&back), value(&first), "{more}");
             let arguments = Digest::of(b"x");
-            let decision = Decision::Once;
-            assert_eq!(brought, Some(Brought { request: ParkedId(3), arguments, decision }));
+            let decision = ApprovalDecision::Once;
+            assert_eq!(brought, Some(ReturnedDecision { request: ParkedRequestId(3), arguments, decision }));
         }
     }
 
@@ -461,7 +461,7 @@ mod tests {
     fn rp_7_a_forged_state_decides_nothing() {
         let sent = again(&request(""), YES);
         let forged = sent.param_text("requestState").unwrap().replace("\"request\":3", "\"request\":4");
-        let forged = sent.rewrite().param("requestState", RawJson::string(&forged)).finish();
+        let forged = sent.rewrite().param("requestState", JsonText::string(&forged)).finish();
         let (back, brought) = unwrapped(forged);
         assert_eq!(brought, None);
         assert_eq!(back.param("requestState"), None, "the server does not see it either");
@@ -473,31 +473,31 @@ mod tests {
     fn rp_7_a_decision_counts_for_the_request_that_was_shown_and_for_no_other() {
         let ask = |id, arguments: &str| {
             let (back, brought) = unwrapped(again(&request(""), YES));
-            let way = Way::Answer(Carried::by(&back));
-            let elicitation = Elicitation { way, conversation: Conversation::Known, brought };
-            let asking = elicitation.ask(ParkedId(id), parked(arguments));
+            let way = ApprovalRoute::Answer(ClientInput::by(&back));
+            let elicitation = Elicitation { way, conversation: ConversationStatus::Known, brought };
+            let asking = elicitation.ask(ParkedRequestId(id), parked(arguments));
             futures_util::FutureExt::now_or_never(asking).unwrap()
         };
-        assert!(matches!(ask(3, "x"), Asked::Decided(Decision::Once)));
-        assert!(matches!(ask(4, "x"), Asked::PutToCaller(_)), "another request");
-        assert!(matches!(ask(3, "y"), Asked::PutToCaller(_)), "other arguments");
+        assert!(matches!(ask(3, "x"), ClientDecision::Decided(ApprovalDecision::Once)));
+        assert!(matches!(ask(4, "x"), ClientDecision::PutToCaller(_)), "another request");
+        assert!(matches!(ask(3, "y"), ClientDecision::PutToCaller(_)), "other arguments");
     }
 
     #[test]
     fn rp_7_no_approval_covers_an_unknown_session() {
-        let session = || Asked::Decided(Decision::Session);
-        assert!(matches!(within(Conversation::Known, session()), Asked::Decided(Decision::Session)));
-        assert!(matches!(within(Conversation::Unknown, session()), Asked::Decided(Decision::Once)));
+        let session = || ClientDecision::Decided(ApprovalDecision::Session);
+        assert!(matches!(within(ConversationStatus::Known, session()), ClientDecision::Decided(ApprovalDecision::Session)));
+        assert!(matches!(within(ConversationStatus::Unknown, session()), ClientDecision::Decided(ApprovalDecision::Once)));
     }
 
     #[test]
     fn rp_7_a_valid_answer_decides_and_a_malformed_one_does_not() {
         for (answer, expected) in [
-            (YES, Some(Decision::Once)),
-            (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(Decision::Session)),
-            (r#"{"action":"accept","content":{"decision":"deny"}}"#, Some(Decision::Deny)),
-            (r#"{"action":"decline"}"#, Some(Decision::Deny)),
-            (r#"{"action":"cancel"}"#, Some(Decision::Deny)),
+            (YES, Some(ApprovalDecision::Once)),
+            (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(ApprovalDecision::Session)),
+            (r#"{"action":"accept","content":{"decision":"deny"}}"#, Some(ApprovalDecision::Deny)),
+            (r#"{"action":"decline"}"#, Some(ApprovalDecision::Deny)),
+            (r#"{"action":"cancel"}"#, Some(ApprovalDecision::Deny)),
             (r#"{"action":"accept"}"#, None),
             (r#"{"action":"accept","content":{"decision":"yes"}}"#, None),
             ("[]", None),
@@ -512,8 +512,8 @@ mod tests {
         request.prompt.summary = "bank/pay has failed".to_owned();
         request.prompt.warnings = vec!["3 failures".to_owned()];
         (request.prompt.failures, request.prompt.window) = (3, "1h".to_owned());
-        (request.prompt.level, request.prompt.recovery_hint) = (Level::Warning, "wait".to_owned());
-        let known = form(&request, Conversation::Known);
+        (request.prompt.level, request.prompt.recovery_hint) = (PromptLevel::Warning, "wait".to_owned());
+        let known = form(&request, ConversationStatus::Known);
         let text = known["message"].as_str().unwrap();
         for part in ["bank/pay has failed", "3 failures", "warning", "(1h)", "wait", r#"{"to":"a"}"#] {
             assert!(text.contains(part), "{part:?} in {text}");
@@ -521,7 +521,7 @@ mod tests {
         let offered =
             |form: &serde_json::Value| form["requestedSchema"]["properties"][DECISION]["enum"].clone();
         assert_eq!(offered(&known), json!(["once", "session", "deny"]));
-        assert_eq!(offered(&form(&request, Conversation::Unknown)), json!(["once", "deny"]));
+        assert_eq!(offered(&form(&request, ConversationStatus::Unknown)), json!(["once", "deny"]));
     }
 
     #[test]

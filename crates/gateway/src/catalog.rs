@@ -8,15 +8,15 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
 use steadfast_core::output::RawJson as Kept;
-use steadfast_core::policy::Annotations;
+use steadfast_core::policy::AnnotationHints;
 use steadfast_executor::ToolInfo;
-use steadfast_mcp::message::Message;
-use steadfast_mcp::raw;
+use steadfast_mcp::message::RpcMessage;
+use steadfast_mcp::json_text;
 use tokio::time::Instant;
 
 /// The tools of one server, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
+pub(crate) struct ToolCatalog {
     tools: RwLock<HashMap<String, Arc<ToolInfo>>>,
     /// The names of some tools that declare themselves read-only.
     reads: RwLock<Arc<[Box<str>]>>,
@@ -24,15 +24,15 @@ pub(crate) struct Catalog {
     /// The previous list, while a new one arrives page by page.
     before: RwLock<HashMap<String, Arc<ToolInfo>>>,
     /// Called for each tool that changed.
-    changed: OnceLock<Changed>,
+    changed: OnceLock<ToolChangeCallback>,
     /// Time of the last failed listing. Locked while the server lists its tools.
     pub(crate) listing: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// A callback that gets the name of each tool that was changed, added or removed.
-pub(crate) struct Changed(pub(crate) Box<dyn Fn(&str) + Send + Sync>);
+pub(crate) struct ToolChangeCallback(pub(crate) Box<dyn Fn(&str) + Send + Sync>);
 
-impl fmt::Debug for Changed {
+impl fmt::Debug for ToolChangeCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Changed")
     }
@@ -44,14 +44,14 @@ const MOST_TOOLS: usize = 10_000;
 /// The maximum number of read-only tools that are suggested for checking an outcome.
 const MOST_READS: usize = 4;
 
-impl Catalog {
+impl ToolCatalog {
     /// Returns the known facts about a tool.
     pub(crate) fn tool(&self, name: &str) -> Option<Arc<ToolInfo>> {
         self.tools.read().get(name).cloned()
     }
 
     /// Returns all known tools with their annotations.
-    pub(crate) fn tools(&self) -> Vec<(String, Annotations)> {
+    pub(crate) fn tools(&self) -> Vec<(String, AnnotationHints)> {
         self.tools.read().iter().map(|(name, info)| (name.clone(), info.annotations)).collect()
     }
 
@@ -71,11 +71,11 @@ impl Catalog {
     }
 
     /// Stores one page of a tool list. A request without cursor starts a new list. Returns true for the last page.
-    pub(crate) fn learn(&self, request: &Message, response: &Message) -> bool {
-        let Some(list) = response.result().and_then(|result| raw::get(result, "tools")) else { return false };
+    pub(crate) fn learn(&self, request: &RpcMessage, response: &RpcMessage) -> bool {
+        let Some(list) = response.result().and_then(|result| json_text::get(result, "tools")) else { return false };
         let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return false };
         let tools = listed.iter().filter_map(|tool| {
-            let name = raw::get(tool.get(), "name").and_then(raw::string)?;
+            let name = json_text::get(tool.get(), "name").and_then(json_text::string)?;
             Some((name.into_owned(), Arc::new(info(tool.get()))))
         });
         let mut known = self.tools.write();
@@ -91,7 +91,7 @@ impl Catalog {
         *self.reads.write() = reads.into();
         drop(known);
         // A client may stop before the last page.
-        let is_last = response.result().and_then(|result| raw::get(result, "nextCursor")).is_none();
+        let is_last = response.result().and_then(|result| json_text::get(result, "nextCursor")).is_none();
         if is_last && self.is_listed.swap(true, Ordering::AcqRel) {
             self.tell_changes();
         }
@@ -99,12 +99,12 @@ impl Catalog {
     }
 
     /// Sets the callback for tools that are removed, added or changed from now on.
-    pub(crate) fn on_change(&self, changed: Changed) {
+    pub(crate) fn on_change(&self, changed: ToolChangeCallback) {
         let _ = self.changed.set(changed);
     }
 
     fn tell_changes(&self) {
-        let Some(Changed(tell)) = self.changed.get() else { return };
+        let Some(ToolChangeCallback(tell)) = self.changed.get() else { return };
         let (before, now) = (std::mem::take(&mut *self.before.write()), self.tools.read().clone());
         let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
         names.into_iter().filter(|name| before.get(*name) != now.get(*name)).for_each(|name| tell(name));
@@ -112,19 +112,19 @@ impl Catalog {
 }
 
 fn info(tool: &str) -> ToolInfo {
-    let hints = raw::get(tool, "annotations").unwrap_or("{}");
-    let hint = |name| match raw::get(hints, name) {
+    let hints = json_text::get(tool, "annotations").unwrap_or("{}");
+    let hint = |name| match json_text::get(hints, name) {
         Some("true") => Some(true),
         Some("false") => Some(false),
         Some(_) | None => None,
     };
     ToolInfo {
-        annotations: Annotations {
+        annotations: AnnotationHints {
             read_only: hint("readOnlyHint"),
             idempotent: hint("idempotentHint"),
             destructive: hint("destructiveHint"),
         },
-        input_schema: raw::get(tool, "inputSchema").map(Kept::from_trusted),
+        input_schema: json_text::get(tool, "inputSchema").map(Kept::from_trusted),
     }
 }
 
@@ -132,8 +132,8 @@ fn info(tool: &str) -> ToolInfo {
 mod tests {
     use super::*;
 
-    fn listed(params: &str, tools: &str) -> (Message, Message) {
-        let parse = |text: String| Message::parse(text, usize::MAX).unwrap();
+    fn listed(params: &str, tools: &str) -> (RpcMessage, RpcMessage) {
+        let parse = |text: String| RpcMessage::parse(text, usize::MAX).unwrap();
         (
             parse(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#)),
             parse(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}}}}}"#)),
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn changed_tools_are_reported_and_those_of_the_first_list_are_not() {
-        let (catalog, told) = (Catalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
+        let (catalog, told) = (ToolCatalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
         let heard = told.clone();
-        catalog.on_change(Changed(Box::new(move |name| heard.lock().push(name.to_owned()))));
+        catalog.on_change(ToolChangeCallback(Box::new(move |name| heard.lock().push(name.to_owned()))));
         let list = |params: &str, tools: &str, more: bool| {
             let (request, _) = listed(params, tools);
             let cursor = if more { r#","nextCursor":"2""# } else { "" };
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}{cursor}}}}}"#);
-            catalog.learn(&request, &Message::parse(text, usize::MAX).unwrap());
+            catalog.learn(&request, &RpcMessage::parse(text, usize::MAX).unwrap());
             std::mem::take(&mut *told.lock())
         };
         assert_eq!(list("{}", r#"[{"name":"a"},{"name":"b"}]"#, false), [""; 0]);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn pages_add_up_and_the_first_starts_a_new_list() {
-        let catalog = Catalog::default();
+        let catalog = ToolCatalog::default();
         let (request, response) = listed("{}", r#"[{"name":"a","annotations":{"readOnlyHint":true}}]"#);
         catalog.learn(&request, &response);
         let (request, response) =

@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
-use steadfast_mcp::delivery::{Arrived, Delivery};
-use steadfast_mcp::http::Era;
-use steadfast_mcp::http::front::{self, Notifier, Responder};
+use steadfast_mcp::delivery::{DeliveryCallback, PendingDelivery};
+use steadfast_mcp::http::ProtocolEra;
+use steadfast_mcp::http::server::{self, Notifier, Responder};
 use steadfast_mcp::lines::LineSender;
-use steadfast_mcp::message::Message;
+use steadfast_mcp::message::RpcMessage;
 
-use crate::joined::Joined;
+use crate::merged_channel::MergedChannel;
 
 /// The connection to a client, for messages that belong to no request.
 #[derive(Debug)]
-pub(crate) enum Client {
+pub(crate) enum ClientConnection {
     /// One line carries everything.
     Line(LineSender),
     /// The streams of a session in the legacy era.
-    Streams(Arc<front::Session>),
+    Streams(Arc<server::SessionStreams>),
     /// The client receives responses only.
     Answers,
 }
 
-impl Client {
+impl ClientConnection {
     /// Sends a message. Nothing happens if the client is gone; the end of the connection is detected elsewhere.
-    pub(crate) async fn say(&self, message: &Message) {
+    pub(crate) async fn send(&self, message: &RpcMessage) {
         match self {
             Self::Line(line) => _ = line.send(message).await,
             Self::Streams(session) => _ = session.push(message.clone()),
@@ -34,76 +34,76 @@ impl Client {
 
 /// The channel for the response to one request.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum ResponseChannel {
     Line(LineSender),
-    Http(Responder, Era),
+    Http(Responder, ProtocolEra),
 }
 
-impl Reply {
+impl ResponseChannel {
     /// Sends the response. Returns the handle that reports its delivery, or `None` if delivery certainly failed.
-    pub(crate) async fn answer(self, response: &Message) -> Option<Delivery> {
-        self.answer_telling(response, None).await
+    pub(crate) async fn answer(self, response: &RpcMessage) -> Option<PendingDelivery> {
+        self.answer_with_receipt(response, None).await
     }
 
     /// Like [`Self::answer`], and completes `arrived` as soon as delivery is confirmed.
-    pub(crate) async fn answer_telling(
+    pub(crate) async fn answer_with_receipt(
         self,
-        response: &Message,
-        arrived: Option<Arrived>,
-    ) -> Option<Delivery> {
+        response: &RpcMessage,
+        arrived: Option<DeliveryCallback>,
+    ) -> Option<PendingDelivery> {
         match self {
-            Self::Line(line) => line.answer_telling(response, arrived).await.ok(),
-            Self::Http(responder, _) => Some(responder.finish_telling(response.clone(), arrived)),
+            Self::Line(line) => line.answer_with_callback(response, arrived).await.ok(),
+            Self::Http(responder, _) => Some(responder.finish_with_callback(response.clone(), arrived)),
         }
     }
 
     /// Returns the channel for other messages that belong to this request.
-    pub(crate) fn voice(&self) -> Voice {
+    pub(crate) fn voice(&self) -> RequestChannel {
         match self {
-            Self::Line(line) => Voice::Line(line.clone()),
-            Self::Http(responder, era) => Voice::Http(responder.notifier(), *era),
+            Self::Line(line) => RequestChannel::Line(line.clone()),
+            Self::Http(responder, era) => RequestChannel::Http(responder.notifier(), *era),
         }
     }
 }
 
 /// The channel for messages that belong to one request, other than its response.
 #[derive(Clone, Debug)]
-pub(crate) enum Voice {
+pub(crate) enum RequestChannel {
     Line(LineSender),
-    Http(Notifier, Era),
+    Http(Notifier, ProtocolEra),
     /// One of several servers that got the same request and whose messages are merged.
-    Joined(Arc<Joined>, usize),
+    Joined(Arc<MergedChannel>, usize),
     /// The request is the gateway's own, and messages for it are dropped.
-    Nobody,
+    Discarded,
 }
 
-impl Voice {
+impl RequestChannel {
     /// Sends a message that the client can do without: a client that reads too slowly misses it.
-    pub(crate) fn mention(&self, message: Message) {
+    pub(crate) fn try_send(&self, message: RpcMessage) {
         match self {
             Self::Line(line) => _ = line.try_send(&message),
             Self::Http(notifier, _) => _ = notifier.send(message),
             Self::Joined(joined, at) => joined.mention(*at, message),
-            Self::Nobody => {}
+            Self::Discarded => {}
         }
     }
 
     /// Sends a message. On a line, waits for room.
-    pub(crate) async fn say(&self, message: &Message) {
+    pub(crate) async fn send(&self, message: &RpcMessage) {
         match self {
             Self::Line(line) => _ = line.send(message).await,
             Self::Http(notifier, _) => _ = notifier.send(message.clone()),
             Self::Joined(joined, at) => joined.mention(*at, message.clone()),
-            Self::Nobody => {}
+            Self::Discarded => {}
         }
     }
 
     /// Completes when the client has closed the connection of the request, which cancels it in the modern era.
-    pub(crate) async fn withdrawn(&self) {
+    pub(crate) async fn cancelled(&self) {
         match self {
-            Self::Http(notifier, Era::Modern) => notifier.gone().await,
-            Self::Joined(joined, _) => Box::pin(joined.voice().withdrawn()).await,
-            Self::Http(_, Era::Legacy) | Self::Line(_) | Self::Nobody => std::future::pending().await,
+            Self::Http(notifier, ProtocolEra::Modern) => notifier.gone().await,
+            Self::Joined(joined, _) => Box::pin(joined.voice().cancelled()).await,
+            Self::Http(_, ProtocolEra::Legacy) | Self::Line(_) | Self::Discarded => std::future::pending().await,
         }
     }
 }

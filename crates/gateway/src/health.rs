@@ -11,7 +11,7 @@ use steadfast_core::id::Namespace;
 use steadfast_core::server_name::ServerFailure;
 use steadfast_core::{Timestamp, redact};
 use steadfast_executor::Engine;
-use steadfast_process::{LastEnd, State, Status, last_words};
+use steadfast_process::{LastEnd, State, ServerStatus, last_words};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -24,21 +24,21 @@ const LAST_NEWS: Duration = Duration::from_secs(2);
 
 /// The health of a server across its processes and connections.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
-    known: Mutex<Known>,
+pub(crate) struct ServerHealth {
+    known: Mutex<HealthRecord>,
     /// Locked while writing, so that the newest failure is the last one written.
     writing: tokio::sync::Mutex<()>,
     following: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct HealthRecord {
     failure: Option<ServerFailure>,
     /// The failure in the store. `None` before the first read.
     stored: Option<Option<ServerFailure>>,
 }
 
-impl Health {
+impl ServerHealth {
     pub(crate) fn failure(&self) -> Option<ServerFailure> {
         self.known.lock().failure.clone()
     }
@@ -54,29 +54,29 @@ impl Health {
 
 /// Reports the health of a server, for one of its processes or connections.
 #[derive(Clone)]
-pub(crate) struct Reporter {
-    pub(crate) health: Arc<Health>,
+pub(crate) struct HealthReporter {
+    pub(crate) health: Arc<ServerHealth>,
     pub(crate) name: Namespace,
     /// The engine that stores the health, if there is one.
     pub(crate) engine: Option<Engine>,
 }
 
-impl Reporter {
+impl HealthReporter {
     /// Records a failure. A repeated failure is ignored.
-    pub(crate) fn fails(&self, why: &str) {
+    pub(crate) fn record_failure(&self, why: &str) {
         let why = redact::excerpt(why, LONGEST_WHY);
         let is_known = self.health.known.lock().failure.as_ref().is_some_and(|known| known.why == why);
         if !is_known {
             let at = self.engine.as_ref().map_or(Timestamp::ZERO, Engine::now);
-            self.is(Some(ServerFailure { at, why }));
+            self.set_failure(Some(ServerFailure { at, why }));
         }
     }
 
-    pub(crate) fn works(&self) {
-        self.is(None);
+    pub(crate) fn record_success(&self) {
+        self.set_failure(None);
     }
 
-    fn is(&self, failure: Option<ServerFailure>) {
+    fn set_failure(&self, failure: Option<ServerFailure>) {
         let is_new = {
             let mut known = self.health.known.lock();
             known.failure = failure;
@@ -97,7 +97,7 @@ impl Reporter {
     }
 
     /// Follows the status of a process until it ends.
-    pub(crate) fn follow(&self, status: watch::Receiver<Status>) {
+    pub(crate) fn follow(&self, status: watch::Receiver<ServerStatus>) {
         if let Ok(runtime) = Handle::try_current() {
             let mut following = self.health.following.lock();
             following.retain(|one| !one.is_finished());
@@ -115,7 +115,7 @@ impl Reporter {
     }
 }
 
-async fn followed(mut status: watch::Receiver<Status>, reporter: Reporter) {
+async fn followed(mut status: watch::Receiver<ServerStatus>, reporter: HealthReporter) {
     let mut told = None;
     loop {
         let (end, is_up) = {
@@ -123,11 +123,11 @@ async fn followed(mut status: watch::Receiver<Status>, reporter: Reporter) {
             (seen.last_end.clone(), matches!(seen.state, State::Up(_)))
         };
         if let Some(end) = end.filter(|end| told.as_ref() != Some(end)) {
-            reporter.is(Some(failure_of(&end)));
+            reporter.set_failure(Some(failure_of(&end)));
             told = Some(end);
         }
         if is_up {
-            reporter.works();
+            reporter.record_success();
         }
         if status.changed().await.is_err() {
             return;

@@ -17,21 +17,21 @@ use steadfast_core::Timestamp;
 use steadfast_core::envelope::ResultEnvelope;
 use steadfast_core::id::Digest;
 use steadfast_core::large_result::{
-    KeptBounds, KeptResult, KeptResults, NewResult, Notice, Page, PageError, Place, Reader, Shortened, cut,
+    LargeResultBounds, LargeResult, LargeResultStore, NewLargeResult, CutNotice, TextPage, TextPageError, ResultLocation, ResultReader, ShortenedText, cut,
     page, whole,
 };
-use steadfast_core::output::Output;
-use steadfast_executor::{Called, Engine, Turned};
+use steadfast_core::output::ToolOutput;
+use steadfast_executor::{CallResponse, Engine, TurnResponse};
 use tokio::sync::Notify;
 
 use self::files::{ResultFile, ResultFolder};
-use self::texts::Texts;
-use crate::who::Connection;
+use self::texts::ResultTexts;
+use crate::identity::ClientIdentity;
 
 /// The large results of a gateway.
 #[derive(Debug)]
 pub struct LargeResults {
-    kept: Mutex<KeptResults<Content>>,
+    kept: Mutex<LargeResultStore<ResultContent>>,
     /// The folder for result files, for clients that read files.
     folder: Option<ResultFolder>,
     /// The prefix of the ids of its results, which distinguishes them from those of another gateway.
@@ -42,7 +42,7 @@ pub struct LargeResults {
 
 /// The way in which a caller reads the whole text of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadBy {
+pub enum ReadMethod {
     /// As a resource of its session.
     Resource,
     /// As a file on this machine.
@@ -53,11 +53,11 @@ pub enum ReadBy {
 
 /// The reason for which a page of a result cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadError {
+pub enum ResultReadError {
     /// There is no such result for this reader, or it has expired.
     NotKept,
     /// The result has no page at this offset.
-    NoPage(PageError),
+    NoPage(TextPageError),
 }
 
 /// A page of a result, and the time until which more pages can be read.
@@ -76,7 +76,7 @@ pub struct ResultPage {
 }
 
 #[derive(Debug)]
-enum Content {
+enum ResultContent {
     Text(Arc<str>),
     /// Read by its path, and removed on drop.
     File(ResultFile),
@@ -90,23 +90,23 @@ const TOO_LARGE: &str = "it is larger than `results.bytes`";
 
 impl LargeResults {
     /// Creates a store in memory with these bounds.
-    pub fn new(bounds: KeptBounds) -> Arc<Self> {
+    pub fn new(bounds: LargeResultBounds) -> Arc<Self> {
         Self::within(bounds, None)
     }
 
     /// Like [`Self::new`], with files in this folder for clients that read files. Removes files of ended processes.
-    pub fn with_files(bounds: KeptBounds, folder: PathBuf) -> Arc<Self> {
+    pub fn with_files(bounds: LargeResultBounds, folder: PathBuf) -> Arc<Self> {
         Self::within(bounds, Some(folder))
     }
 
-    fn within(bounds: KeptBounds, folder: Option<PathBuf>) -> Arc<Self> {
+    fn within(bounds: LargeResultBounds, folder: Option<PathBuf>) -> Arc<Self> {
         let mark = random(MARK);
         let folder = mark.as_deref().zip(folder).map(|(mark, folder)| ResultFolder::new(folder, mark));
-        Arc::new(Self { kept: Mutex::new(KeptResults::new(bounds)), folder, mark, changed: Notify::new() })
+        Arc::new(Self { kept: Mutex::new(LargeResultStore::new(bounds)), folder, mark, changed: Notify::new() })
     }
 
     /// Shortens the text of a result that exceeds the limit of its tool, and stores the whole text for this reader.
-    pub async fn shorten(&self, called: &mut Called, reader: &Reader, by: ReadBy, now: Timestamp) {
+    pub async fn shorten(&self, called: &mut CallResponse, reader: &ResultReader, by: ReadMethod, now: Timestamp) {
         let ResultEnvelope { output, shortened, .. } = &mut called.result;
         if let (Some(limit), Some(whole)) = (called.text_limit, output.as_ref())
             && let Some((shown, about)) = self.shortened(whole, limit, reader, by, now).await
@@ -117,12 +117,12 @@ impl LargeResults {
     }
 
     /// Like [`Self::shorten`], for each call of a turn.
-    pub async fn shorten_turn(&self, turned: &mut Turned, reader: &Reader, by: ReadBy, now: Timestamp) {
+    pub async fn shorten_turn(&self, turned: &mut TurnResponse, reader: &ResultReader, by: ReadMethod, now: Timestamp) {
         for call in &mut turned.result.calls {
             let Some((limit, content)) = turned.text_limits.get(&call.id).zip(call.output.clone()) else {
                 continue;
             };
-            let whole = Output { content, metadata: None };
+            let whole = ToolOutput { content, metadata: None };
             if let Some((shown, about)) = self.shortened(&whole, *limit, reader, by, now).await {
                 call.output = Some(shown.content);
                 call.shortened = Some(about);
@@ -132,17 +132,17 @@ impl LargeResults {
 
     async fn shortened(
         &self,
-        output: &Output,
+        output: &ToolOutput,
         limit: usize,
-        reader: &Reader,
-        by: ReadBy,
+        reader: &ResultReader,
+        by: ReadMethod,
         now: Timestamp,
-    ) -> Option<(Output, Shortened)> {
+    ) -> Option<(ToolOutput, ShortenedText)> {
         // A text is never longer than the JSON that contains it.
         if output.len() <= limit {
             return None;
         }
-        let texts = Texts::of(output)?;
+        let texts = ResultTexts::of(output)?;
         let all: Vec<&str> = texts.all().collect();
         let cut = cut(&all, limit)?;
         let (id, place) = match self.keep(whole(&all), reader, limit, by, now).await {
@@ -153,26 +153,26 @@ impl LargeResults {
                 return None;
             }
         };
-        let notice = Notice { cut: &cut, place: &place, keep: self.kept.lock().bounds().keep };
+        let notice = CutNotice { cut: &cut, place: &place, keep: self.kept.lock().bounds().keep };
         let shown = texts.replaced(&notice);
         let (gap_start, gap_end) = (cut.gap.start, cut.gap.end);
         let read_at = place.address().to_owned();
-        Some((shown, Shortened { id, bytes: cut.bytes, gap_start, gap_end, read_at }))
+        Some((shown, ShortenedText { id, bytes: cut.bytes, gap_start, gap_end, read_at }))
     }
 
     /// Stores a text. Returns its id and its place.
     async fn keep(
         &self,
         text: String,
-        reader: &Reader,
+        reader: &ResultReader,
         page: usize,
-        by: ReadBy,
+        by: ReadMethod,
         now: Timestamp,
-    ) -> Result<(String, Place), String> {
-        let in_file = by == ReadBy::File;
+    ) -> Result<(String, ResultLocation), String> {
+        let in_file = by == ReadMethod::File;
         // The same text is stored once in memory and once as a file.
         let digest = Digest::of([text.as_bytes(), &[u8::from(in_file)]].concat().as_slice());
-        let same = |kept: &KeptResult<Content>| {
+        let same = |kept: &LargeResult<ResultContent>| {
             let id = kept.about.id.to_string();
             let place = kept.content.place(&id, by);
             (id, place)
@@ -188,11 +188,11 @@ impl LargeResults {
         let mark = self.mark.as_deref().ok_or_else(no_randomness)?;
         let id = format!("{mark}-{}", random(SECRET).ok_or_else(no_randomness)?);
         let content = match (in_file, &self.folder) {
-            (false, _) => Content::Text(text.into()),
-            (true, Some(folder)) => Content::File(folder.write(&id, text).await?),
+            (false, _) => ResultContent::Text(text.into()),
+            (true, Some(folder)) => ResultContent::File(folder.write(&id, text).await?),
             (true, None) => return Err("the state folder is unknown".to_owned()),
         };
-        let new = NewResult { id: id.as_str().into(), reader: reader.clone(), digest, bytes, page };
+        let new = NewLargeResult { id: id.as_str().into(), reader: reader.clone(), digest, bytes, page };
         let place = content.place(&id, by);
         let dropped = self.kept.lock().keep(new, content, now);
         self.changed.notify_one();
@@ -205,21 +205,21 @@ impl LargeResults {
     pub fn read(
         &self,
         id: &str,
-        may_read: impl FnOnce(&Reader) -> bool,
+        may_read: impl FnOnce(&ResultReader) -> bool,
         offset: usize,
         now: Timestamp,
-    ) -> Result<ResultPage, ReadError> {
+    ) -> Result<ResultPage, ResultReadError> {
         let (text, most, expires) = {
             let kept = self.kept.lock();
             match kept.find(id, may_read, now) {
-                Some(KeptResult { about, expires, content: Content::Text(text) }) => {
+                Some(LargeResult { about, expires, content: ResultContent::Text(text) }) => {
                     (text.clone(), about.page, *expires)
                 }
                 // A file is not read through the gateway.
-                Some(KeptResult { content: Content::File(_), .. }) | None => return Err(ReadError::NotKept),
+                Some(LargeResult { content: ResultContent::File(_), .. }) | None => return Err(ResultReadError::NotKept),
             }
         };
-        let Page { text, offset, next, bytes } = page(&text, offset, most).map_err(ReadError::NoPage)?;
+        let TextPage { text, offset, next, bytes } = page(&text, offset, most).map_err(ResultReadError::NoPage)?;
         Ok(ResultPage { text: text.to_owned(), offset, next, bytes, expires })
     }
 
@@ -278,19 +278,19 @@ pub(crate) fn uri_at(id: &str, offset: usize) -> String {
     format!("{URI}{id}?offset={offset}")
 }
 
-impl Connection {
+impl ClientIdentity {
     /// Returns the reader of the results of this caller.
-    pub(crate) fn reader(&self) -> Reader {
-        Reader { tenant: self.tenant.clone(), actor: self.actor.clone() }
+    pub(crate) fn reader(&self) -> ResultReader {
+        ResultReader { tenant: self.tenant.clone(), actor: self.actor.clone() }
     }
 }
 
-impl Content {
-    fn place(&self, id: &str, by: ReadBy) -> Place {
+impl ResultContent {
+    fn place(&self, id: &str, by: ReadMethod) -> ResultLocation {
         match (self, by) {
-            (Self::File(file), _) => Place::File(file.path().display().to_string()),
-            (Self::Text(_), ReadBy::Resource) => Place::Resource(format!("{URI}{id}")),
-            (Self::Text(_), ReadBy::Http | ReadBy::File) => Place::Http(format!("{HTTP_PATH}{id}")),
+            (Self::File(file), _) => ResultLocation::File(file.path().display().to_string()),
+            (Self::Text(_), ReadMethod::Resource) => ResultLocation::Resource(format!("{URI}{id}")),
+            (Self::Text(_), ReadMethod::Http | ReadMethod::File) => ResultLocation::Http(format!("{HTTP_PATH}{id}")),
         }
     }
 }
@@ -311,7 +311,7 @@ fn random(digits: usize) -> Option<Box<str>> {
 mod tests {
     use std::time::Duration;
 
-    use steadfast_core::code::Status;
+    use steadfast_core::code::CallStatus;
     use steadfast_core::id::{ActorId, RequestId, ToolName};
     use steadfast_core::output::RawJson;
     use steadfast_executor::RuntimeClock;
@@ -319,22 +319,22 @@ mod tests {
     use super::*;
 
     const KEEP: Duration = Duration::from_secs(60);
-    const BOUNDS: KeptBounds = KeptBounds { keep: KEEP, entries: 8, bytes: 1 << 20 };
+    const BOUNDS: LargeResultBounds = LargeResultBounds { keep: KEEP, entries: 8, bytes: 1 << 20 };
 
-    fn reader() -> Reader {
-        Reader { tenant: None, actor: ActorId::new("ann").unwrap() }
+    fn reader() -> ResultReader {
+        ResultReader { tenant: None, actor: ActorId::new("ann").unwrap() }
     }
 
-    fn called(text: &str, text_limit: Option<usize>) -> Called {
+    fn called(text: &str, text_limit: Option<usize>) -> CallResponse {
         let result = ResultEnvelope {
             request_id: RequestId::new("r").unwrap(),
-            status: Status::Success,
+            status: CallStatus::Success,
             from_cache: false,
             cache: None,
             tool_name: ToolName::new("look").unwrap(),
             duration_ms: 1,
             attempts: 1,
-            output: Some(Output { content: RawJson::string(text), metadata: None }),
+            output: Some(ToolOutput { content: RawJson::string(text), metadata: None }),
             error: None,
             retried_by: Vec::new(),
             recorded: None,
@@ -342,11 +342,11 @@ mod tests {
             turn: None,
             shortened: None,
         };
-        Called { result, arrival: None, remarks: Vec::new(), text_limit }
+        CallResponse { result, delivery: None, remarks: Vec::new(), text_limit }
     }
 
     /// The shortened form that a caller of this kind gets.
-    async fn given(large: &LargeResults, text: &str, by: ReadBy, now: Timestamp) -> Shortened {
+    async fn given(large: &LargeResults, text: &str, by: ReadMethod, now: Timestamp) -> ShortenedText {
         let mut called = called(text, Some(8));
         large.shorten(&mut called, &reader(), by, now).await;
         called.result.shortened.unwrap()
@@ -357,7 +357,7 @@ mod tests {
         let large = LargeResults::new(BOUNDS);
         for limit in [None, Some(10)] {
             let mut one = called("0123456789", limit);
-            large.shorten(&mut one, &reader(), ReadBy::Http, Timestamp::from_millis(0)).await;
+            large.shorten(&mut one, &reader(), ReadMethod::Http, Timestamp::from_millis(0)).await;
             assert_eq!(one.result, called("0123456789", limit).result);
         }
     }
@@ -366,9 +366,9 @@ mod tests {
     async fn an_id_cannot_be_guessed_and_a_uri_of_another_gateway_is_not_recognised() {
         let (large, other) = (LargeResults::new(BOUNDS), LargeResults::new(BOUNDS));
         let now = Timestamp::from_millis(0);
-        let one = given(&large, "0123456789", ReadBy::Resource, now).await;
+        let one = given(&large, "0123456789", ReadMethod::Resource, now).await;
         assert_eq!(one.id.len(), MARK + 1 + SECRET);
-        let two = given(&large, "0123456789a", ReadBy::Resource, now).await;
+        let two = given(&large, "0123456789a", ReadMethod::Resource, now).await;
         let secret = |id: &str| id.split_once('-').unwrap().1.to_owned();
         assert_ne!(secret(&one.id), secret(&two.id));
         let uri = uri_at(&one.id, 6);
@@ -387,11 +387,11 @@ mod tests {
         let large = LargeResults::with_files(BOUNDS, folder.clone());
         let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).start().await;
         let tidying = tokio::spawn(large.clone().tidy(engine.clone()));
-        let first = given(&large, "0123456789", ReadBy::File, engine.now()).await;
-        let has = |one: &Shortened| std::path::Path::new(&one.read_at).exists();
+        let first = given(&large, "0123456789", ReadMethod::File, engine.now()).await;
+        let has = |one: &ShortenedText| std::path::Path::new(&one.read_at).exists();
         tokio::time::sleep(KEEP / 2).await;
-        let second = given(&large, "0123456789a", ReadBy::File, engine.now()).await;
-        let text = given(&large, "0123456789", ReadBy::Http, engine.now()).await;
+        let second = given(&large, "0123456789a", ReadMethod::File, engine.now()).await;
+        let text = given(&large, "0123456789", ReadMethod::Http, engine.now()).await;
         let end = |now: Timestamp| large.read(&text.id, |_| true, 8, now).map(|page| page.text);
         tokio::time::sleep(KEEP / 2 - Duration::from_millis(1)).await;
         assert!(has(&first) && has(&second));
@@ -400,12 +400,12 @@ mod tests {
         assert_eq!(end(engine.now()).as_deref(), Ok("89"));
         assert_eq!(
             large.read(&second.id, |_| true, 0, engine.now()),
-            Err(ReadError::NotKept),
+            Err(ResultReadError::NotKept),
             "a file is read as one"
         );
         tokio::time::sleep(KEEP / 2).await;
         assert!(!has(&second));
-        assert_eq!(end(engine.now()), Err(ReadError::NotKept));
+        assert_eq!(end(engine.now()), Err(ResultReadError::NotKept));
         tidying.abort();
         large.clear();
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);

@@ -8,9 +8,9 @@ use steadfast_core::id::{ActorId, Digest, Namespace, SessionKey};
 use steadfast_process::{ALLOWED, Launch};
 use steadfast_store::process;
 
-use crate::who::Connection;
+use crate::identity::ClientIdentity;
 
-impl Connection {
+impl ClientIdentity {
     /// Returns the identity of the parent process. The actor is the user of the machine. The session is the one that
     /// the parent names in the environment, or else the parent process itself, for its lifetime.
     pub fn of_parent() -> Self {
@@ -152,7 +152,7 @@ mod tests {
     use std::ffi::OsString;
     use std::path::PathBuf;
 
-    use steadfast_process::{Environment, Patience};
+    use steadfast_process::{Environment, StopTimeouts};
 
     use super::*;
 
@@ -163,7 +163,7 @@ mod tests {
             args: args.iter().map(OsString::from).collect(),
             folder: Some(PathBuf::from("/work")),
             environment: Environment::inherited_and(own, &BTreeMap::new()),
-            patience: Patience::default(),
+            patience: StopTimeouts::default(),
         }
     }
 
@@ -212,8 +212,8 @@ mod tests {
 
     #[test]
     fn the_parent_process_is_the_session() {
-        let connection = Connection::of_parent();
-        assert_eq!(connection.session, Connection::of_parent().session);
+        let connection = ClientIdentity::of_parent();
+        assert_eq!(connection.session, ClientIdentity::of_parent().session);
         if cfg!(target_os = "linux") {
             assert!(connection.session.is_some());
         }

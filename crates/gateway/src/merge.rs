@@ -5,16 +5,16 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_mcp::json_text::{self, JsonText};
 
-use crate::pieces::{json, object, with_text};
+use crate::json_parts::{json, object, with_text};
 
 /// The separator between the name of a server and the name of its tool.
 const BETWEEN: &str = "__";
 
 /// The response of one server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct ServerResult<'a> {
     /// The name of the server.
     pub(crate) server: &'a str,
     /// The prefix of the names of its tools and prompts, if there is one.
@@ -25,14 +25,14 @@ pub(crate) struct Part<'a> {
 
 /// A list that several servers return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct List {
+pub(crate) struct MergedListKind {
     /// The member that contains it.
     pub(crate) member: &'static str,
     /// True if its items have names that must be unique.
     pub(crate) named: bool,
 }
 
-impl List {
+impl MergedListKind {
     /// Returns the list of this method.
     pub(crate) fn of(method: &str) -> Option<Self> {
         let (member, named) = match method {
@@ -58,7 +58,7 @@ impl List {
 
     /// Returns the items of the list, unchanged.
     pub(crate) fn items<'r>(&self, result: &'r str) -> Vec<&'r str> {
-        let list = raw::get(result, self.member).unwrap_or("[]");
+        let list = json_text::get(result, self.member).unwrap_or("[]");
         let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
         items.into_iter().map(RawValue::get).collect()
     }
@@ -76,7 +76,7 @@ pub(crate) fn stripped<'n>(prefix: &str, name: &'n str) -> Option<&'n str> {
 
 /// Merges lists in the order of the servers. Other members come from the first one, except for the cache limits, which
 /// are the strictest of all.
-pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
+pub(crate) fn lists(list: MergedListKind, parts: &[ServerResult<'_>]) -> JsonText {
     let items = parts.iter().flat_map(|part| {
         let prefix = part.prefix.filter(|_| list.named);
         list.items(part.result).into_iter().map(move |item| match prefix {
@@ -90,7 +90,7 @@ pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
     let items = format!("[{}]", items.collect::<Vec<_>>().join(","));
     let mut members = Vec::new();
     let first = parts.first().map_or("{}", |part| part.result);
-    for member in raw::members(first) {
+    for member in json_text::members(first) {
         let value = first.get(member.value).unwrap_or("null");
         match &*member.name {
             "nextCursor" => {}
@@ -105,10 +105,10 @@ pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
 }
 
 /// Merges handshakes, of `initialize` and of `server/discover`.
-pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
+pub(crate) fn handshakes(parts: &[ServerResult<'_>]) -> JsonText {
     let mut members: Vec<(String, String)> = Vec::new();
     let first = parts.first().map_or("{}", |part| part.result);
-    for member in raw::members(first) {
+    for member in json_text::members(first) {
         let value = first.get(member.value).unwrap_or("null");
         let joined = match &*member.name {
             "protocolVersion" => oldest(parts).unwrap_or_else(|| value.to_owned()),
@@ -124,7 +124,7 @@ pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
         members.push((member.name.into_owned(), joined));
     }
     if let Some(instructions) = instructions(parts) {
-        members.push(("instructions".to_owned(), RawJson::string(&instructions).as_str().to_owned()));
+        members.push(("instructions".to_owned(), JsonText::string(&instructions).as_str().to_owned()));
     }
     object(members)
 }
@@ -134,13 +134,13 @@ const OURSELVES: &str =
     concat!(r#"{"name":"steadfast","title":"Steadfast","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 /// Returns the oldest version. Versions are dates, so the older one is smaller.
-fn oldest(parts: &[Part<'_>]) -> Option<String> {
-    parts.iter().filter_map(|part| raw::get(part.result, "protocolVersion")).min().map(str::to_owned)
+fn oldest(parts: &[ServerResult<'_>]) -> Option<String> {
+    parts.iter().filter_map(|part| json_text::get(part.result, "protocolVersion")).min().map(str::to_owned)
 }
 
-fn shared_versions(parts: &[Part<'_>]) -> String {
-    let of = |part: &Part<'_>| -> Vec<String> {
-        let listed = raw::get(part.result, "supportedVersions").unwrap_or("[]");
+fn shared_versions(parts: &[ServerResult<'_>]) -> String {
+    let of = |part: &ServerResult<'_>| -> Vec<String> {
+        let listed = json_text::get(part.result, "supportedVersions").unwrap_or("[]");
         serde_json::from_str(listed).unwrap_or_default()
     };
     let mut parts = parts.iter();
@@ -153,12 +153,12 @@ fn shared_versions(parts: &[Part<'_>]) -> String {
 }
 
 /// Returns the union of all capabilities.
-fn capabilities(parts: &[Part<'_>]) -> String {
-    all(parts.iter().filter_map(|part| raw::get(part.result, "capabilities")))
+fn capabilities(parts: &[ServerResult<'_>]) -> String {
+    all(parts.iter().filter_map(|part| json_text::get(part.result, "capabilities")))
 }
 
 /// Returns the union of all subscription acknowledgements.
-pub(crate) fn promises(parts: &[&str]) -> RawJson {
+pub(crate) fn promises(parts: &[&str]) -> JsonText {
     json(&all(parts.iter().copied()))
 }
 
@@ -193,23 +193,23 @@ fn join(all: &mut Json, said: Json) {
     }
 }
 
-fn instructions(parts: &[Part<'_>]) -> Option<String> {
+fn instructions(parts: &[ServerResult<'_>]) -> Option<String> {
     let said = parts.iter().filter_map(|part| {
-        let text = raw::get(part.result, "instructions").and_then(raw::string)?;
+        let text = json_text::get(part.result, "instructions").and_then(json_text::string)?;
         Some(format!("# {}\n\n{}", part.prefix.unwrap_or(part.server), text.trim()))
     });
     let said: Vec<String> = said.collect();
     (!said.is_empty()).then(|| said.join("\n\n"))
 }
 
-fn least_ttl(parts: &[Part<'_>]) -> String {
-    let ttl = |part: &Part<'_>| raw::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok());
+fn least_ttl(parts: &[ServerResult<'_>]) -> String {
+    let ttl = |part: &ServerResult<'_>| json_text::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok());
     let least = parts.iter().map(|part| ttl(part).unwrap_or(0.0)).fold(f64::INFINITY, f64::min);
     if least.is_finite() { least.to_string() } else { "0".to_owned() }
 }
 
-fn scope(parts: &[Part<'_>]) -> &'static str {
-    let is_public = |part: &Part<'_>| raw::get(part.result, "cacheScope") == Some(r#""public""#);
+fn scope(parts: &[ServerResult<'_>]) -> &'static str {
+    let is_public = |part: &ServerResult<'_>| json_text::get(part.result, "cacheScope") == Some(r#""public""#);
     if parts.iter().all(is_public) { r#""public""# } else { r#""private""# }
 }
 
@@ -217,8 +217,8 @@ fn scope(parts: &[Part<'_>]) -> &'static str {
 mod tests {
     use super::*;
 
-    fn part<'a>(server: &'a str, result: &'a str) -> Part<'a> {
-        Part { server, prefix: Some(server), result }
+    fn part<'a>(server: &'a str, result: &'a str) -> ServerResult<'a> {
+        ServerResult { server, prefix: Some(server), result }
     }
 
     #[test]
@@ -226,21 +226,21 @@ mod tests {
         let bank =
             r#"{"tools":[{"x-own":1.0,"name":"pay","n":10000000000000000000}],"nextCursor":"2","x":[ ]}"#;
         let mail = r#"{"tools":[{"name":"se\"nd"},7]}"#;
-        let tools = List::of("tools/list").unwrap();
+        let tools = MergedListKind::of("tools/list").unwrap();
         assert_eq!(
             lists(tools, &[part("bank", bank), part("mail", mail)]).as_str(),
             r#"{"x":[ ],"tools":[{"x-own":1.0,"name":"bank__pay","n":10000000000000000000},{"name":"mail__se\"nd"},7]}"#
         );
-        let plain = Part { prefix: None, ..part("mail", mail) };
+        let plain = ServerResult { prefix: None, ..part("mail", mail) };
         assert_eq!(lists(tools, &[plain]).as_str(), mail);
-        let resources = List::of("resources/list").unwrap();
+        let resources = MergedListKind::of("resources/list").unwrap();
         let listed = r#"{"resources":[{"uri":"a:1","name":"one"}]}"#;
         assert_eq!(lists(resources, &[part("bank", listed)]).as_str(), listed);
     }
 
     #[test]
     fn merged_lists_have_the_strictest_cache_limits() {
-        let tools = List::of("tools/list").unwrap();
+        let tools = MergedListKind::of("tools/list").unwrap();
         let kept = |one, two| lists(tools, &[part("a", one), part("b", two)]).as_str().to_owned();
         assert_eq!(
             kept(
@@ -274,6 +274,6 @@ mod tests {
         let modern = r#"{"supportedVersions":["2026-07-28","2027-01-01"],"capabilities":{}}"#;
         let other = r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
         let joined = handshakes(&[part("one", modern), part("two", other)]);
-        assert_eq!(raw::get(joined.as_str(), "supportedVersions"), Some(r#"["2026-07-28"]"#));
+        assert_eq!(json_text::get(joined.as_str(), "supportedVersions"), Some(r#"["2026-07-28"]"#));
     }
 }

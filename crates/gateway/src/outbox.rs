@@ -7,23 +7,23 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_mcp::message::Message;
+use steadfast_mcp::message::RpcMessage;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::server::Life;
+use crate::server::Generation;
 
 /// The queue of messages for a server.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<OutboxQueue>,
     /// The number of sent messages.
     said: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    words: VecDeque<Word>,
+struct OutboxQueue {
+    words: VecDeque<OutboxMessage>,
     /// The number of queued messages so far.
     came: u64,
     /// True while a task sends the messages.
@@ -32,18 +32,18 @@ struct Waiting {
 
 /// A message that needs no response.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum OutboxMessage {
     /// A notification.
-    Told(Message),
+    Notification(RpcMessage),
     /// The response to a request of this server generation.
-    Answer(Life, Message),
+    Answer(Generation, RpcMessage),
 }
 
 /// The state of a message after it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Put {
+pub(crate) enum EnqueueResult {
     /// The caller has to send it and the messages that follow.
-    ToBeSaid,
+    SenderNeeded,
     /// Another task sends it after the others.
     Waits,
     /// The queue is full.
@@ -56,34 +56,34 @@ const MOST: usize = 256;
 const BEFORE: Duration = Duration::from_secs(10);
 
 impl Outbox {
-    pub(crate) fn put(&self, word: Word) -> Put {
+    pub(crate) fn put(&self, word: OutboxMessage) -> EnqueueResult {
         let mut waiting = self.waiting.lock();
         if waiting.words.len() >= MOST {
-            return Put::Full;
+            return EnqueueResult::Full;
         }
         waiting.words.push_back(word);
         waiting.came += 1;
         match std::mem::replace(&mut waiting.is_said, true) {
-            true => Put::Waits,
-            false => Put::ToBeSaid,
+            true => EnqueueResult::Waits,
+            false => EnqueueResult::SenderNeeded,
         }
     }
 
     /// Returns the next message for the task that sends them; it then calls [`Self::said`]. After `None`, the next
     /// caller of [`Self::put`] has to send.
-    pub(crate) fn next(&self) -> Option<Word> {
+    pub(crate) fn next(&self) -> Option<OutboxMessage> {
         let mut waiting = self.waiting.lock();
         let next = waiting.words.pop_front();
         waiting.is_said = next.is_some();
         next
     }
 
-    pub(crate) fn said(&self) {
+    pub(crate) fn mark_sent(&self) {
         self.said.send_modify(|said| *said += 1);
     }
 
     /// Waits until all messages before this are sent, up to a limit.
-    pub(crate) async fn is_behind(&self) {
+    pub(crate) async fn wait_for_earlier(&self) {
         let came = {
             let waiting = self.waiting.lock();
             if !waiting.is_said {
@@ -102,35 +102,35 @@ mod tests {
 
     use super::*;
 
-    fn word() -> Word {
-        Word::Told(Message::notification("notifications/initialized", None))
+    fn word() -> OutboxMessage {
+        OutboxMessage::Notification(RpcMessage::notification("notifications/initialized", None))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_only_for_the_messages_before_it() {
         let outbox = Outbox::default();
-        assert!(outbox.is_behind().now_or_never().is_some());
-        assert_eq!((outbox.put(word()), outbox.put(word())), (Put::ToBeSaid, Put::Waits));
-        let mut behind = Box::pin(outbox.is_behind());
+        assert!(outbox.wait_for_earlier().now_or_never().is_some());
+        assert_eq!((outbox.put(word()), outbox.put(word())), (EnqueueResult::SenderNeeded, EnqueueResult::Waits));
+        let mut behind = Box::pin(outbox.wait_for_earlier());
         assert!((&mut behind).now_or_never().is_none());
         for _ in 0..2 {
-            assert_eq!(outbox.put(word()), Put::Waits);
+            assert_eq!(outbox.put(word()), EnqueueResult::Waits);
             assert!(outbox.next().is_some());
-            outbox.said();
+            outbox.mark_sent();
         }
         assert!(behind.now_or_never().is_some());
         // The remaining messages are never sent; the wait ends at the limit.
         let began = tokio::time::Instant::now();
-        outbox.is_behind().await;
+        outbox.wait_for_earlier().await;
         assert_eq!(began.elapsed(), BEFORE);
     }
 
     #[test]
     fn a_full_outbox_refuses_messages_and_an_empty_one_needs_a_new_sender() {
         let outbox = Outbox::default();
-        let put: Vec<Put> = (0..=MOST).map(|_| outbox.put(word())).collect();
-        assert_eq!((put[0], put[1], put[MOST]), (Put::ToBeSaid, Put::Waits, Put::Full));
+        let put: Vec<EnqueueResult> = (0..=MOST).map(|_| outbox.put(word())).collect();
+        assert_eq!((put[0], put[1], put[MOST]), (EnqueueResult::SenderNeeded, EnqueueResult::Waits, EnqueueResult::Full));
         while outbox.next().is_some() {}
-        assert_eq!(outbox.put(word()), Put::ToBeSaid);
+        assert_eq!(outbox.put(word()), EnqueueResult::SenderNeeded);
     }
 }

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::id::{Digest, Namespace};
-use steadfast_mcp::http::front::Principal;
+use steadfast_mcp::http::server::Principal;
 
-use crate::configured::Configured;
+use crate::configured_server::ConfiguredServer;
 use crate::server::Handshake;
-use crate::servers::Behind;
-use crate::shared::Shared;
+use crate::servers::BackingServer;
+use crate::shared_server::SharedServer;
 
 /// All shared instances.
 #[derive(Default)]
-pub struct Pool(Mutex<HashMap<(Namespace, Sharers), Arc<Shared>>>);
+pub struct ServerPool(Mutex<HashMap<(Namespace, SharingGroup), Arc<SharedServer>>>);
 
 /// The sessions that may share an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Sharers {
+pub(crate) struct SharingGroup {
     pub(crate) principal: Principal,
     /// The digest of their introduction.
     pub(crate) said: Digest,
@@ -29,17 +29,17 @@ pub(crate) struct Sharers {
 /// The time without use after which an instance is ended.
 const UNUSED: Duration = Duration::from_secs(5 * 60);
 
-impl Pool {
+impl ServerPool {
     /// Returns the instance that these sessions share. Creates it for the first of them.
-    pub(crate) fn get(&self, configured: &Configured, sharers: &Sharers) -> Behind {
+    pub(crate) fn get(&self, configured: &ConfiguredServer, sharers: &SharingGroup) -> BackingServer {
         let mut all = self.0.lock();
         let shared = all.entry((configured.name.clone(), sharers.clone())).or_insert_with(|| {
             let (server, keeping) = configured.make(Handshake::default());
-            Shared::new(server, keeping)
+            SharedServer::new(server, keeping)
         });
         // Marked as used before the lock is released, because the session joins it only later.
-        shared.is_wanted();
-        Behind::new(shared.server.clone(), configured.prefix.clone(), Some(shared.clone()))
+        shared.mark_used();
+        BackingServer::new(shared.server.clone(), configured.prefix.clone(), Some(shared.clone()))
     }
 
     /// Ends unused instances.
@@ -47,7 +47,7 @@ impl Pool {
         let unused: Vec<_> = {
             let mut all = self.0.lock();
             let is_unused =
-                |shared: &Arc<Shared>| shared.is_idle_since().is_some_and(|since| since.elapsed() >= UNUSED);
+                |shared: &Arc<SharedServer>| shared.is_idle_since().is_some_and(|since| since.elapsed() >= UNUSED);
             all.extract_if(|_, shared| is_unused(shared)).map(|(_, shared)| shared).collect()
         };
         for shared in unused {
@@ -67,14 +67,14 @@ mod tests {
     use steadfast_core::id::ActorId;
 
     use super::*;
-    use crate::configured::Sharing;
+    use crate::configured_server::ServerSharing;
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_was_just_requested_is_not_ended_as_unused() {
-        let pool = Pool::default();
-        let configured = Configured::nowhere(Sharing::Shared);
+        let pool = ServerPool::default();
+        let configured = ConfiguredServer::nowhere(ServerSharing::Shared);
         let sharers =
-            Sharers { principal: Principal::new(ActorId::new("me").unwrap()), said: Digest::of(b"") };
+            SharingGroup { principal: Principal::new(ActorId::new("me").unwrap()), said: Digest::of(b"") };
         let got = || pool.get(&configured, &sharers).shared.unwrap();
         let first = got();
         tokio::time::advance(UNUSED).await;

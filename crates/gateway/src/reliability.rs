@@ -8,14 +8,14 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use steadfast_core::approval::{Grantor, ParkedId};
+use steadfast_core::approval::{Grantor, ParkedRequestId};
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{Escalation, Scope, Target, ToolReliabilityState, TrustState, TrustStatus};
+use steadfast_core::trust::{Escalation, TrustScope, TrustTarget, ToolReliabilityState, TrustState, TrustStatus};
 use steadfast_executor::{
-    Asker, By, DomainView, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named,
+    ApprovalPrompter, OperatorIdentity, DomainView, Engine, FailureQuery, ActionApproval, OperatorSurface, TenantFilter, ActionRequest, is_named,
 };
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_mcp::json_text::{self, JsonText};
 
 use crate::turn;
 
@@ -25,14 +25,14 @@ pub(crate) const RESET: &str = "reliability_reset";
 
 /// The built-in tools that clients see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnTools {
+pub struct BuiltinTools {
     /// The status and the reset of trust.
     pub reliability: bool,
     /// The tool that runs several calls.
     pub turns: bool,
 }
 
-impl OwnTools {
+impl BuiltinTools {
     /// Returns the tool definitions for `tools/list`.
     pub(crate) fn definitions(self) -> Vec<&'static str> {
         let reliability = if self.reliability { definitions() } else { &[] };
@@ -54,36 +54,36 @@ pub(crate) fn is_ours(name: &str) -> bool {
 }
 
 /// A call of a trust tool.
-pub(crate) struct Called<'a> {
+pub(crate) struct TrustToolCall<'a> {
     pub(crate) engine: &'a Engine,
     /// The tenant whose trust records are shown.
     pub(crate) tenant: Option<&'a TenantId>,
     pub(crate) session: Option<&'a SessionKey>,
     /// Asks the user of the client.
-    pub(crate) asker: Option<Arc<dyn Asker>>,
+    pub(crate) asker: Option<Arc<dyn ApprovalPrompter>>,
 }
 
 /// The response to such a call.
-pub(crate) enum Answered {
+pub(crate) enum TrustToolResponse {
     /// A result of `tools/call`.
-    Result(RawJson),
+    Result(JsonText),
     /// An approval request to the user of the client, in the form of a result.
-    Question(RawJson),
+    Question(JsonText),
 }
 
-impl Called<'_> {
+impl TrustToolCall<'_> {
     /// Runs a tool. `arguments` is a JSON object.
-    pub(crate) async fn call(self, name: &str, arguments: &str) -> Answered {
-        let tool = raw::get(arguments, "tool_name").and_then(raw::string).map(|name| name.into_owned());
+    pub(crate) async fn call(self, name: &str, arguments: &str) -> TrustToolResponse {
+        let tool = json_text::get(arguments, "tool_name").and_then(json_text::string).map(|name| name.into_owned());
         let done = match (name, tool) {
             (STATUS, tool) => {
-                let history = raw::get(arguments, "include_history") == Some("true");
+                let history = json_text::get(arguments, "include_history") == Some("true");
                 status(self.engine, self.tenant, tool.as_deref(), history).await
             }
             (RESET, Some(tool)) => match self.may_reset(&tool).await {
                 Ok(by) => reset(self.engine, self.tenant, &tool, &by).await,
-                Err(NotReset::Refused(why)) => Err(why),
-                Err(NotReset::Asked(question)) => return Answered::Question(question),
+                Err(ResetRefusal::Refused(why)) => Err(why),
+                Err(ResetRefusal::Asked(question)) => return TrustToolResponse::Question(question),
             },
             (RESET, None) => Err("specify the tool: {\"tool_name\": \"server/tool\"}".to_owned()),
             (other, _) => Err(format!("there is no tool {other} here")),
@@ -96,19 +96,19 @@ impl Called<'_> {
             }),
             Err(why) => json!({ "content": [{ "type": "text", "text": why }], "isError": true }),
         };
-        Answered::Result(RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string("")))
+        TrustToolResponse::Result(JsonText::parse(result.to_string()).unwrap_or_else(|_| JsonText::string("")))
     }
 
     /// Asks for approval of a reset. Returns the approver.
-    async fn may_reset(&self, name: &str) -> Result<By, NotReset> {
-        if self.engine.tools_with_a_past(self.tenant, name).is_empty() {
+    async fn may_reset(&self, name: &str) -> Result<OperatorIdentity, ResetRefusal> {
+        if self.engine.tools_with_trust_history(self.tenant, name).is_empty() {
             let why =
                 format!("no failures of {name} count; call {STATUS} to list tools that have lost trust");
-            return Err(NotReset::Refused(why));
+            return Err(ResetRefusal::Refused(why));
         }
         let own = own_tool();
-        let prompt = Escalation::forgiveness(&own, name);
-        let wish = Wish {
+        let prompt = Escalation::trust_restoration(&own, name);
+        let wish = ActionRequest {
             tenant: self.tenant,
             session: self.session,
             tool: &own,
@@ -117,43 +117,43 @@ impl Called<'_> {
             operator_only: self.is_blocked(name),
             asker: self.asker.clone(),
         };
-        let refused = |why: String| Err(NotReset::Refused(why));
-        match self.engine.ask_person(wish).await {
-            Ok(Granted::Yes(Grantor::Client)) if self.is_blocked(name) => refused(format!(
+        let refused = |why: String| Err(ResetRefusal::Refused(why));
+        match self.engine.request_approval(wish).await {
+            Ok(ActionApproval::Approved(Grantor::Client)) if self.is_blocked(name) => refused(format!(
                 "{name} was blocked in the meantime; only an operator can reset it. Call {RESET} again"
             )),
-            Ok(Granted::Yes(Grantor::Client)) => Ok(By::new("client", Surface::Mcp)),
-            Ok(Granted::Yes(Grantor::Operator)) => Ok(By::new("operator", Surface::Mcp)),
-            Ok(Granted::No) => refused(format!("the user denied the reset of {name}; do not ask again")),
-            Ok(Granted::Waits(ParkedId(number))) => {
+            Ok(ActionApproval::Approved(Grantor::Client)) => Ok(OperatorIdentity::new("client", OperatorSurface::Mcp)),
+            Ok(ActionApproval::Approved(Grantor::Operator)) => Ok(OperatorIdentity::new("operator", OperatorSurface::Mcp)),
+            Ok(ActionApproval::Denied) => refused(format!("the user denied the reset of {name}; do not ask again")),
+            Ok(ActionApproval::Pending(ParkedRequestId(number))) => {
                 let flag = self.tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
                 refused(format!(
                     "the reset of {name} needs approval. Ask the operator to run `steadfast approve {number}{flag}`, then call {RESET} again"
                 ))
             }
-            Ok(Granted::PutToCaller(question)) => {
-                let question = RawJson::parse(question.content.as_str().to_owned());
-                question.map_or_else(|_| refused(String::new()), |question| Err(NotReset::Asked(question)))
+            Ok(ActionApproval::PutToCaller(question)) => {
+                let question = JsonText::parse(question.content.as_str().to_owned());
+                question.map_or_else(|_| refused(String::new()), |question| Err(ResetRefusal::Asked(question)))
             }
             Err(error) => refused(format!("the approval request failed: {error}")),
         }
     }
 }
 
-impl Called<'_> {
+impl TrustToolCall<'_> {
     /// Returns true if only an operator may unblock the tool.
     fn is_blocked(&self, name: &str) -> bool {
         let states = self.engine.trust(self.tenant);
         // A reset of the tool does not change its domain.
-        let mut own = states.iter().map(|one| &one.standing).filter(|one| one.scope != Scope::Domain);
+        let mut own = states.iter().map(|one| &one.standing).filter(|one| one.scope != TrustScope::Domain);
         own.any(|one| one.state == TrustState::Blocked && is_about(one, name))
     }
 }
 
 /// The reason for which trust is not restored now.
-enum NotReset {
+enum ResetRefusal {
     Refused(String),
-    Asked(RawJson),
+    Asked(JsonText),
 }
 
 /// Returns the tool name that approval requests for a reset show.
@@ -164,14 +164,14 @@ fn own_tool() -> ToolRef {
 }
 
 /// The text for the model, and the same data for programs.
-type Told = (String, Value);
+type TrustToolOutput = (String, Value);
 
 async fn status(
     engine: &Engine,
     tenant: Option<&TenantId>,
     tool: Option<&str>,
     with_history: bool,
-) -> Result<Told, String> {
+) -> Result<TrustToolOutput, String> {
     let is_meant = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
     let stand: Vec<_> = engine.trust(tenant).into_iter().filter(is_meant).collect();
     let mut lines: Vec<_> = stand.iter().map(line).collect();
@@ -183,8 +183,8 @@ async fn status(
     }
     let mut history = None;
     if with_history {
-        let tenants = Tenants::One(tenant.cloned());
-        let page = FailuresPage { tenants, ..FailuresPage::newest(LOOKED_THROUGH) };
+        let tenants = TenantFilter::One(tenant.cloned());
+        let page = FailureQuery { tenants, ..FailureQuery::newest(LOOKED_THROUGH) };
         let failures = engine.failures(&page).await.map_err(|error| format!("the failures: {error}"))?.found;
         let failures: Vec<_> = failures
             .into_iter()
@@ -212,11 +212,11 @@ async fn status(
     Ok((lines.join("\n"), facts))
 }
 
-async fn reset(engine: &Engine, tenant: Option<&TenantId>, name: &str, by: &By) -> Result<Told, String> {
-    let known = engine.tools_with_a_past(tenant, name);
+async fn reset(engine: &Engine, tenant: Option<&TenantId>, name: &str, by: &OperatorIdentity) -> Result<TrustToolOutput, String> {
+    let known = engine.tools_with_trust_history(tenant, name);
     let mut changes = Vec::new();
     for tool in &known {
-        let changed = engine.reset_trust(tenant, Target::Tool(tool), by).await;
+        let changed = engine.reset_trust(tenant, TrustTarget::Tool(tool), by).await;
         changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
     }
     let reset: Vec<_> = known.iter().map(ToString::to_string).collect();
@@ -272,35 +272,35 @@ const MOST_FAILURES: usize = 50;
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::classify::{Fault, Source};
-    use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-    use steadfast_core::policy::{Mode, Profile, ToolClass};
-    use steadfast_executor::{Answer, Attempt};
+    use steadfast_core::classify::{AttemptFault, FaultSource};
+    use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+    use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass};
+    use steadfast_executor::{ToolResult, Attempt};
 
     use super::*;
 
     /// An engine in which `bank/pay` has lost trust.
     async fn engine() -> Engine {
-        let mut policy = Profile::Standard.policy(ToolClass::Unknown);
+        let mut policy = PolicyProfile::Standard.policy(ToolClass::Unknown);
         policy.retry.attempts = 1.try_into().unwrap();
-        policy.modes.guard = Mode::Off;
-        policy.modes.breaker = Mode::Off;
+        policy.modes.guard = EnforcementMode::Off;
+        policy.modes.breaker = EnforcementMode::Off;
         let engine = Engine::builder().policies(Arc::new(policy)).start().await;
         for number in 0..3 {
             let text = format!(
                 r#"{{"contractVersion":"1.1","requestId":"r-{number}","toolName":"pay","toolNamespace":"bank","target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{"n":{number}}}}}}}"#
             );
-            let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap();
+            let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap();
             let fails =
-                async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+                async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
             engine.call(envelope, fails).await;
         }
         engine
     }
 
     async fn said(engine: &Engine, name: &str, arguments: &str) -> (String, bool, Value) {
-        let called = Called { engine, tenant: None, session: None, asker: None };
-        let Answered::Result(result) = called.call(name, arguments).await else { panic!("nobody is asked") };
+        let called = TrustToolCall { engine, tenant: None, session: None, asker: None };
+        let TrustToolResponse::Result(result) = called.call(name, arguments).await else { panic!("nobody is asked") };
         let result: Value = serde_json::from_str(result.as_str()).unwrap();
         let text = result["content"][0]["text"].as_str().unwrap().to_owned();
         (text, result["isError"] == true, result["structuredContent"].clone())

@@ -10,39 +10,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use steadfast_mcp::message::Message;
-use steadfast_mcp::raw;
+use steadfast_mcp::message::RpcMessage;
+use steadfast_mcp::json_text;
 
-use crate::merge::{self, List};
+use crate::merge::{self, MergedListKind};
 use crate::outbox::Outbox;
-use crate::pieces::{json, with_text};
-use crate::server::Server;
-use crate::shared::Shared;
+use crate::json_parts::{json, with_text};
+use crate::server::UpstreamServer;
+use crate::shared_server::SharedServer;
 
 /// The servers behind one client.
-pub(crate) struct Servers {
-    all: Box<[Behind]>,
+pub(crate) struct SessionServers {
+    all: Box<[BackingServer]>,
     /// The servers of resources and tasks, by name.
     known: Mutex<HashMap<String, usize>>,
 }
 
 /// One of the servers.
-pub(crate) struct Behind {
-    pub(crate) server: Arc<Server>,
+pub(crate) struct BackingServer {
+    pub(crate) server: Arc<UpstreamServer>,
     /// The prefix of the names of its tools and prompts.
     pub(crate) prefix: Option<Box<str>>,
     /// The shared instance, if it is shared.
-    pub(crate) shared: Option<Arc<Shared>>,
+    pub(crate) shared: Option<Arc<SharedServer>>,
     /// The messages of its client that need no response.
     pub(crate) outbox: Arc<Outbox>,
     /// True if a list was returned without its items.
     missed: AtomicBool,
     /// The lists that arrived too late for a response, the last of each kind.
-    late: Mutex<BTreeMap<&'static str, Message>>,
+    late: Mutex<BTreeMap<&'static str, RpcMessage>>,
 }
 
 /// Returns read-only tools of a server, by the names that clients use.
-pub(crate) fn reads_of(server: &Server, prefix: Option<&str>) -> Arc<[Box<str>]> {
+pub(crate) fn reads_of(server: &UpstreamServer, prefix: Option<&str>) -> Arc<[Box<str>]> {
     let reads = server.catalog.reads();
     match prefix {
         None => reads,
@@ -54,22 +54,22 @@ pub(crate) fn reads_of(server: &Server, prefix: Option<&str>) -> Arc<[Box<str>]>
 #[derive(Debug)]
 pub(crate) enum Route {
     /// One server, with the request as that server knows it.
-    To(usize, Message),
+    To(usize, RpcMessage),
     /// All servers, whose answers are merged.
-    All(Joining),
+    All(MergeMethod),
     /// One server after the other, until one knows the subject of the request.
-    Whoever,
+    FirstToKnow,
     /// No server has it.
-    Nobody(String),
+    Unknown(String),
 }
 
 /// The way in which answers are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Joining {
+pub(crate) enum MergeMethod {
     /// Handshakes are merged.
     Handshake,
     /// Lists are merged.
-    List(List),
+    List(MergedListKind),
     /// Any successful answer is used.
     Any,
     /// There is no answer while the subscription lasts.
@@ -79,8 +79,8 @@ pub(crate) enum Joining {
 /// The maximum number of names that are stored. For others the servers are asked.
 const MOST_KNOWN: usize = 10_000;
 
-impl Behind {
-    pub(crate) fn new(server: Arc<Server>, prefix: Option<Box<str>>, shared: Option<Arc<Shared>>) -> Self {
+impl BackingServer {
+    pub(crate) fn new(server: Arc<UpstreamServer>, prefix: Option<Box<str>>, shared: Option<Arc<SharedServer>>) -> Self {
         let (outbox, missed, late) = (Arc::default(), AtomicBool::new(false), Mutex::default());
         Self { server, prefix, shared, outbox, missed, late }
     }
@@ -91,7 +91,7 @@ impl Behind {
     }
 
     /// Stores a list that arrived too late. Returns true if it differs from the last one.
-    pub(crate) fn came_late(&self, list: List, answer: Message) -> bool {
+    pub(crate) fn came_late(&self, list: MergedListKind, answer: RpcMessage) -> bool {
         let mut late = self.late.lock();
         let is_new = late.get(list.member).is_none_or(|before| before.result() != answer.result());
         late.insert(list.member, answer);
@@ -99,12 +99,12 @@ impl Behind {
     }
 
     /// Returns the last list that arrived too late.
-    pub(crate) fn last_late(&self, list: List) -> Option<Message> {
+    pub(crate) fn last_late(&self, list: MergedListKind) -> Option<RpcMessage> {
         self.late.lock().get(list.member).cloned()
     }
 
     /// Discards a late list after one that arrived in time.
-    pub(crate) fn came_in_time(&self, list: List) {
+    pub(crate) fn came_in_time(&self, list: MergedListKind) {
         self.late.lock().remove(list.member);
     }
 
@@ -119,16 +119,16 @@ impl Behind {
     }
 }
 
-impl Servers {
-    pub(crate) fn new(all: Vec<Behind>) -> Self {
+impl SessionServers {
+    pub(crate) fn new(all: Vec<BackingServer>) -> Self {
         Self { all: all.into_boxed_slice(), known: Mutex::default() }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Behind> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &BackingServer> {
         self.all.iter()
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&Behind> {
+    pub(crate) fn get(&self, at: usize) -> Option<&BackingServer> {
         self.all.get(at)
     }
 
@@ -151,51 +151,51 @@ impl Servers {
         prefixed.min_by_key(|(_, plain)| plain.len()).or_else(|| {
             let mut unprefixed = self.all.iter().enumerate().filter(|(_, one)| one.prefix.is_none());
             let first = unprefixed.clone().next();
-            let lists = |(_, one): &(usize, &Behind)| one.server.catalog.tool(name).is_some();
+            let lists = |(_, one): &(usize, &BackingServer)| one.server.catalog.tool(name).is_some();
             unprefixed.find(lists).or(first).map(|(at, _)| (at, name))
         })
     }
 
     /// Returns the destination of a request that is not a call.
-    pub(crate) fn route(&self, request: &Message) -> Route {
+    pub(crate) fn route(&self, request: &RpcMessage) -> Route {
         if self.is_plain() {
             return Route::To(0, request.clone());
         }
         let method = request.method().unwrap_or_default();
-        if let Some(list) = List::of(method) {
-            return Route::All(Joining::List(list));
+        if let Some(list) = MergedListKind::of(method) {
+            return Route::All(MergeMethod::List(list));
         }
         match method {
-            "initialize" | "server/discover" => Route::All(Joining::Handshake),
-            "logging/setLevel" => Route::All(Joining::Any),
-            "subscriptions/listen" => Route::All(Joining::Listening),
+            "initialize" | "server/discover" => Route::All(MergeMethod::Handshake),
+            "logging/setLevel" => Route::All(MergeMethod::Any),
+            "subscriptions/listen" => Route::All(MergeMethod::Listening),
             "prompts/get" => {
                 let name = request.name().unwrap_or_default();
                 match self.named(&name) {
                     Some((at, plain)) => Route::To(at, request.rewrite().name(plain).finish()),
-                    None => Route::Nobody(format!("Unknown prompt: {name}")),
+                    None => Route::Unknown(format!("Unknown prompt: {name}")),
                 }
             }
             "completion/complete" => self.completed(request),
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
-                self.whose(request, request.param_text("uri"))
+                self.route_by_name(request, request.param_text("uri"))
             }
             "tasks/get" | "tasks/result" | "tasks/update" | "tasks/cancel" => {
-                self.whose(request, request.param_text("taskId"))
+                self.route_by_name(request, request.param_text("taskId"))
             }
-            _ => Route::Whoever,
+            _ => Route::FirstToKnow,
         }
     }
 
     /// Stores the names in a list of a server.
-    pub(crate) fn learn_list(&self, at: usize, list: List, result: &str) {
+    pub(crate) fn learn_list(&self, at: usize, list: MergedListKind, result: &str) {
         let member = match list.member {
             "resources" => "uri",
             "tasks" => "taskId",
             _ => return,
         };
         for item in list.items(result) {
-            if let Some(name) = raw::get(item, member).and_then(raw::string) {
+            if let Some(name) = json_text::get(item, member).and_then(json_text::string) {
                 self.learn(at, name);
             }
         }
@@ -206,8 +206,8 @@ impl Servers {
         if self.is_plain() {
             return;
         }
-        let task = raw::get(result, "task").unwrap_or(result);
-        if let Some(id) = raw::get(task, "taskId").and_then(raw::string) {
+        let task = json_text::get(result, "task").unwrap_or(result);
+        if let Some(id) = json_text::get(task, "taskId").and_then(json_text::string) {
             self.learn(at, id);
         }
     }
@@ -220,29 +220,29 @@ impl Servers {
         }
     }
 
-    fn whose(&self, request: &Message, name: Option<Cow<'_, str>>) -> Route {
+    fn route_by_name(&self, request: &RpcMessage, name: Option<Cow<'_, str>>) -> Route {
         let known = name.and_then(|name| self.known.lock().get(&*name).copied());
         match known {
             Some(at) => Route::To(at, request.clone()),
-            None => Route::Whoever,
+            None => Route::FirstToKnow,
         }
     }
 
-    fn completed(&self, request: &Message) -> Route {
+    fn completed(&self, request: &RpcMessage) -> Route {
         let reference = request.param("ref").unwrap_or("{}");
-        let text = |name| raw::get(reference, name).and_then(raw::string);
+        let text = |name| json_text::get(reference, name).and_then(json_text::string);
         match (text("uri"), text("name")) {
-            (Some(uri), _) => self.whose(request, Some(uri)),
+            (Some(uri), _) => self.route_by_name(request, Some(uri)),
             (None, Some(name)) => match self.named(&name) {
                 Some((at, plain)) => match with_text(reference, "name", |_| plain.to_owned()) {
                     Some(reference) => {
                         Route::To(at, request.rewrite().param("ref", json(&reference)).finish())
                     }
-                    None => Route::Whoever,
+                    None => Route::FirstToKnow,
                 },
-                None => Route::Nobody(format!("Unknown prompt: {name}")),
+                None => Route::Unknown(format!("Unknown prompt: {name}")),
             },
-            (None, None) => Route::Whoever,
+            (None, None) => Route::FirstToKnow,
         }
     }
 }

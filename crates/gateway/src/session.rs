@@ -4,12 +4,12 @@
 //! to repeat. Requests of servers to the client get new ids, so that requests of several servers, or of a restarted
 //! one, are not mixed up.
 
-mod asking;
-mod large;
-mod missed;
-mod notifying;
-mod several;
-mod wishes;
+mod requests;
+mod result_pages;
+mod redelivery;
+mod notifications;
+mod multi_server;
+mod client_settings;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,65 +20,65 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
-use steadfast_core::call::{KeysOf, Waits};
+use steadfast_core::call::{CallerKeyScope, CallerPatience};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_executor::{CallOptions, Called, Canceller, Engine, TurnOptions};
-use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
-use steadfast_mcp::http::{Era, param};
-use steadfast_mcp::message::{Id, Kind, Message, code};
-use steadfast_mcp::raw::RawJson;
+use steadfast_executor::{CallOptions, CallResponse, CallCanceller, Engine, TurnOptions};
+use steadfast_mcp::delivery::{DeliveryCallback, PendingDelivery, GRACE};
+use steadfast_mcp::http::{ProtocolEra, header_params};
+use steadfast_mcp::message::{RpcId, RpcMessageKind, RpcMessage, code};
+use steadfast_mcp::json_text::JsonText;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::missed::Missed;
-pub(crate) use self::missed::Returned;
-use self::notifying::{Logging, OfCall};
-use self::wishes::Wishes;
-use crate::approval::{self, Brought, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, control, envelope, named_so_far, next_request, target, trace};
-use crate::client::{Client, Reply, Voice};
+use self::redelivery::UndeliveredAnswers;
+pub(crate) use self::redelivery::ResumedClient;
+use self::notifications::{LogSubscription, CallNotifications};
+use self::client_settings::SessionSettings;
+use crate::approval::{self, ReturnedDecision, ConversationStatus, Elicitation, ElicitationRequests};
+use crate::call::{UpstreamTool, control, envelope, next_request_number, next_request, target, trace};
+use crate::client::{ClientConnection, ResponseChannel, RequestChannel};
 use crate::large_results::LargeResults;
-use crate::made;
-use crate::memory::Memory;
-use crate::news::News;
-use crate::outbox::{Put, Word};
-use crate::pieces::json;
-use crate::reliability::{self, OwnTools};
-use crate::server::{FromServer, Keeping, Life, Owner, cancel};
-use crate::servers::{Behind, Route, Servers};
-use crate::turn::{self, Patience};
-use crate::who::{Connection, Said};
+use crate::responses;
+use crate::session_store::SessionStore;
+use crate::request_notifications::RequestNotifications;
+use crate::outbox::{EnqueueResult, OutboxMessage};
+use crate::json_parts::json;
+use crate::reliability::{self, BuiltinTools};
+use crate::server::{ServerEvent, ServerProcesses, Generation, ServerOwner, cancel};
+use crate::servers::{BackingServer, Route, SessionServers};
+use crate::turn::{self, ClientPatience};
+use crate::identity::{ClientIdentity, RequestContext};
 
 /// A client and its servers.
-pub(crate) struct Session {
+pub(crate) struct GatewaySession {
     engine: Engine,
-    servers: Servers,
-    client: Client,
-    connection: Connection,
+    servers: SessionServers,
+    client: ClientConnection,
+    connection: ClientIdentity,
     /// The built-in tools that the client sees.
-    own_tools: OwnTools,
+    own_tools: BuiltinTools,
     /// Stores result texts that exceed the limit of their tool.
     large: Arc<LargeResults>,
     /// True once the client knows that there are resources.
     has_resources: AtomicBool,
     /// Stores the handshakes of the client, if the session can survive a restart.
-    memory: Option<Memory>,
+    memory: Option<SessionStore>,
     /// The requests that the client waits for, by our own numbers: clients that share a session may use equal ids.
-    running: Mutex<BTreeMap<u64, Running>>,
+    running: Mutex<BTreeMap<u64, ActiveRequest>>,
     /// The answered calls, until the delivery of the answer is known.
-    answered: Mutex<BTreeMap<u64, Answered>>,
+    answered: Mutex<BTreeMap<u64, AnsweredCall>>,
     /// The requests of servers to the client, by our own numbers.
-    asked: Mutex<HashMap<u64, Question>>,
+    asked: Mutex<HashMap<u64, ServerRequest>>,
     /// The gateway's own requests to the client.
-    questions: Arc<Questions>,
+    questions: Arc<ElicitationRequests>,
     /// True once the client has sent `initialized`.
     is_ready: AtomicBool,
     /// The log level of the client.
-    logging: Mutex<Option<Logging>>,
+    logging: Mutex<Option<LogSubscription>>,
     /// The client's settings at shared servers.
-    wishes: Wishes,
+    wishes: SessionSettings,
     next: AtomicU64,
     /// The tasks that were started for the client.
     tasks: TaskTracker,
@@ -89,47 +89,47 @@ pub(crate) struct Session {
     /// The number of tasks that only wait for the delivery of an answer.
     unheard: AtomicUsize,
     /// Undelivered answers that are being sent again.
-    missed: Missed,
+    missed: UndeliveredAnswers,
 }
 
 /// A message of a client.
 #[derive(Debug)]
-pub(crate) struct Incoming {
-    pub(crate) message: Message,
+pub(crate) struct ClientMessage {
+    pub(crate) message: RpcMessage,
     /// The channel for the response, if it is a request.
-    pub(crate) reply: Option<Reply>,
+    pub(crate) reply: Option<ResponseChannel>,
     /// The HTTP headers of the message.
     pub(crate) headers: HeaderMap,
     /// The sender, if several principals share the session.
-    pub(crate) from: Option<Connection>,
+    pub(crate) from: Option<ClientIdentity>,
 }
 
 /// A request that the client waits for.
-struct Running {
-    id: Id,
-    voice: Voice,
+struct ActiveRequest {
+    id: RpcId,
+    voice: RequestChannel,
     /// The server of the request, if it is for a single one.
     at: Option<usize>,
-    what: What,
+    what: RequestKind,
 }
 
 /// A call whose answer may not be delivered yet.
-struct Answered {
-    id: Id,
+struct AnsweredCall {
+    id: RpcId,
     /// True if the client has cancelled the call in the meantime. It then ignores the answer.
     is_cancelled: Arc<AtomicBool>,
 }
 
 /// A request of a server to the client.
-struct Question {
+struct ServerRequest {
     at: usize,
-    by: Life,
+    by: Generation,
     /// The server's own id.
-    id: Id,
+    id: RpcId,
 }
 
-enum What {
-    Call(Canceller),
+enum RequestKind {
+    Call(CallCanceller),
     Other(Arc<Notify>),
 }
 
@@ -143,7 +143,7 @@ const MOST_LATE: usize = 16;
 const MOST_ASKED: usize = 1024;
 
 /// Codes of the gateway's own errors, outside the ranges that JSON-RPC and MCP reserve.
-mod own {
+mod error_codes {
     /// The server did not answer in time.
     pub(super) const TIMED_OUT: i64 = -31_001;
     /// The client has too many pending requests.
@@ -154,19 +154,19 @@ mod own {
     pub(super) const LOST: i64 = -31_004;
 }
 
-impl Session {
+impl GatewaySession {
     pub(crate) fn new(
         engine: Engine,
-        servers: Vec<Behind>,
-        client: Client,
-        connection: Connection,
-        own_tools: OwnTools,
+        servers: Vec<BackingServer>,
+        client: ClientConnection,
+        connection: ClientIdentity,
+        own_tools: BuiltinTools,
         large: Arc<LargeResults>,
-        memory: Option<Memory>,
+        memory: Option<SessionStore>,
     ) -> Arc<Self> {
         let session = Arc::new(Self {
             engine,
-            servers: Servers::new(servers),
+            servers: SessionServers::new(servers),
             client,
             connection,
             own_tools,
@@ -179,13 +179,13 @@ impl Session {
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
             logging: Mutex::default(),
-            wishes: Wishes::default(),
+            wishes: SessionSettings::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
             late: Arc::new(Semaphore::new(MOST_LATE)),
             left: CancellationToken::new(),
             unheard: AtomicUsize::new(0),
-            missed: Missed::since(named_so_far()),
+            missed: UndeliveredAnswers::since(next_request_number()),
         });
         for (at, behind) in session.servers.iter().enumerate() {
             if let Some(shared) = &behind.shared {
@@ -196,10 +196,10 @@ impl Session {
     }
 
     /// Runs the servers that only this client uses, each in a task.
-    pub(crate) fn keep_servers(self: &Arc<Self>, keeping: Vec<Option<Keeping>>) -> Vec<JoinHandle<()>> {
+    pub(crate) fn keep_servers(self: &Arc<Self>, keeping: Vec<Option<ServerProcesses>>) -> Vec<JoinHandle<()>> {
         let alone = self.servers.iter().zip(keeping).enumerate();
         let kept = alone.filter_map(|(at, (behind, keeping))| {
-            let hearing = Arc::new(Hearing { session: Arc::downgrade(self), at });
+            let hearing = Arc::new(SessionEventHandler { session: Arc::downgrade(self), at });
             Some(tokio::spawn(behind.server.clone().keep(keeping?, hearing)))
         });
         kept.collect()
@@ -218,12 +218,12 @@ impl Session {
 
     /// Completes when the client no longer reads answers. That is some time after it has left, because some clients
     /// write their requests, close the line, and read on.
-    async fn is_left(&self) {
+    async fn wait_until_left(&self) {
         self.left.cancelled().await;
         tokio::time::sleep(LAST_ANSWERS).await;
     }
 
-    pub(crate) const fn connection(&self) -> &Connection {
+    pub(crate) const fn connection(&self) -> &ClientIdentity {
         &self.connection
     }
 
@@ -252,7 +252,7 @@ impl Session {
     /// Returns the number of this client's calls at a server.
     pub(crate) fn calls_at(&self, at: usize) -> usize {
         let running = self.running.lock();
-        running.values().filter(|one| one.at == Some(at) && matches!(one.what, What::Call(_))).count()
+        running.values().filter(|one| one.at == Some(at) && matches!(one.what, RequestKind::Call(_))).count()
     }
 
     /// Deletes the stored session after the client ended it or was idle for long.
@@ -282,12 +282,12 @@ impl Session {
 
     /// Takes a message of the client. Returns before the message is answered. Must be called in the order of the
     /// messages.
-    pub(crate) async fn take(self: &Arc<Self>, incoming: Incoming) {
-        let Incoming { message, reply, headers, from } = incoming;
+    pub(crate) async fn take(self: &Arc<Self>, incoming: ClientMessage) {
+        let ClientMessage { message, reply, headers, from } = incoming;
         let reply = match reply {
             Some(reply) if self.running.lock().len() >= MOST_RUNNING => {
                 let why = "this client has too many pending requests; wait for some responses first";
-                let refusal = Message::error_response(message.id().as_ref(), own::OVERLOADED, why, None);
+                let refusal = RpcMessage::error_response(message.id().as_ref(), error_codes::OVERLOADED, why, None);
                 reply.answer(&refusal).await;
                 return;
             }
@@ -295,15 +295,15 @@ impl Session {
         };
         match (message.kind(), reply) {
             // Legacy only. In the modern era the server answers as for any unknown method.
-            (Kind::Request { id, method: "ping" }, Some(reply))
-                if Era::of_request(&message) == Era::Legacy =>
+            (RpcMessageKind::Request { id, method: "ping" }, Some(reply))
+                if ProtocolEra::of_request(&message) == ProtocolEra::Legacy =>
             {
-                reply.answer(&Message::result_response(&id, &empty())).await;
+                reply.answer(&RpcMessage::result_response(&id, &empty())).await;
             }
-            (Kind::Request { id, method: "tools/call" }, Some(reply)) => {
+            (RpcMessageKind::Request { id, method: "tools/call" }, Some(reply)) => {
                 self.call(id, message, reply, &headers, from.as_ref().unwrap_or(&self.connection));
             }
-            (Kind::Request { id, .. }, Some(reply)) => {
+            (RpcMessageKind::Request { id, .. }, Some(reply)) => {
                 let answer = self.kept_result(&id, &message, from.as_ref().unwrap_or(&self.connection));
                 if let Some(answer) = answer {
                     self.tasks.spawn(async move { _ = reply.answer(&answer).await });
@@ -313,96 +313,96 @@ impl Session {
                 self.pass_on(id, message, route, reply);
             }
             // Without a channel the response could not be sent.
-            (Kind::Request { .. }, None) => {}
-            (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
-            (Kind::Notification { .. }, _) => self.told(&message),
-            (Kind::Result { id } | Kind::Error { id: Some(id) }, _) => {
+            (RpcMessageKind::Request { .. }, None) => {}
+            (RpcMessageKind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
+            (RpcMessageKind::Notification { .. }, _) => self.told(&message),
+            (RpcMessageKind::Result { id } | RpcMessageKind::Error { id: Some(id) }, _) => {
                 if self.questions.answered(&id, &message) {
                     return;
                 }
                 let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
-                if let Some(Question { at, by, id }) = asked {
-                    self.put(at, Word::Answer(by, message.rewrite().id(&id).finish()));
+                if let Some(ServerRequest { at, by, id }) = asked {
+                    self.put(at, OutboxMessage::Answer(by, message.rewrite().id(&id).finish()));
                 }
             }
-            (Kind::Error { id: None }, _) => {}
+            (RpcMessageKind::Error { id: None }, _) => {}
         }
     }
 
     /// Sends a notification of the client to all servers.
-    fn told(self: &Arc<Self>, notification: &Message) {
+    fn told(self: &Arc<Self>, notification: &RpcMessage) {
         if notification.method() == Some("notifications/initialized") {
             self.is_ready.store(true, Ordering::Relaxed);
         }
         for at in 0..self.servers.len() {
-            self.put(at, Word::Told(notification.clone()));
+            self.put(at, OutboxMessage::Notification(notification.clone()));
         }
     }
 
     /// Queues a message for a server, after earlier ones. Only requests to the same server wait for it.
-    fn put(self: &Arc<Self>, at: usize, word: Word) {
+    fn put(self: &Arc<Self>, at: usize, word: OutboxMessage) {
         let Some(behind) = self.servers.get(at) else { return };
         match behind.outbox.put(word) {
-            Put::ToBeSaid => self.spawn(|session| async move {
+            EnqueueResult::SenderNeeded => self.spawn(|session| async move {
                 tokio::select! {
-                    () = session.say_all(at) => {}
-                    () = session.is_left() => {}
+                    () = session.send_queued(at) => {}
+                    () = session.wait_until_left() => {}
                 }
             }),
-            Put::Waits => {}
-            Put::Full => {
+            EnqueueResult::Waits => {}
+            EnqueueResult::Full => {
                 let why = "it does not read the messages of its client; some are lost";
                 tracing::warn!(event = "server.deaf", server = %behind.server.name, why);
             }
         }
     }
 
-    async fn say_all(&self, at: usize) {
+    async fn send_queued(&self, at: usize) {
         let Some(behind) = self.servers.get(at) else { return };
         while let Some(word) = behind.outbox.next() {
             match word {
-                Word::Told(notification) => self.tell(behind, &notification).await,
-                Word::Answer(by, answer) => behind.server.answer(by, &answer).await,
+                OutboxMessage::Notification(notification) => self.tell(behind, &notification).await,
+                OutboxMessage::Answer(by, answer) => behind.server.answer(by, &answer).await,
             }
-            behind.outbox.said();
+            behind.outbox.mark_sent();
         }
     }
 
-    async fn tell(&self, behind: &Behind, notification: &Message) {
-        if behind.shared.as_ref().is_none_or(|shared| shared.is_news(notification)) {
-            behind.server.tell(notification).await;
+    async fn tell(&self, behind: &BackingServer, notification: &RpcMessage) {
+        if behind.shared.as_ref().is_none_or(|shared| shared.is_needed(notification)) {
+            behind.server.notify(notification).await;
         }
     }
 
     /// Forwards a request of a server to the client.
-    async fn asked(&self, at: usize, by: Life, request: &Message) {
+    async fn asked(&self, at: usize, by: Generation, request: &RpcMessage) {
         let Some(id) = request.id() else { return };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let has_room = {
             let mut asked = self.asked.lock();
             let has_room = asked.len() < MOST_ASKED;
             if has_room {
-                asked.insert(number, Question { at, by, id: id.clone() });
+                asked.insert(number, ServerRequest { at, by, id: id.clone() });
             }
             has_room
         };
         if !has_room {
             let why = "too many questions wait for the client";
-            let refusal = Message::error_response(Some(&id), code::INTERNAL_ERROR, why, None);
+            let refusal = RpcMessage::error_response(Some(&id), code::INTERNAL_ERROR, why, None);
             if let Some(behind) = self.servers.get(at) {
                 behind.server.answer(by, &refusal).await;
             }
             return;
         }
-        self.say(at, &request.rewrite().id(&Id::number(number)).finish()).await;
+        self.say(at, &request.rewrite().id(&RpcId::number(number)).finish()).await;
     }
 
     /// Sends a message of a server to the client. With exactly one request in flight it most likely belongs to that,
     /// and a client without an open stream receives it there.
-    async fn say(&self, at: usize, message: &Message) {
+    async fn say(&self, at: usize, message: &RpcMessage) {
         let voice = match &self.client {
-            Client::Line(_) => None,
-            Client::Streams(_) | Client::Answers => {
+            ClientConnection::Line(_) => None,
+            ClientConnection::Streams(_) | ClientConnection::Answers => {
                 let running = self.running.lock();
                 let of_server = running.values().filter(|one| one.at.is_none_or(|of| of == at));
                 let mut voices = of_server.map(|running| &running.voice);
@@ -410,24 +410,24 @@ impl Session {
             }
         };
         match voice {
-            Some(voice) => voice.say(message).await,
-            None => self.client.say(message).await,
+            Some(voice) => voice.send(message).await,
+            None => self.client.send(message).await,
         }
     }
 
     /// Translates the cancellation of a server request into the client's id. Returns `None` if the request was already
     /// answered.
-    fn withdrawn(&self, at: usize, notification: &Message) -> Option<Message> {
+    fn withdrawn(&self, at: usize, notification: &RpcMessage) -> Option<RpcMessage> {
         let text = notification.param("requestId")?;
         let mut asked = self.asked.lock();
-        let is_meant = |question: &Question| question.at == at && question.id.is(text);
+        let is_meant = |question: &ServerRequest| question.at == at && question.id.is(text);
         let number = asked.iter().find(|(_, question)| is_meant(question)).map(|(number, _)| *number)?;
         asked.remove(&number);
-        Some(notification.rewrite().param("requestId", Id::number(number).to_json()).finish())
+        Some(notification.rewrite().param("requestId", RpcId::number(number).to_json()).finish())
     }
 
     /// Cancels a request of the client.
-    fn cancelled(&self, notification: &Message) {
+    fn cancelled(&self, notification: &RpcMessage) {
         let Some(text) = notification.param("requestId") else { return };
         let mut running = self.running.lock();
         let Some(number) = running.iter().find(|(_, one)| one.id.is(text)).map(|(number, _)| *number) else {
@@ -436,16 +436,16 @@ impl Session {
             return crossed.for_each(|one| one.is_cancelled.store(true, Ordering::Relaxed));
         };
         match running.remove(&number).map(|one| one.what) {
-            Some(What::Call(canceller)) => canceller.cancel(),
-            Some(What::Other(withdrawn)) => withdrawn.notify_one(),
+            Some(RequestKind::Call(canceller)) => canceller.cancel(),
+            Some(RequestKind::Other(withdrawn)) => withdrawn.notify_one(),
             None => {}
         }
     }
 
     /// Registers a request that the client waits for. Returns its number.
-    fn begin(&self, id: &Id, at: Option<usize>, voice: Voice, what: What) -> u64 {
+    fn begin(&self, id: &RpcId, at: Option<usize>, voice: RequestChannel, what: RequestKind) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.running.lock().insert(number, Running { id: id.clone(), voice, at, what });
+        self.running.lock().insert(number, ActiveRequest { id: id.clone(), voice, at, what });
         number
     }
 
@@ -458,14 +458,14 @@ impl Session {
 
     fn call(
         self: &Arc<Self>,
-        id: Id,
-        request: Message,
-        reply: Reply,
+        id: RpcId,
+        request: RpcMessage,
+        reply: ResponseChannel,
         headers: &HeaderMap,
-        from: &Connection,
+        from: &ClientIdentity,
     ) {
         let (request, brought) = approval::unwrapped(request);
-        let said = match Said::by(&request, from, headers) {
+        let said = match RequestContext::by(&request, from, headers) {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("the idempotency key is not valid: {why}");
@@ -490,7 +490,7 @@ impl Session {
             // No tool has such a name or takes such arguments: the server reports the error in its own words.
             let route = match at {
                 Some(at) => Route::To(at, request.clone()),
-                None => Route::Nobody(unknown_tool(&called)),
+                None => Route::Unknown(unknown_tool(&called)),
             };
             return self.pass_on(id, request, route, reply);
         };
@@ -499,50 +499,50 @@ impl Session {
         let tool = server.as_ref().and_then(|server| server.catalog.tool(name.as_str()));
         let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
         // Only HTTP servers see the headers, so the gateway has to compare them.
-        if let (Reply::Http(_, Era::Modern), Some(schema)) = (&reply, schema)
-            && let Err(why) = param::agree(schema.as_str(), &arguments, headers)
+        if let (ResponseChannel::Http(_, ProtocolEra::Modern), Some(schema)) = (&reply, schema)
+            && let Err(why) = header_params::check_headers(schema.as_str(), &arguments, headers)
         {
             return self.refuse(&id, code::HEADER_MISMATCH, &why, reply);
         }
         let voice = reply.voice();
-        let news = News::of(&request, &voice);
-        let era = Era::of_request(&request);
-        let conversation = if said.session.is_some() { Conversation::Known } else { Conversation::Unknown };
+        let news = RequestNotifications::of(&request, &voice);
+        let era = ProtocolEra::of_request(&request);
+        let conversation = if said.session.is_some() { ConversationStatus::Known } else { ConversationStatus::Unknown };
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
         let asker = Elicitation::of(&request, era, elicits, &self.questions, &voice, conversation, brought);
         let options = CallOptions {
             channel: approval::channel(asker.as_ref()),
-            asker,
+            prompter: asker,
             tool,
             equal_calls: said.equal_calls(),
             call_id: said.call_id.clone(),
-            keys_of: KeysOf::Actor,
+            key_scope: CallerKeyScope::Actor,
             // A client that gets progress does not give up.
             waits: match &news {
-                Some(news) if news.tells_progress() => Waits::AsLongAsItTakes,
-                Some(_) | None => Waits::NotForLong,
+                Some(news) if news.sends_progress() => CallerPatience::UntilDone,
+                Some(_) | None => CallerPatience::MayGiveUp,
             },
             continuation: said.continuation,
             trace: said.trace.clone(),
-            reads: behind.map(Behind::reads).unwrap_or_default(),
-            shelf: Some(Arc::new(turn::Tools(self.clone()))),
+            reads: behind.map(BackingServer::reads).unwrap_or_default(),
+            registry: Some(Arc::new(turn::SessionToolRegistry(self.clone()))),
             ..CallOptions::default()
         };
-        let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
+        let namespace = server.as_ref().map_or_else(unknown_namespace, |server| server.name.clone());
         // Only a client with streams can return for an undelivered answer.
-        let own_id = matches!(self.client, Client::Streams(_)).then_some(&id);
+        let own_id = matches!(self.client, ClientConnection::Streams(_)).then_some(&id);
         let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
-        let of_call = if era == Era::Modern { OfCall::of(self, &request) } else { None };
+        let of_call = if era == ProtocolEra::Modern { CallNotifications::of(self, &request) } else { None };
         let request_id = envelope.request_id.clone();
         // A call of an unknown tool goes through the engine too, so that the loop guard can stop repeated ones.
         let upstream = match behind {
-            Some(behind) => Upstream::at(behind, request, news.clone()),
-            None => Upstream::nowhere(unknown_tool(&called)),
+            Some(behind) => UpstreamTool::at(behind, request, news.clone()),
+            None => UpstreamTool::nowhere(unknown_tool(&called)),
         };
         let reader = from.reader();
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();
-        let number = self.begin(&id, at, voice.clone(), What::Call(canceller.clone()));
+        let number = self.begin(&id, at, voice.clone(), RequestKind::Call(canceller.clone()));
         self.spawn(|session| async move {
             let keeping = async {
                 match &news {
@@ -555,13 +555,13 @@ impl Session {
                 biased;
                 called = &mut calling => called,
                 never = keeping => match never {},
-                () = voice.withdrawn() => {
+                () = voice.cancelled() => {
                     canceller.cancel();
                     calling.await
                 }
-                () = session.is_left() => {
+                () = session.wait_until_left() => {
                     // With all mechanisms off nothing is stored, and the call would never end while it is awaited.
-                    if calling.is_left_alone() {
+                    if calling.is_bypassed() {
                         session.end(number);
                         return;
                     }
@@ -574,7 +574,7 @@ impl Session {
             }
             // Registered first: a cancellation finds the call either here or there.
             let is_cancelled = Arc::new(AtomicBool::new(false));
-            let answered = Answered { id: id.clone(), is_cancelled: is_cancelled.clone() };
+            let answered = AnsweredCall { id: id.clone(), is_cancelled: is_cancelled.clone() };
             session.answered.lock().insert(number, answered);
             // A client that cancelled the call gets no answer.
             if session.end(number) {
@@ -591,23 +591,23 @@ impl Session {
     /// Runs a built-in tool for trust.
     fn call_own(
         self: &Arc<Self>,
-        id: Id,
+        id: RpcId,
         name: &str,
-        request: &Message,
-        (said, from, brought): (Said, Connection, Option<Brought>),
-        reply: Reply,
+        request: &RpcMessage,
+        (said, from, brought): (RequestContext, ClientIdentity, Option<ReturnedDecision>),
+        reply: ResponseChannel,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
-        let (name, era) = (name.to_owned(), Era::of_request(request));
+        let (name, era) = (name.to_owned(), ProtocolEra::of_request(request));
         let voice = reply.voice();
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
         // An approval is valid for one call, in any session.
-        let conversation = Conversation::Unknown;
+        let conversation = ConversationStatus::Unknown;
         let asker = Elicitation::of(request, era, elicits, &self.questions, &voice, conversation, brought);
         let withdrawn = Arc::new(Notify::new());
-        let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));
+        let number = self.begin(&id, None, voice.clone(), RequestKind::Other(withdrawn.clone()));
         self.spawn(|session| async move {
-            let called = reliability::Called {
+            let called = reliability::TrustToolCall {
                 engine: &session.engine,
                 tenant: from.tenant.as_ref(),
                 session: said.session.as_ref(),
@@ -616,35 +616,35 @@ impl Session {
             let answered = tokio::select! {
                 answered = called.call(&name, &arguments) => answered,
                 () = withdrawn.notified() => return,
-                () = voice.withdrawn() => {
+                () = voice.cancelled() => {
                     session.end(number);
                     return;
                 }
-                () = session.is_left() => {
+                () = session.wait_until_left() => {
                     session.end(number);
                     return;
                 }
             };
             session.end(number);
             let result = match answered {
-                reliability::Answered::Result(result) => made::of_era(result, era),
-                reliability::Answered::Question(question) => question,
+                reliability::TrustToolResponse::Result(result) => responses::of_era(result, era),
+                reliability::TrustToolResponse::Question(question) => question,
             };
-            reply.answer(&Message::result_response(&id, &result)).await;
+            reply.answer(&RpcMessage::result_response(&id, &result)).await;
         });
     }
 
     /// Runs the built-in tool that makes several calls.
-    fn run_turn(self: &Arc<Self>, id: Id, request: &Message, reply: Reply, said: Said, from: &Connection) {
+    fn run_turn(self: &Arc<Self>, id: RpcId, request: &RpcMessage, reply: ResponseChannel, said: RequestContext, from: &ClientIdentity) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
-        let era = Era::of_request(request);
+        let era = ProtocolEra::of_request(request);
         let voice = reply.voice();
-        let news = News::of(request, &voice).filter(|news| news.tells_progress());
-        let patience = if news.is_some() { Patience::Long } else { Patience::Short };
+        let news = RequestNotifications::of(request, &voice).filter(|news| news.sends_progress());
+        let patience = if news.is_some() { ClientPatience::Long } else { ClientPatience::Short };
         let plan = match turn::plan(&arguments, &self.servers, patience) {
             Ok(plan) => Arc::new(plan),
             Err(errors) => {
-                let answer = Message::result_response(&id, &made::of_era(turn::mistakes(&errors), era));
+                let answer = RpcMessage::result_response(&id, &responses::of_era(turn::mistakes(&errors), era));
                 self.tasks.spawn(async move { _ = reply.answer(&answer).await });
                 return;
             }
@@ -652,16 +652,16 @@ impl Session {
         let options = TurnOptions {
             control: control(&said),
             trace: trace(&said),
-            keys_of: KeysOf::Actor,
+            key_scope: CallerKeyScope::Actor,
             ..TurnOptions::of(target(&said, from))
         };
         let reader = from.reader();
         let withdrawn = Arc::new(Notify::new());
-        let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));
+        let number = self.begin(&id, None, voice.clone(), RequestKind::Other(withdrawn.clone()));
         self.spawn(|session| async move {
-            let stop = options.withdrawn.clone();
+            let stop = options.cancelled.clone();
             let mut turning =
-                Box::pin(session.engine.turn(plan, Arc::new(turn::Tools(session.clone())), options));
+                Box::pin(session.engine.turn(plan, Arc::new(turn::SessionToolRegistry(session.clone())), options));
             let keeping = async {
                 match &news {
                     Some(news) => news.keep_alive().await,
@@ -676,12 +676,12 @@ impl Session {
                     stop.cancel();
                     turning.await
                 }
-                () = voice.withdrawn() => {
+                () = voice.cancelled() => {
                     stop.cancel();
                     turning.await
                 }
                 // No call starts without a client: calls in flight run to their end.
-                () = session.is_left() => {
+                () = session.wait_until_left() => {
                     session.end(number);
                     return;
                 }
@@ -691,19 +691,19 @@ impl Session {
                 if let Ok(turned) = &mut turned {
                     session.shorten_turn(turned, &reader).await;
                 }
-                let answer = Message::result_response(&id, &made::of_era(turn::answer(&turned), era));
+                let answer = RpcMessage::result_response(&id, &responses::of_era(turn::answer(&turned), era));
                 reply.answer(&answer).await;
             }
         });
     }
 
     /// Returns the servers.
-    pub(crate) fn servers(&self) -> &Servers {
+    pub(crate) fn servers(&self) -> &SessionServers {
         &self.servers
     }
 
-    fn refuse(&self, id: &Id, code: i64, why: &str, reply: Reply) {
-        let refusal = Message::error_response(Some(id), code, why, None);
+    fn refuse(&self, id: &RpcId, code: i64, why: &str, reply: ResponseChannel) {
+        let refusal = RpcMessage::error_response(Some(id), code, why, None);
         self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
     }
 
@@ -711,26 +711,26 @@ impl Session {
     /// counts as delivered, so that an equal call gets it instead of running again.
     async fn answer_call(
         &self,
-        id: &Id,
-        era: Era,
-        called: Called,
+        id: &RpcId,
+        era: ProtocolEra,
+        called: CallResponse,
         is_cancelled: Arc<AtomicBool>,
-        reply: Reply,
+        reply: ResponseChannel,
     ) {
-        let response = made::response(id, era, &called);
-        let Some(arrival) = called.arrival else {
+        let response = responses::response(id, era, &called);
+        let Some(arrival) = called.delivery else {
             let _ = reply.answer(&response).await;
             return;
         };
         let engine = self.engine.clone();
         // Recorded before the message that confirms it is processed: an equal call after the answer is a new one.
-        let arrived: Arrived = Box::new(move || {
+        let arrived: DeliveryCallback = Box::new(move || {
             if !is_cancelled.load(Ordering::Relaxed) {
-                engine.delivered(arrival);
+                engine.mark_delivered(arrival);
             }
         });
-        if let Some(delivery) = reply.answer_telling(&response, Some(arrived)).await {
-            self.hear_of(delivery).await;
+        if let Some(delivery) = reply.answer_with_receipt(&response, Some(arrived)).await {
+            self.await_delivery(delivery).await;
         }
     }
 
@@ -744,9 +744,9 @@ impl Session {
     }
 
     /// Waits until the delivery of an answer is confirmed or has failed.
-    async fn hear_of(&self, delivery: Delivery) {
+    async fn await_delivery(&self, delivery: PendingDelivery) {
         self.unheard.fetch_add(1, Ordering::Relaxed);
-        delivery.settled_telling(GRACE).await;
+        delivery.settled_with_callback(GRACE).await;
         self.unheard.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -757,13 +757,13 @@ impl Session {
 }
 
 /// Handles events of one server of a session, without keeping either alive.
-struct Hearing {
-    session: Weak<Session>,
+struct SessionEventHandler {
+    session: Weak<GatewaySession>,
     at: usize,
 }
 
-impl Owner for Hearing {
-    fn heard(&self, event: FromServer) -> BoxFuture<'_, ()> {
+impl ServerOwner for SessionEventHandler {
+    fn handle_event(&self, event: ServerEvent) -> BoxFuture<'_, ()> {
         async {
             if let Some(session) = self.session.upgrade() {
                 session.take_from_server(self.at, event).await;
@@ -773,31 +773,31 @@ impl Owner for Hearing {
     }
 }
 
-impl Session {
+impl GatewaySession {
     /// Handles an event of a server.
-    pub(crate) async fn take_from_server(&self, at: usize, event: FromServer) {
+    pub(crate) async fn take_from_server(&self, at: usize, event: ServerEvent) {
         match event {
-            FromServer::Told(message) if message.method() == Some("notifications/cancelled") => {
+            ServerEvent::Notification(message) if message.method() == Some("notifications/cancelled") => {
                 if let Some(message) = self.withdrawn(at, &message) {
                     self.say(at, &message).await;
                 }
             }
-            FromServer::Told(message) => self.say(at, &message).await,
-            FromServer::Asked(by, message) => self.asked(at, by, &message).await,
-            FromServer::Died(life) => {
+            ServerEvent::Notification(message) => self.say(at, &message).await,
+            ServerEvent::Request(by, message) => self.asked(at, by, &message).await,
+            ServerEvent::Died(life) => {
                 let gone: Vec<u64> = {
                     let mut asked = self.asked.lock();
-                    let is_over = |question: &Question| question.at == at && question.by == life;
+                    let is_over = |question: &ServerRequest| question.at == at && question.by == life;
                     let gone =
                         asked.iter().filter(|(_, question)| is_over(question)).map(|(id, _)| *id).collect();
                     asked.retain(|_, question| !is_over(question));
                     gone
                 };
                 for id in gone {
-                    self.say(at, &cancel(&Id::number(id), "the server that asked has ended")).await;
+                    self.say(at, &cancel(&RpcId::number(id), "the server that asked has ended")).await;
                 }
             }
-            FromServer::Recovered(recovery) => {
+            ServerEvent::Recovered(recovery) => {
                 let Some(behind) = self.servers.get(at) else { return };
                 tracing::warn!(
                     event = "server.recovered",
@@ -809,7 +809,7 @@ impl Session {
                     behind.server.breaker.with(|breaker| breaker.reset(self.engine.now()));
                     self.lists_changed(at).await;
                 } else if recovery.tools_changed {
-                    self.say(at, &Message::notification("notifications/tools/list_changed", None)).await;
+                    self.say(at, &RpcMessage::notification("notifications/tools/list_changed", None)).await;
                 }
             }
         }
@@ -823,10 +823,10 @@ fn unknown_tool(name: &str) -> String {
 
 /// The namespace of tools that no server has.
 #[expect(clippy::expect_used, reason = "a constant that is a namespace")]
-fn nobody() -> Namespace {
+fn unknown_namespace() -> Namespace {
     Namespace::new("nobody").expect("it is short and printable")
 }
 
-fn empty() -> RawJson {
+fn empty() -> JsonText {
     json("{}")
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::turn::{CallResult, Limits, Outcome, Plan, PlanErrors, TurnStatus};
-use steadfast_executor::{Found, Shelf, TurnRefused, Turned};
-use steadfast_mcp::message::{Id, Message};
-use steadfast_mcp::raw::RawJson;
+use steadfast_core::turn::{TurnCallResult, TurnLimits, TurnCallOutcome, TurnPlan, PlanErrors, TurnStatus};
+use steadfast_executor::{ResolvedTool, ToolRegistry, TurnRejection, TurnResponse};
+use steadfast_mcp::message::{RpcId, RpcMessage};
+use steadfast_mcp::json_text::JsonText;
 
-use crate::call::Upstream;
-use crate::servers::Servers;
-use crate::session::Session;
+use crate::call::UpstreamTool;
+use crate::servers::SessionServers;
+use crate::session::GatewaySession;
 
 /// The name of the tool.
 pub(crate) const RUN_TURN: &str = "run_turn";
@@ -29,7 +29,7 @@ pub(crate) const DEFINITION: &str = r#"{"name":"run_turn","title":"Run several c
 
 /// The time that the client can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum ClientPatience {
     /// The client gets progress notifications.
     Long,
     /// Unknown.
@@ -37,10 +37,10 @@ pub(crate) enum Patience {
 }
 
 /// Parses the plan of a client and resolves its tool names.
-pub(crate) fn plan(arguments: &str, servers: &Servers, patience: Patience) -> Result<Plan, PlanErrors> {
+pub(crate) fn plan(arguments: &str, servers: &SessionServers, patience: ClientPatience) -> Result<TurnPlan, PlanErrors> {
     let limits = match patience {
-        Patience::Long => Limits::DEFAULT,
-        Patience::Short => Limits { deadline: Limits::DEFAULT.deadline.min(SHORT), ..Limits::DEFAULT },
+        ClientPatience::Long => TurnLimits::DEFAULT,
+        ClientPatience::Short => TurnLimits { deadline: TurnLimits::DEFAULT.deadline.min(SHORT), ..TurnLimits::DEFAULT },
     };
     match serde_json::from_str::<Value>(arguments) {
         Ok(mut plan) => {
@@ -55,15 +55,15 @@ pub(crate) fn plan(arguments: &str, servers: &Servers, patience: Patience) -> Re
                     }
                 }
             }
-            Plan::parse(plan.to_string().as_bytes(), &limits)
+            TurnPlan::parse(plan.to_string().as_bytes(), &limits)
         }
         // The parser of plans reports the error.
-        Err(_) => Plan::parse(arguments.as_bytes(), &limits),
+        Err(_) => TurnPlan::parse(arguments.as_bytes(), &limits),
     }
 }
 
 /// Replaces the client's name of a tool with the name at its server.
-fn rename(tool: Option<&mut Value>, servers: &Servers) {
+fn rename(tool: Option<&mut Value>, servers: &SessionServers) {
     let Some(Value::String(name)) = tool else { return };
     let found = servers.named(name).and_then(|(at, plain)| {
         let behind = servers.get(at)?;
@@ -77,30 +77,30 @@ fn rename(tool: Option<&mut Value>, servers: &Servers) {
 }
 
 /// The servers of a session as a tool registry.
-pub(crate) struct Tools(pub(crate) Arc<Session>);
+pub(crate) struct SessionToolRegistry(pub(crate) Arc<GatewaySession>);
 
-impl Shelf for Tools {
+impl ToolRegistry for SessionToolRegistry {
     fn find<'a>(
         &'a self,
         envelope: &'a CallEnvelope,
-    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
         Box::pin(async {
             let wanted = envelope.tool_namespace.configured();
             let behind = self.0.servers().iter().find(|one| one.server.name.configured() == wanted)?;
             let params = json!({ "name": envelope.tool_name.as_str(), "arguments": null }).to_string();
             let params = params.replacen("null", envelope.payload.params.as_str(), 1);
-            let params = RawJson::parse(params).ok()?;
-            let request = Message::request(&Id::number(0), "tools/call", Some(&params));
-            let upstream = Upstream::at(behind, request, None);
+            let params = JsonText::parse(params).ok()?;
+            let request = RpcMessage::request(&RpcId::number(0), "tools/call", Some(&params));
+            let upstream = UpstreamTool::at(behind, request, None);
             let info = behind.server.catalog.tool(envelope.tool_name.as_str());
             let namespace = Some(behind.server.name.clone());
-            Some(Found { namespace, info, reads: behind.reads(), ..Found::new(upstream) })
+            Some(ResolvedTool { namespace, info, reads: behind.reads(), ..ResolvedTool::new(upstream) })
         })
     }
 }
 
 /// Builds the result of a turn for the client.
-pub(crate) fn answer(turned: &Result<Turned, TurnRefused>) -> RawJson {
+pub(crate) fn answer(turned: &Result<TurnResponse, TurnRejection>) -> JsonText {
     let result = match turned {
         Ok(turned) => {
             let mut text = turned.result.summary.clone();
@@ -121,26 +121,26 @@ pub(crate) fn answer(turned: &Result<Turned, TurnRefused>) -> RawJson {
         }
         Err(refused) => refusal(&refused.to_string()),
     };
-    RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string(""))
+    JsonText::parse(result.to_string()).unwrap_or_else(|_| JsonText::string(""))
 }
 
 /// Builds the result for an invalid plan.
-pub(crate) fn mistakes(errors: &PlanErrors) -> RawJson {
+pub(crate) fn mistakes(errors: &PlanErrors) -> JsonText {
     let text = format!("the plan has errors, and no call was made:\n{errors}");
-    RawJson::parse(refusal(&text).to_string()).unwrap_or_else(|_| RawJson::string(""))
+    JsonText::parse(refusal(&text).to_string()).unwrap_or_else(|_| JsonText::string(""))
 }
 
 fn refusal(why: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": why }], "isError": true })
 }
 
-fn line(call: &CallResult) -> String {
+fn line(call: &TurnCallResult) -> String {
     let how = match call.outcome {
-        Outcome::Succeeded => "done",
-        Outcome::Failed => "failed",
-        Outcome::Skipped => "skipped",
-        Outcome::Cancelled => "stopped",
-        Outcome::LeftRunning => "still running",
+        TurnCallOutcome::Succeeded => "done",
+        TurnCallOutcome::Failed => "failed",
+        TurnCallOutcome::Skipped => "skipped",
+        TurnCallOutcome::Cancelled => "stopped",
+        TurnCallOutcome::LeftRunning => "still running",
     };
     match (&call.output, &call.message) {
         (Some(output), _) => format!("{} ({}): {how}: {}", call.id, call.tool.tool, output.as_str()),

@@ -17,7 +17,7 @@
 pub mod delivery;
 pub mod http;
 pub mod lines;
-pub mod long;
+pub mod long_text;
 pub mod message;
-pub mod raw;
+pub mod json_text;
 pub mod sse;

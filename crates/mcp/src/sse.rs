@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::long::LongText;
+use crate::long_text::LongText;
 
 /// A comment line, which every client skips.
 pub const KEEP_ALIVE: &[u8] = b":\n";
@@ -30,16 +30,16 @@ pub fn write_event(out: &mut BytesMut, id: Option<&str>, retry: Option<Duration>
 
 /// An item of an event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Item {
+pub enum SseItem {
     /// An event with data.
-    Event(Event),
+    Event(SseEvent),
     /// An event that was too long, and was skipped. Contains the ends of its data.
     TooLong(LongText),
 }
 
 /// A server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct SseEvent {
     /// The type, if it has one.
     pub kind: Option<Box<str>>,
     /// The data, with its lines joined by line feeds.
@@ -48,7 +48,7 @@ pub struct Event {
 
 /// Splits a stream of bytes into events. Buffers at most one event and one read.
 #[derive(Debug)]
-pub struct Parser {
+pub struct SseParser {
     buffer: BytesMut,
     /// Length of the part of the buffer that was searched for a line end.
     searched: usize,
@@ -58,13 +58,13 @@ pub struct Parser {
     after_return: bool,
     /// True while the rest of a line that is too long is dropped.
     in_long_line: bool,
-    event: Partial,
+    event: PartialSseEvent,
     last_id: Option<Box<str>>,
     retry: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
-struct Partial {
+struct PartialSseEvent {
     kind: Option<Box<str>>,
     first: Option<Bytes>,
     rest: BytesMut,
@@ -76,7 +76,7 @@ struct Partial {
 /// Longest id that is remembered. No client could send a longer one in a header.
 const LONGEST_ID: usize = 1024;
 
-impl Parser {
+impl SseParser {
     /// Creates a parser for events of at most `longest` bytes.
     pub fn new(longest: usize) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Parser {
             at_start: true,
             after_return: false,
             in_long_line: false,
-            event: Partial::default(),
+            event: PartialSseEvent::default(),
             last_id: None,
             retry: None,
         }
@@ -98,15 +98,15 @@ impl Parser {
     }
 
     /// Returns the next complete event.
-    pub fn next_item(&mut self) -> Option<Item> {
+    pub fn next_item(&mut self) -> Option<SseItem> {
         while let Some(line) = self.next_line() {
             if line.is_empty() {
                 let event = std::mem::take(&mut self.event);
                 if let Some(long) = event.long {
-                    return Some(Item::TooLong(long));
+                    return Some(SseItem::TooLong(long));
                 }
                 if let Some(event) = event.finished() {
-                    return Some(Item::Event(event));
+                    return Some(SseItem::Event(event));
                 }
             } else {
                 self.field(line);
@@ -196,7 +196,7 @@ impl Parser {
     }
 }
 
-impl Partial {
+impl PartialSseEvent {
     fn add(&mut self, value: Bytes, longest: usize) {
         self.length += value.len() + usize::from(self.first.is_some());
         if let Some(long) = &mut self.long {
@@ -229,14 +229,14 @@ impl Partial {
         long.push(piece);
     }
 
-    fn finished(self) -> Option<Event> {
+    fn finished(self) -> Option<SseEvent> {
         let first = self.first?;
         let data = match self.rest.is_empty() {
             // The usual case of one line, without a copy.
             true => first,
             false => [&first[..], &self.rest[..]].concat().into(),
         };
-        (!data.is_empty()).then_some(Event { kind: self.kind, data })
+        (!data.is_empty()).then_some(SseEvent { kind: self.kind, data })
     }
 }
 

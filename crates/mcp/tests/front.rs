@@ -11,13 +11,13 @@ use common::{
     progress, result,
 };
 use steadfast_core::id::ActorId;
-use steadfast_mcp::delivery::{Fate, GRACE, Proof};
-use steadfast_mcp::http::Era;
-use steadfast_mcp::http::front::{
-    Holder, Principal, Pushed, Refusal, Resumed, ServeLimits, Session, SessionId, Settings, StreamLimits,
-    Tokens, Unsent,
+use steadfast_mcp::delivery::{DeliveryOutcome, GRACE, DeliveryProof};
+use steadfast_mcp::http::ProtocolEra;
+use steadfast_mcp::http::server::{
+    TokenHolder, Principal, PushOutcome, HttpRefusal, StreamResumption, ListenerLimits, SessionStreams, McpSessionId, EndpointSettings, StreamLimits,
+    BearerTokens, StreamSendError,
 };
-use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 
 fn code(body: &str) -> i64 {
     serde_json::from_str::<serde_json::Value>(body).unwrap()["error"]["code"].as_i64().unwrap()
@@ -29,9 +29,9 @@ async fn a_final_response_that_comes_first_is_one_json_text() {
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let incoming = server.next().await;
-    assert_eq!((incoming.era, incoming.version.as_deref()), (Era::Modern, Some("2026-07-28")));
+    assert_eq!((incoming.era, incoming.version.as_deref()), (ProtocolEra::Modern, Some("2026-07-28")));
     assert_eq!((incoming.caller.principal.actor.as_str(), incoming.session.is_none()), ("local", true));
-    incoming.responder.unwrap().finish(result(&Id::number(7), r#"{ "tools":[1.0] }"#));
+    incoming.responder.unwrap().finish(result(&RpcId::number(7), r#"{ "tools":[1.0] }"#));
     let head = client.head().await;
     assert_eq!((head.status, head.get("content-type")), (200, Some("application/json")));
     assert_eq!(client.body(&head).await, r#"{"jsonrpc":"2.0","id":7,"result":{ "tools":[1.0] }}"#);
@@ -52,12 +52,12 @@ async fn a_response_after_other_messages_is_a_stream() {
     assert_eq!(client.chunk().await.unwrap(), expected, "no ids in the modern era");
     responder.notifier().send(progress(2)).unwrap();
     assert!(client.chunk().await.unwrap().contains("\"progress\":2"));
-    responder.finish(result(&Id::number(7), "{}"));
+    responder.finish(result(&RpcId::number(7), "{}"));
     assert_eq!(client.chunk().await.unwrap(), "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n");
     assert_eq!(client.chunk().await, None, "the answer ends the stream");
     // The connection stays usable.
     client.send(&modern("tools/list", 8)).await;
-    server.next().await.responder.unwrap().finish(result(&Id::number(8), "{}"));
+    server.next().await.responder.unwrap().finish(result(&RpcId::number(8), "{}"));
     assert_eq!(client.head().await.status, 200);
 }
 
@@ -89,14 +89,14 @@ async fn notifications_and_responses_are_accepted_without_a_body() {
         let answer = server.ask(&post("Mcp-Session-Id: s1\r\n", body)).await;
         assert_eq!(answer, (202, String::new()), "{body}");
         let incoming = server.next().await;
-        assert_eq!((incoming.era, incoming.message.bytes().as_ref()), (Era::Legacy, body.as_bytes()));
+        assert_eq!((incoming.era, incoming.message.bytes().as_ref()), (ProtocolEra::Legacy, body.as_bytes()));
         assert!(incoming.responder.is_none());
     }
 }
 
 #[tokio::test]
 async fn invalid_requests_get_the_response_of_the_specification() {
-    let settings = Settings { body_bytes: 2000, ..patient_settings() };
+    let settings = EndpointSettings { body_bytes: 2000, ..patient_settings() };
     let server = Server::with(settings, patient(), None).await;
     server.session("s1");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -159,10 +159,10 @@ async fn heads_that_are_too_large_are_refused() {
 
 #[tokio::test]
 async fn a_token_is_asked_for_and_names_the_principal() {
-    let tokens = Tokens::default();
+    let tokens = BearerTokens::default();
     let ann = ActorId::new("ann").unwrap();
-    tokens.add("s3cret", Holder::Client(Principal::new(ann.clone())));
-    tokens.add("view", Holder::Viewer(ActorId::new("bob").unwrap()));
+    tokens.add("s3cret", TokenHolder::Client(Principal::new(ann.clone())));
+    tokens.add("view", TokenHolder::Viewer(ActorId::new("bob").unwrap()));
     let mut server = Server::with(patient_settings(), patient(), Some(tokens)).await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     for headers in ["", "Authorization: Bearer wrong\r\n", "Authorization: s3cret\r\n"] {
@@ -187,7 +187,7 @@ async fn errors_of_the_modern_era_have_a_status_of_their_own() {
         let mut client = server.client().await;
         client.send(&modern("x/y", 3)).await;
         let responder = server.next().await.responder.unwrap();
-        responder.finish(Message::error_response(Some(&Id::number(3)), error, "no", None));
+        responder.finish(RpcMessage::error_response(Some(&RpcId::number(3)), error, "no", None));
         let head = client.head().await;
         assert_eq!(head.status, status, "{error}");
         assert_eq!(code(&client.body(&head).await), error);
@@ -195,8 +195,8 @@ async fn errors_of_the_modern_era_have_a_status_of_their_own() {
     server.session("s1");
     let mut client = server.client().await;
     client.send(&legacy("s1", "x/y", 3)).await;
-    server.next().await.responder.unwrap().finish(Message::error_response(
-        Some(&Id::number(3)),
+    server.next().await.responder.unwrap().finish(RpcMessage::error_response(
+        Some(&RpcId::number(3)),
         -32601,
         "no",
         None,
@@ -209,7 +209,7 @@ async fn a_request_can_be_refused_by_status_and_always_gets_a_response() {
     let mut server = Server::start().await;
     let mut client = server.client().await;
     client.send(&modern("a", 1)).await;
-    server.next().await.responder.unwrap().refuse(Refusal::overloaded(None, Duration::from_millis(1500)));
+    server.next().await.responder.unwrap().refuse(HttpRefusal::overloaded(None, Duration::from_millis(1500)));
     let head = client.head().await;
     assert_eq!((head.status, head.get("retry-after")), (503, Some("2")));
     client.body(&head).await;
@@ -241,9 +241,9 @@ async fn the_responder_detects_that_the_stream_was_closed() {
         assert!(!responder.is_gone());
         drop(client);
         responder.gone().await;
-        assert_eq!(responder.send(progress(9)), Err(Unsent::Gone));
-        let delivery = responder.finish(result(&Id::number(7), "{}"));
-        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+        assert_eq!(responder.send(progress(9)), Err(StreamSendError::Gone));
+        let delivery = responder.finish(result(&RpcId::number(7), "{}"));
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
     }
 }
 
@@ -257,13 +257,13 @@ async fn a_response_is_delivered_when_its_connection_brings_the_next_message() {
         if streamed {
             responder.send(progress(1)).unwrap();
         }
-        let mut delivery = responder.finish(result(&Id::number(u64::from(id)), "{}"));
+        let mut delivery = responder.finish(result(&RpcId::number(u64::from(id)), "{}"));
         assert!(delivery.written().await);
         let head = client.head().await;
         client.body(&head).await;
         client.send(&modern("ping", 99)).await;
-        assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Heard));
-        server.next().await.responder.unwrap().finish(result(&Id::number(99), "{}"));
+        assert_eq!(delivery.settled(LONG).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
+        server.next().await.responder.unwrap().finish(result(&RpcId::number(99), "{}"));
         let head = client.head().await;
         client.body(&head).await;
     }
@@ -272,10 +272,10 @@ async fn a_response_is_delivered_when_its_connection_brings_the_next_message() {
 #[tokio::test]
 async fn a_response_is_lost_when_its_connection_breaks_and_delivered_when_it_stays_open() {
     let mut server = Server::start().await;
-    for (stays, fate) in [(false, Fate::Lost), (true, Fate::Delivered(Proof::StillOpen))] {
+    for (stays, fate) in [(false, DeliveryOutcome::Lost), (true, DeliveryOutcome::Delivered(DeliveryProof::StillOpen))] {
         let mut client = server.client().await;
         client.send(&modern("tools/list", 7)).await;
-        let mut delivery = server.next().await.responder.unwrap().finish(result(&Id::number(7), "{}"));
+        let mut delivery = server.next().await.responder.unwrap().finish(result(&RpcId::number(7), "{}"));
         assert!(delivery.written().await);
         let client = stays.then_some(client);
         let grace = if stays { Duration::from_millis(50) } else { LONG };
@@ -294,11 +294,11 @@ async fn a_response_is_delivered_when_its_client_has_read_it_and_ends_the_connec
         if streamed {
             responder.send(progress(1)).unwrap();
         }
-        let delivery = responder.finish(result(&Id::number(7), "{}"));
+        let delivery = responder.finish(result(&RpcId::number(7), "{}"));
         let head = client.head().await;
         client.body(&head).await;
         drop(client);
-        assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Taken));
+        assert_eq!(delivery.settled(LONG).await, DeliveryOutcome::Delivered(DeliveryProof::ClosedByClient));
     }
 }
 
@@ -315,19 +315,19 @@ async fn initialize_opens_a_session_and_delete_ends_it() {
     let session = server.session("s-42");
     let responder = server.next().await.responder.unwrap();
     responder.open_session(&session);
-    responder.finish(result(&Id::number(0), "{}"));
+    responder.finish(result(&RpcId::number(0), "{}"));
     let head = client.head().await;
     assert_eq!((head.status, head.get("mcp-session-id")), (200, Some("s-42")));
     client.body(&head).await;
     client.send(&legacy("s-42", "ping", 1)).await;
     let incoming = server.next().await;
     assert_eq!(incoming.session.unwrap().id().as_str(), "s-42");
-    incoming.responder.unwrap().finish(result(&Id::number(1), "{}"));
+    incoming.responder.unwrap().finish(result(&RpcId::number(1), "{}"));
     client.head().await;
     let (status, _) = server.ask(&get("Mcp-Session-Id: s-42\r\n").replace("GET", "DELETE")).await;
     assert_eq!(status, 204);
     assert_eq!(server.ask(&legacy("s-42", "ping", 2)).await.0, 404);
-    assert_eq!(session.push(progress(1)), Err(Unsent::Ended));
+    assert_eq!(session.push(progress(1)), Err(StreamSendError::Ended));
 }
 
 #[tokio::test]
@@ -349,7 +349,7 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
     drop(client);
     responder.gone().await;
     responder.send(progress(3)).expect("a client may come back");
-    let delivery = responder.finish(result(&Id::number(7), "{}"));
+    let delivery = responder.finish(result(&RpcId::number(7), "{}"));
     let mut client = server.client().await;
     client.send(&get("Mcp-Session-Id: s1\r\nLast-Event-ID: 0-1\r\n")).await;
     let head = client.head().await;
@@ -357,9 +357,9 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
     let ids: Vec<_> = body.lines().filter(|line| line.starts_with("id: ")).collect();
     assert_eq!(ids, ["id: 0-2", "id: 0-3", "id: 0-4"], "{body}");
     assert!(body.contains("\"result\":{}"));
-    assert_eq!(server.listening.recv().await.unwrap().resumed, Resumed::Yes);
+    assert_eq!(server.listening.recv().await.unwrap().resumed, StreamResumption::Yes);
     client.send(&legacy("s1", "ping", 8)).await;
-    assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Heard));
+    assert_eq!(delivery.settled(LONG).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
 }
 
 #[tokio::test]
@@ -375,7 +375,7 @@ async fn an_unknown_event_id_gets_a_new_stream_and_is_reported_to_the_handler() 
         client.send(&get(&format!("Mcp-Session-Id: s2\r\nLast-Event-ID: {last}\r\n"))).await;
         assert_eq!(client.head().await.status, 200);
         let listening = server.listening.recv().await.unwrap();
-        assert_eq!(listening.resumed, Resumed::Unknown(last.into()), "events of another session are unknown");
+        assert_eq!(listening.resumed, StreamResumption::Unknown(last.into()), "events of another session are unknown");
     }
 }
 
@@ -383,10 +383,10 @@ async fn an_unknown_event_id_gets_a_new_stream_and_is_reported_to_the_handler() 
 async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one() {
     let mut server = Server::start().await;
     let session = server.session("s1");
-    assert_eq!(session.push(progress(1)), Ok(Pushed::Kept));
+    assert_eq!(session.push(progress(1)), Ok(PushOutcome::Queued));
     let mut first = server.client().await;
     first.send(&get("Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n")).await;
-    assert_eq!(server.listening.recv().await.unwrap().resumed, Resumed::Fresh);
+    assert_eq!(server.listening.recv().await.unwrap().resumed, StreamResumption::Fresh);
     assert!(session.is_listening());
     first.head().await;
     assert!(
@@ -397,12 +397,12 @@ async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one()
     second.send(&get("Mcp-Session-Id: s1\r\n")).await;
     let link = server.listening.recv().await.unwrap().caller.link;
     second.head().await;
-    assert_eq!(session.push(progress(2)), Ok(Pushed::Sent));
+    assert_eq!(session.push(progress(2)), Ok(PushOutcome::Sent));
     assert!(second.chunk().await.unwrap().contains("\"progress\":2"), "on one of them only, the newest");
     drop(second);
     // Until the end of the connection is known, messages are sent on it.
     link.closed().await;
-    assert_eq!(session.push(progress(3)), Ok(Pushed::Sent));
+    assert_eq!(session.push(progress(3)), Ok(PushOutcome::Sent));
     assert!(first.chunk().await.unwrap().contains("\"progress\":3"));
     session.close();
     assert_eq!(first.chunk().await, None);
@@ -411,7 +411,7 @@ async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one()
 #[tokio::test]
 async fn waiting_messages_are_bounded_and_the_response_always_fits() {
     let stream = StreamLimits { waiting_messages: 5, ..StreamLimits::default() };
-    let mut server = Server::with(Settings { stream, ..patient_settings() }, patient(), None).await;
+    let mut server = Server::with(EndpointSettings { stream, ..patient_settings() }, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
@@ -419,11 +419,11 @@ async fn waiting_messages_are_bounded_and_the_response_always_fits() {
     for number in 0..5 {
         responder.send(progress(number)).unwrap();
     }
-    assert_eq!(responder.send(progress(5)), Err(Unsent::Full));
-    responder.finish(result(&Id::number(7), "{}"));
+    assert_eq!(responder.send(progress(5)), Err(StreamSendError::Full));
+    responder.finish(result(&RpcId::number(7), "{}"));
     let head = client.head().await;
     assert_eq!(client.body(&head).await.matches("data: ").count(), 6);
-    let session = Session::new(SessionId::new("s").unwrap(), stream);
+    let session = SessionStreams::new(McpSessionId::new("s").unwrap(), stream);
     let pushed = (0..1000).filter(|number| session.push(progress(*number)).is_ok()).count();
     assert_eq!(pushed, 64);
 }
@@ -431,18 +431,18 @@ async fn waiting_messages_are_bounded_and_the_response_always_fits() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
     // The timeout of this crate ends the connection, not that of the operating system.
-    let limits = ServeLimits { write_stall: Duration::from_millis(200), ..patient() };
+    let limits = ListenerLimits { write_stall: Duration::from_millis(200), ..patient() };
     let mut server = Server::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
-    let long = Message::notification(
+    let long = RpcMessage::notification(
         "n",
-        Some(&steadfast_mcp::raw::RawJson::parse(format!("[\"{}\"]", "x".repeat(500_000))).unwrap()),
+        Some(&steadfast_mcp::json_text::JsonText::parse(format!("[\"{}\"]", "x".repeat(500_000))).unwrap()),
     );
     let flood = async {
         loop {
-            if responder.send(long.clone()) == Err(Unsent::Gone) {
+            if responder.send(long.clone()) == Err(StreamSendError::Gone) {
                 return;
             }
             tokio::task::yield_now().await;
@@ -455,14 +455,14 @@ async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
 #[tokio::test]
 async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
     let request = modern("tools/list", 7);
-    let limits = ServeLimits { head_time: Duration::from_millis(100), ..patient() };
+    let limits = ListenerLimits { head_time: Duration::from_millis(100), ..patient() };
     let server = Server::with(patient_settings(), limits, None).await;
     let mut silent = server.client().await;
     assert!(silent.is_closed().await);
     let mut slow = server.client().await;
     slow.send(&request[..30]).await;
     assert!(slow.is_closed().await);
-    let settings = Settings { body_time: Duration::from_millis(100), ..patient_settings() };
+    let settings = EndpointSettings { body_time: Duration::from_millis(100), ..patient_settings() };
     let server = Server::with(settings, patient(), None).await;
     let mut body = server.client().await;
     body.send(&request[..request.len() - 3]).await;
@@ -473,12 +473,12 @@ async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
 async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
     let clock = StoppedClock::new();
     let (head_time, idle) = (Duration::from_secs(5), Duration::from_secs(40));
-    let limits = ServeLimits { head_time, idle, ..patient() };
+    let limits = ListenerLimits { head_time, idle, ..patient() };
     let mut server = Server::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     for id in [1, 2] {
         client.send(&modern("a", id)).await;
-        server.next().await.responder.unwrap().finish(result(&Id::number(u64::from(id)), "{}"));
+        server.next().await.responder.unwrap().finish(result(&RpcId::number(u64::from(id)), "{}"));
         let head = client.head().await;
         client.body(&head).await;
         clock.pass(3 * head_time).await;
@@ -491,7 +491,7 @@ async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
 #[tokio::test]
 async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
     let (quiet, keep_alive) = (Duration::from_millis(30), Duration::from_millis(30));
-    let settings = Settings { quiet, keep_alive, ..patient_settings() };
+    let settings = EndpointSettings { quiet, keep_alive, ..patient_settings() };
     let mut server = Server::with(settings, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/call", 7).replace("Mcp-Method", "Mcp-Name: \r\nMcp-Method")).await;
@@ -503,7 +503,7 @@ async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
     for _ in 0..3 {
         assert_eq!(client.chunk().await.unwrap(), ":\n", "a comment, and no blank line");
     }
-    responder.finish(result(&Id::number(7), "{}"));
+    responder.finish(result(&RpcId::number(7), "{}"));
     let mut last = client.chunk().await.unwrap();
     while last == ":\n" {
         last = client.chunk().await.unwrap();
@@ -514,7 +514,7 @@ async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
 #[tokio::test]
 async fn stopping_lets_responses_finish_and_cuts_connections_that_do_not_end() {
     let clock = StoppedClock::new();
-    let limits = ServeLimits { stop: Duration::from_secs(5), ..patient() };
+    let limits = ListenerLimits { stop: Duration::from_secs(5), ..patient() };
     let mut server = Server::with(patient_settings(), limits, None).await;
     let (mut answered, mut hangs) = (server.client().await, server.client().await);
     answered.send(&modern("a", 1)).await;
@@ -523,7 +523,7 @@ async fn stopping_lets_responses_finish_and_cuts_connections_that_do_not_end() {
     let second = server.next().await.responder.unwrap();
     server.stop.cancel();
     tokio::task::yield_now().await;
-    first.finish(result(&Id::number(1), "{}"));
+    first.finish(result(&RpcId::number(1), "{}"));
     let head = answered.head().await;
     assert_eq!((head.status, head.get("connection")), (200, Some("close")));
     assert!(!second.is_gone(), "there is still time for it");

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 
 /// Exit of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum ChildExit {
     /// It exited with this code.
     Code(i32),
     /// It was ended by this signal.
@@ -17,33 +17,33 @@ pub enum Exit {
 
 /// Progress of a call to the child that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendProgress {
     /// None of it was written.
     No,
     /// Some or all of it was written.
     Yes,
 }
 
-impl Exit {
+impl ChildExit {
     /// Returns the fault of a call whose server has died. If nothing of the call was written, it cannot have run,
     /// whatever the exit was. Otherwise the outcome is unknown, and the exit counts as a crash.
-    pub fn fault(self, sent: Sent) -> Fault {
+    pub fn fault(self, sent: SendProgress) -> AttemptFault {
         let source = match (sent, self) {
-            (Sent::No, _) => Source::Transport { error: Transport::ConnectionClosed, written: false },
+            (SendProgress::No, _) => FaultSource::Transport { error: TransportError::ConnectionClosed, written: false },
             // A shell uses these codes for a command that it could not start. From a server that has already responded
             // they prove nothing, and must not count as proof.
-            (Sent::Yes, Self::Code(126 | 127) | Self::Unknown) => Source::Exit { code: None, signal: None },
-            (Sent::Yes, Self::Code(code)) => Source::Exit { code: Some(code), signal: None },
-            (Sent::Yes, Self::Signal(signal)) => Source::Exit { code: None, signal: Some(signal) },
+            (SendProgress::Yes, Self::Code(126 | 127) | Self::Unknown) => FaultSource::Exit { code: None, signal: None },
+            (SendProgress::Yes, Self::Code(code)) => FaultSource::Exit { code: Some(code), signal: None },
+            (SendProgress::Yes, Self::Signal(signal)) => FaultSource::Exit { code: None, signal: Some(signal) },
         };
-        Fault::new(source, format!("the server {self}"))
+        AttemptFault::new(source, format!("the server {self}"))
     }
 }
 
 /// Adds the last stderr output of the server to a fault, as text that no decision depends on.
-pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
+pub fn with_last_words(fault: AttemptFault, stderr: &[String]) -> AttemptFault {
     match last_words(stderr) {
-        Some(words) => Fault { message: format!("{}. Its last words: {words}", fault.message), ..fault },
+        Some(words) => AttemptFault { message: format!("{}. Its last words: {words}", fault.message), ..fault },
         None => fault,
     }
 }
@@ -52,7 +52,7 @@ pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
 /// stack trace and their version below it. Long lines are truncated.
 pub fn last_words(stderr: &[String]) -> Option<String> {
     let mut lines: Vec<&str> =
-        stderr.iter().map(|line| line.trim()).filter(|line| says_something(line)).collect();
+        stderr.iter().map(|line| line.trim()).filter(|line| has_content(line)).collect();
     // A restarted server repeats its messages.
     lines.dedup();
     let (before, last) = lines.split_at(lines.len().saturating_sub(LAST_WORDS));
@@ -70,7 +70,7 @@ const LAST_WORDS: usize = 3;
 const LONGEST_LINE: usize = 200;
 
 /// Returns false for lines without text and for stack frames.
-fn says_something(line: &str) -> bool {
+fn has_content(line: &str) -> bool {
     line.chars().any(char::is_alphanumeric) && !line.starts_with("at ")
 }
 
@@ -86,7 +86,7 @@ fn shortened(line: &str) -> String {
     }
 }
 
-impl fmt::Display for Exit {
+impl fmt::Display for ChildExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "ended with exit code {code}"),
@@ -99,7 +99,7 @@ impl fmt::Display for Exit {
 #[cfg(test)]
 mod tests {
     use steadfast_core::Timestamp;
-    use steadfast_core::classify::{Nature, Overrides, Reach, Severity, classify};
+    use steadfast_core::classify::{FaultNature, Overrides, AttemptReach, Severity, classify};
 
     use super::*;
 
@@ -123,16 +123,16 @@ mod tests {
     #[test]
     fn the_death_of_a_server_is_a_crash_for_what_was_sent_and_harmless_for_what_was_not() {
         for exit in
-            [Exit::Code(0), Exit::Code(1), Exit::Code(126), Exit::Code(127), Exit::Signal(9), Exit::Unknown]
+            [ChildExit::Code(0), ChildExit::Code(1), ChildExit::Code(126), ChildExit::Code(127), ChildExit::Signal(9), ChildExit::Unknown]
         {
             let of = |sent| classify(&exit.fault(sent), &Overrides::default(), Timestamp::ZERO);
-            let (sent, kept) = (of(Sent::Yes), of(Sent::No));
+            let (sent, kept) = (of(SendProgress::Yes), of(SendProgress::No));
             assert_eq!(
                 (sent.reach, sent.severity, sent.nature),
-                (Reach::Unknown, Severity::Crash, Nature::Transient),
+                (AttemptReach::Unknown, Severity::Crash, FaultNature::Transient),
                 "{exit}"
             );
-            assert_eq!((kept.reach, kept.nature), (Reach::NotSent, Nature::Transient), "{exit}");
+            assert_eq!((kept.reach, kept.nature), (AttemptReach::NotSent, FaultNature::Transient), "{exit}");
         }
     }
 }

@@ -7,10 +7,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::child::{self, Patience, Started};
+use crate::child::{self, StopTimeouts, SpawnedChild};
 use crate::environment::Environment;
 use crate::leash::Leash;
-use crate::stderr::Stderr;
+use crate::stderr::StderrLog;
 
 /// A server to be started as a child.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Launch {
     /// All its environment variables.
     pub environment: Environment,
     /// Time limits of the steps that end it.
-    pub patience: Patience,
+    pub patience: StopTimeouts,
 }
 
 /// Reason why a server could not be started.
@@ -67,7 +67,7 @@ pub enum LaunchError {
 
 impl Launch {
     /// Starts the server. Its stderr output goes to `stderr`.
-    pub async fn start(&self, leash: &Leash, stderr: &Stderr) -> Result<Started, LaunchError> {
+    pub async fn start(&self, leash: &Leash, stderr: &StderrLog) -> Result<SpawnedChild, LaunchError> {
         let folder = self.folder()?;
         let path = self.path(&folder)?;
         child::start(self, &folder, &path, leash, stderr).await

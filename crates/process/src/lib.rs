@@ -28,12 +28,12 @@ mod leash;
 mod stderr;
 mod supervisor;
 
-pub use child::{Child, Patience, Started};
+pub use child::{ChildProcess, StopTimeouts, SpawnedChild};
 pub use environment::{ALLOWED, Environment};
-pub use exit::{Exit, Sent, last_words, with_last_words};
+pub use exit::{ChildExit, SendProgress, last_words, with_last_words};
 pub use launch::{Launch, LaunchError};
 pub use leash::{Leash, leash_main};
-pub use stderr::{Follower, Line, Stderr};
+pub use stderr::{StderrFollower, StderrLine, StderrLog};
 pub use supervisor::{
-    End, Incarnation, IncarnationNumber, Incarnations, LastEnd, State, Status, Supervisor, Unavailable,
+    IncarnationEnd, Incarnation, IncarnationNumber, IncarnationReceiver, LastEnd, State, ServerStatus, Supervisor, ServerUnavailable,
 };

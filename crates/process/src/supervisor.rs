@@ -9,18 +9,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
-use steadfast_core::restart::{Death, Decision, Down, RestartPolicy, Restarts, Standing};
+use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
+use steadfast_core::restart::{ServerExit, StartDecision, DownPeriod, RestartPolicy, RestartTracker, ServerState};
 use steadfast_core::{Timestamp, millis};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::child::{Child, Patience};
-use crate::exit::{Exit, last_words};
+use crate::child::{ChildProcess, StopTimeouts};
+use crate::exit::{ChildExit, last_words};
 use crate::launch::Launch;
 use crate::leash::Leash;
-use crate::stderr::Stderr;
+use crate::stderr::StderrLog;
 
 /// Number of a start of a server: one for the first, and one more for each further start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,14 +70,14 @@ pub enum State {
         until: Timestamp,
     },
     /// It is not restarted for now. [`Status::last_end`] has the reason of its last end.
-    Down(Down),
+    Down(DownPeriod),
     /// The supervision has ended.
     Closed,
 }
 
 /// State and history of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct ServerStatus {
     /// Its state.
     pub state: State,
     /// Number of restarts after it had died.
@@ -92,7 +92,7 @@ pub struct LastEnd {
     /// Number of the incarnation.
     pub incarnation: IncarnationNumber,
     /// Reason of the end.
-    pub end: End,
+    pub end: IncarnationEnd,
     /// Time of the end.
     pub at: Timestamp,
     /// The last lines that it wrote to stderr, redacted.
@@ -101,15 +101,15 @@ pub struct LastEnd {
 
 /// Reason of the end of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum IncarnationEnd {
     /// It exited by itself.
-    Exited(Exit),
+    Exited(ChildExit),
     /// The owner declared it unusable, and it was ended.
     Condemned {
         /// Reason given by the owner.
         why: String,
         /// Exit of the process.
-        exit: Exit,
+        exit: ChildExit,
     },
     /// It could not be started.
     NotStarted {
@@ -118,7 +118,7 @@ pub enum End {
     },
 }
 
-impl fmt::Display for End {
+impl fmt::Display for IncarnationEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(exit) => write!(f, "it {exit}"),
@@ -131,11 +131,11 @@ impl fmt::Display for End {
 /// Reason why a server is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unavailable {
+pub enum ServerUnavailable {
     /// It is not restarted for now.
     Down {
         /// Reason, and end of this state.
-        down: Down,
+        down: DownPeriod,
         /// Its last end.
         last_end: Option<Arc<LastEnd>>,
     },
@@ -143,19 +143,19 @@ pub enum Unavailable {
     Closed,
 }
 
-impl Unavailable {
+impl ServerUnavailable {
     /// Returns the fault of a call to this server: it was not sent, and may be retried when the server is back.
-    pub fn fault(&self) -> Fault {
-        let source = Source::Transport { error: Transport::ConnectionRefused, written: false };
+    pub fn fault(&self) -> AttemptFault {
+        let source = FaultSource::Transport { error: TransportError::ConnectionRefused, written: false };
         let retry_after = match self {
             Self::Down { down, .. } => Some(RetryAfter::At(down.until)),
             Self::Closed => None,
         };
-        Fault { retry_after, ..Fault::new(source, self.to_string()) }
+        AttemptFault { retry_after, ..AttemptFault::new(source, self.to_string()) }
     }
 }
 
-impl fmt::Display for Unavailable {
+impl fmt::Display for ServerUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Down { down, last_end } => {
@@ -173,24 +173,24 @@ impl fmt::Display for Unavailable {
     }
 }
 
-impl std::error::Error for Unavailable {}
+impl std::error::Error for ServerUnavailable {}
 
 /// Supervisor of one server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Supervisor {
-    wishes: mpsc::Sender<Wish>,
-    status: watch::Receiver<Status>,
-    stderr: Stderr,
-    clock: Clock,
+    wishes: mpsc::Sender<SupervisorCommand>,
+    status: watch::Receiver<ServerStatus>,
+    stderr: StderrLog,
+    clock: SupervisorClock,
 }
 
 /// Receiver of the incarnations of a server. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Incarnations {
+pub struct IncarnationReceiver {
     handed: mpsc::Receiver<Incarnation>,
 }
 
-impl Incarnations {
+impl IncarnationReceiver {
     /// Returns the next incarnation, or `None` if there will be none. One that was not received in time may be dead
     /// already. Cancel safe.
     pub async fn next(&mut self) -> Option<Incarnation> {
@@ -200,16 +200,16 @@ impl Incarnations {
 
 impl Supervisor {
     /// Creates a supervisor of a server that starts on request. The seed spreads the backoff between its starts.
-    pub fn new(launch: Launch, leash: Leash, policy: RestartPolicy, seed: u64) -> (Self, Incarnations) {
+    pub fn new(launch: Launch, leash: Leash, policy: RestartPolicy, seed: u64) -> (Self, IncarnationReceiver) {
         let (wishes, wished) = mpsc::channel(WISHES);
         let (handing, handed) = mpsc::channel(1);
-        let (told, status) = watch::channel(Status { state: State::Idle, restarts: 0, last_end: None });
-        let (stderr, clock) = (Stderr::new(), Clock::new());
-        let keeper = Keeper {
+        let (told, status) = watch::channel(ServerStatus { state: State::Idle, restarts: 0, last_end: None });
+        let (stderr, clock) = (StderrLog::new(), SupervisorClock::new());
+        let keeper = SupervisorTask {
             launch,
             leash,
             policy,
-            restarts: Restarts::new(seed),
+            restarts: RestartTracker::new(seed),
             clock,
             stderr: stderr.clone(),
             status: told,
@@ -218,27 +218,27 @@ impl Supervisor {
             current: None,
         };
         tokio::spawn(keeper.run(wished));
-        (Self { wishes, status, stderr, clock }, Incarnations { handed })
+        (Self { wishes, status, stderr, clock }, IncarnationReceiver { handed })
     }
 
     /// Subscribes to its status.
-    pub fn status(&self) -> watch::Receiver<Status> {
+    pub fn status(&self) -> watch::Receiver<ServerStatus> {
         self.status.clone()
     }
 
     /// Returns its last stderr output, of all incarnations.
-    pub const fn stderr(&self) -> &Stderr {
+    pub const fn stderr(&self) -> &StderrLog {
         &self.stderr
     }
 
     /// Requests a start, if it is allowed, and returns at once.
-    pub async fn ask(&self) {
-        let _ = self.wishes.send(Wish::Ask).await;
+    pub async fn request_start(&self) {
+        let _ = self.wishes.send(SupervisorCommand::Ask).await;
     }
 
     /// Requests a start if needed, and waits until the server is ready or known to be unavailable. There is no timeout:
     /// the owner must condemn an incarnation that never becomes ready.
-    pub async fn up(&self) -> Result<IncarnationNumber, Unavailable> {
+    pub async fn wait_until_ready(&self) -> Result<IncarnationNumber, ServerUnavailable> {
         let mut status = self.status.clone();
         loop {
             let is_wanted = {
@@ -246,45 +246,45 @@ impl Supervisor {
                 match &seen.state {
                     State::Up(number) => return Ok(*number),
                     State::Down(down) if self.clock.now() < down.until => {
-                        return Err(Unavailable::Down { down: *down, last_end: seen.last_end.clone() });
+                        return Err(ServerUnavailable::Down { down: *down, last_end: seen.last_end.clone() });
                     }
-                    State::Closed => return Err(Unavailable::Closed),
+                    State::Closed => return Err(ServerUnavailable::Closed),
                     State::Idle | State::Down(_) => true,
                     State::Starting(_) | State::Ending(_) | State::BackingOff { .. } => false,
                 }
             };
             if is_wanted {
-                self.ask().await;
+                self.request_start().await;
             }
             if status.changed().await.is_err() {
-                return Err(Unavailable::Closed);
+                return Err(ServerUnavailable::Closed);
             }
         }
     }
 
     /// Marks the incarnation as ready. Has no effect for an older one.
     pub async fn ready(&self, number: IncarnationNumber) {
-        let _ = self.wishes.send(Wish::Ready(number)).await;
+        let _ = self.wishes.send(SupervisorCommand::Ready(number)).await;
     }
 
     /// Ends an incarnation that is no longer usable (it hangs, sends invalid messages, or closed its stdout), and
     /// counts that as a death. Has no effect for an older one. Drop its stdin before.
     pub async fn condemn(&self, number: IncarnationNumber, why: impl Into<String>) {
-        let _ = self.wishes.send(Wish::Condemn(number, why.into())).await;
+        let _ = self.wishes.send(SupervisorCommand::Condemn(number, why.into())).await;
     }
 
     /// Stops it until the next request, and waits until none of its processes is left. Drop its stdin before.
     pub async fn stop(&self) {
-        self.and_wait(Wish::Stop).await;
+        self.and_wait(SupervisorCommand::Stop).await;
     }
 
     /// Resets the restart history, for example after a repair. A server that is down or waits for a restart then starts
     /// on request.
     pub async fn reset(&self) {
-        self.and_wait(Wish::Reset).await;
+        self.and_wait(SupervisorCommand::Reset).await;
     }
 
-    async fn and_wait(&self, wish: impl FnOnce(oneshot::Sender<()>) -> Wish) {
+    async fn and_wait(&self, wish: impl FnOnce(oneshot::Sender<()>) -> SupervisorCommand) {
         let (done, is_done) = oneshot::channel();
         if self.wishes.send(wish(done)).await.is_ok() {
             let _ = is_done.await;
@@ -293,7 +293,7 @@ impl Supervisor {
 }
 
 /// A command of the owner.
-enum Wish {
+enum SupervisorCommand {
     Ask,
     Ready(IncarnationNumber),
     Condemn(IncarnationNumber, String),
@@ -308,12 +308,12 @@ const LAST_LINES: usize = 20;
 
 /// Milliseconds since the epoch that never go backwards, based on the clock of the timers.
 #[derive(Clone, Copy, Debug)]
-struct Clock {
+struct SupervisorClock {
     began: Instant,
     at: Timestamp,
 }
 
-impl Clock {
+impl SupervisorClock {
     fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { began: Instant::now(), at: Timestamp::from_millis(millis(since_epoch)) }
@@ -331,52 +331,52 @@ impl Clock {
 }
 
 /// The current incarnation.
-struct Current {
-    child: Child,
+struct CurrentIncarnation {
+    child: ChildProcess,
     /// The incarnation, until the owner has taken it.
     to_hand: Option<Incarnation>,
 }
 
-struct Keeper {
+struct SupervisorTask {
     launch: Launch,
     leash: Leash,
     policy: RestartPolicy,
-    restarts: Restarts,
-    clock: Clock,
-    stderr: Stderr,
-    status: watch::Sender<Status>,
+    restarts: RestartTracker,
+    clock: SupervisorClock,
+    stderr: StderrLog,
+    status: watch::Sender<ServerStatus>,
     handing: mpsc::Sender<Incarnation>,
     /// Number of the newest incarnation.
     number: IncarnationNumber,
-    current: Option<Current>,
+    current: Option<CurrentIncarnation>,
 }
 
-impl Keeper {
-    async fn run(mut self, mut wished: mpsc::Receiver<Wish>) {
+impl SupervisorTask {
+    async fn run(mut self, mut wished: mpsc::Receiver<SupervisorCommand>) {
         self.keep(&mut wished).await;
         self.stop().await;
         self.status.send_modify(|status| status.state = State::Closed);
     }
 
     /// Supervises the server until its owner is gone.
-    async fn keep(&mut self, wished: &mut mpsc::Receiver<Wish>) {
+    async fn keep(&mut self, wished: &mut mpsc::Receiver<SupervisorCommand>) {
         loop {
-            let wake = match self.restarts.standing() {
-                Standing::BackingOff { until } => Some(self.clock.instant(until)),
-                Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } | Standing::Down(_) => None,
+            let wake = match self.restarts.state() {
+                ServerState::BackingOff { until } => Some(self.clock.instant(until)),
+                ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } | ServerState::Down(_) => None,
             };
             let is_to_hand = self.current.as_ref().is_some_and(|current| current.to_hand.is_some());
             tokio::select! {
                 wish = wished.recv() => match wish {
                     None => return,
-                    Some(Wish::Ask) => self.asked().await,
-                    Some(Wish::Ready(number)) => self.ready(number),
-                    Some(Wish::Condemn(number, why)) => self.condemn(number, why).await,
-                    Some(Wish::Stop(done)) => {
+                    Some(SupervisorCommand::Ask) => self.asked().await,
+                    Some(SupervisorCommand::Ready(number)) => self.ready(number),
+                    Some(SupervisorCommand::Condemn(number, why)) => self.condemn(number, why).await,
+                    Some(SupervisorCommand::Stop(done)) => {
                         self.stop().await;
                         let _ = done.send(());
                     }
-                    Some(Wish::Reset(done)) => {
+                    Some(SupervisorCommand::Reset(done)) => {
                         self.restarts.reset();
                         self.tell();
                         let _ = done.send(());
@@ -396,17 +396,17 @@ impl Keeper {
     }
 
     async fn asked(&mut self) {
-        let has_died = match self.restarts.standing() {
-            Standing::BackingOff { .. } | Standing::Down(_) => true,
-            Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } => false,
+        let has_died = match self.restarts.state() {
+            ServerState::BackingOff { .. } | ServerState::Down(_) => true,
+            ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => false,
         };
-        match self.restarts.asked(self.clock.now()) {
-            Decision::Start => {
+        match self.restarts.request_start(self.clock.now()) {
+            StartDecision::Start => {
                 let more = u64::from(has_died);
                 self.status.send_modify(|status| status.restarts = status.restarts.saturating_add(more));
                 self.start().await;
             }
-            Decision::WaitForStart | Decision::Use | Decision::WaitUntil(_) | Decision::Refuse(_) => {}
+            StartDecision::WaitForStart | StartDecision::Use | StartDecision::WaitUntil(_) | StartDecision::Refuse(_) => {}
         }
     }
 
@@ -417,18 +417,18 @@ impl Keeper {
             Ok(started) => {
                 let (number, pid) = (self.number, started.child.pid());
                 let incarnation = Incarnation { number, pid, stdin: started.stdin, stdout: started.stdout };
-                self.current = Some(Current { child: started.child, to_hand: Some(incarnation) });
+                self.current = Some(CurrentIncarnation { child: started.child, to_hand: Some(incarnation) });
             }
             Err(error) => {
-                let death = if error.is_lasting() { Death::CannotStart } else { Death::Crashed };
-                self.died(death, End::NotStarted { why: error.to_string() });
+                let death = if error.is_lasting() { ServerExit::CannotStart } else { ServerExit::Crashed };
+                self.died(death, IncarnationEnd::NotStarted { why: error.to_string() });
             }
         }
     }
 
     fn ready(&mut self, number: IncarnationNumber) {
         if self.runs(number) {
-            self.restarts.ready(self.clock.now());
+            self.restarts.record_ready(self.clock.now());
             self.tell();
         }
     }
@@ -437,42 +437,42 @@ impl Keeper {
         if self.runs(number) {
             // An unusable server gets no time to end by itself.
             let exit = self.end(Duration::ZERO).await;
-            self.died(Death::Crashed, End::Condemned { why, exit });
+            self.died(ServerExit::Crashed, IncarnationEnd::Condemned { why, exit });
         }
     }
 
     async fn exited(&mut self) {
         // The leash ends the remaining processes in its own steps. This limit begins where those should be over.
-        let Patience { term, kill, .. } = self.launch.patience;
+        let StopTimeouts { term, kill, .. } = self.launch.patience;
         let exit = self.end(term.saturating_add(kill)).await;
-        self.died(Death::Crashed, End::Exited(exit));
+        self.died(ServerExit::Crashed, IncarnationEnd::Exited(exit));
     }
 
     async fn stop(&mut self) {
         if self.current.is_some() {
             self.end(self.launch.patience.stdin).await;
         }
-        let _ = self.restarts.died(&self.policy, Death::Stopped, self.clock.now());
+        let _ = self.restarts.record_exit(&self.policy, ServerExit::Stopped, self.clock.now());
         self.tell();
     }
 
     /// Ends the incarnation completely, so that nothing of it is left when the next one starts. `by_itself` is its time
     /// to exit by itself.
-    async fn end(&mut self, by_itself: Duration) -> Exit {
-        let Some(Current { child, to_hand }) = self.current.take() else { return Exit::Unknown };
+    async fn end(&mut self, by_itself: Duration) -> ChildExit {
+        let Some(CurrentIncarnation { child, to_hand }) = self.current.take() else { return ChildExit::Unknown };
         self.tell_state(State::Ending(self.number));
         drop(to_hand);
-        child.stop(&Patience { stdin: by_itself, ..self.launch.patience }).await
+        child.stop(&StopTimeouts { stdin: by_itself, ..self.launch.patience }).await
     }
 
-    fn died(&mut self, death: Death, end: End) {
+    fn died(&mut self, death: ServerExit, end: IncarnationEnd) {
         let now = self.clock.now();
-        let _ = self.restarts.died(&self.policy, death, now);
+        let _ = self.restarts.record_exit(&self.policy, death, now);
         let stderr = match &end {
-            End::Exited(_) | End::Condemned { .. } => self.stderr.tail(LAST_LINES),
-            End::NotStarted { .. } => Vec::new(),
+            IncarnationEnd::Exited(_) | IncarnationEnd::Condemned { .. } => self.stderr.tail(LAST_LINES),
+            IncarnationEnd::NotStarted { .. } => Vec::new(),
         };
-        tracing::warn!(incarnation = self.number.0, %end, standing = ?self.restarts.standing(), "a server died");
+        tracing::warn!(incarnation = self.number.0, %end, standing = ?self.restarts.state(), "a server died");
         let last_end = Some(Arc::new(LastEnd { incarnation: self.number, end, at: now, stderr }));
         let state = self.state();
         self.status.send_modify(|status| (status.state, status.last_end) = (state, last_end));
@@ -483,12 +483,12 @@ impl Keeper {
     }
 
     fn state(&self) -> State {
-        match self.restarts.standing() {
-            Standing::Idle => State::Idle,
-            Standing::Starting { .. } => State::Starting(self.number),
-            Standing::Up { .. } => State::Up(self.number),
-            Standing::BackingOff { until } => State::BackingOff { until },
-            Standing::Down(down) => State::Down(down),
+        match self.restarts.state() {
+            ServerState::Idle => State::Idle,
+            ServerState::Starting { .. } => State::Starting(self.number),
+            ServerState::Up { .. } => State::Up(self.number),
+            ServerState::BackingOff { until } => State::BackingOff { until },
+            ServerState::Down(down) => State::Down(down),
         }
     }
 
@@ -501,7 +501,7 @@ impl Keeper {
     }
 }
 
-async fn exited(current: Option<&Current>) {
+async fn exited(current: Option<&CurrentIncarnation>) {
     match current {
         Some(current) => drop(current.child.exited().await),
         None => std::future::pending().await,

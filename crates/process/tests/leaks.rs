@@ -18,14 +18,14 @@ async fn sf_9_a_hundred_crashes_leave_no_process_no_handle_and_no_task() {
     // Resources that are created once and kept, such as the signal handler of the runtime, exist before the first
     // count.
     crash(1).await;
-    let before = Counted::now();
+    let before = ResourceCounts::now();
     crash(100).await;
     // Resources of the last crash may take a moment to be freed.
     let deadline = Instant::now() + PATIENCE;
-    while Counted::now() != before && Instant::now() < deadline {
+    while ResourceCounts::now() != before && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(Counted::now(), before);
+    assert_eq!(ResourceCounts::now(), before);
 }
 
 async fn crash(times: u64) {
@@ -40,7 +40,7 @@ async fn crash(times: u64) {
     let leash = Leash::of(env!("CARGO_BIN_EXE_steadfast-process-actor"));
     let (supervisor, mut incarnations) = Supervisor::new(launch, leash, policy, 1);
     let stderr = supervisor.stderr().clone();
-    supervisor.ask().await;
+    supervisor.request_start().await;
     for number in 1..=times {
         let incarnation = soon(incarnations.next()).await.unwrap();
         assert_eq!(incarnation.number.get(), number);
@@ -50,13 +50,13 @@ async fn crash(times: u64) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Counted {
+struct ResourceCounts {
     children: usize,
     handles: usize,
     tasks: usize,
 }
 
-impl Counted {
+impl ResourceCounts {
     fn now() -> Self {
         let own = std::process::id();
         let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion, Target,
-    Trace, Transport, Unknown,
+    CallEnvelope, CallHints, ContractVersion, CallControl, IdempotencyKey, CallPayload, PayloadVersion, CallerIdentity,
+    EnvelopeTrace, TransportOptions, ExtraFields,
 };
 use steadfast_core::id::{ActorId, InvalidId, Namespace, RequestId, SessionKey, ToolName};
-use steadfast_core::output::{Output, RawJson};
+use steadfast_core::output::{ToolOutput, RawJson};
 
 /// Builds a call of this tool. All other fields have defaults. For fields that the builder does not have, change the
 /// [`CallEnvelope`] that it returns.
@@ -25,8 +25,8 @@ pub fn call<'a>(namespace: &'a str, tool: &'a str) -> CallBuilder<'a> {
 }
 
 /// Returns a text as the output of a tool.
-pub fn output(text: &str) -> Output {
-    Output { content: RawJson::string(text), metadata: None }
+pub fn output(text: &str) -> ToolOutput {
+    ToolOutput { content: RawJson::string(text), metadata: None }
 }
 
 /// A builder of call envelopes.
@@ -43,7 +43,7 @@ pub struct CallBuilder<'a> {
 
 impl<'a> CallBuilder<'a> {
     /// Sets the arguments: a map, or a struct that serializes as one. A list of name-value pairs counts as a map.
-    pub fn params(mut self, params: &(impl Params + ?Sized)) -> Self {
+    pub fn params(mut self, params: &(impl CallArguments + ?Sized)) -> Self {
         self.params = params.to_text();
         self
     }
@@ -79,7 +79,7 @@ impl<'a> CallBuilder<'a> {
             tool_call_id: None,
             tool_name: ToolName::new(self.tool).map_err(bad("tool"))?,
             tool_namespace: Namespace::new(self.namespace).map_err(bad("namespace"))?,
-            target: Target {
+            target: CallerIdentity {
                 agent_id: None,
                 session_key: SessionKey::new(self.session).map_err(bad("session"))?,
                 actor_id: ActorId::new(self.actor).map_err(bad("actor"))?,
@@ -89,30 +89,30 @@ impl<'a> CallBuilder<'a> {
                 turn_id: None,
                 model_id: None,
                 domain: None,
-                unknown: Unknown::new(),
+                unknown: ExtraFields::new(),
             },
-            payload: Payload {
+            payload: CallPayload {
                 version: PayloadVersion::V1_0,
                 params: RawJson::from_trusted(params),
                 idempotency_key: self.key.map(IdempotencyKey::new).transpose().map_err(bad("key"))?,
                 call_hints: CallHints::default(),
-                unknown: Unknown::new(),
+                unknown: ExtraFields::new(),
             },
-            transport: Transport::default(),
-            control: Control::default(),
-            trace: Trace::default(),
-            unknown: Unknown::new(),
+            transport: TransportOptions::default(),
+            control: CallControl::default(),
+            trace: EnvelopeTrace::default(),
+            unknown: ExtraFields::new(),
         })
     }
 }
 
 /// A type that can be the arguments of a call.
-pub trait Params {
+pub trait CallArguments {
     /// Returns the arguments as JSON, or the reason why it is not possible.
     fn to_text(&self) -> Result<String, String>;
 }
 
-impl<T: Serialize + ?Sized> Params for T {
+impl<T: Serialize + ?Sized> CallArguments for T {
     fn to_text(&self) -> Result<String, String> {
         let value = serde_json::to_value(self).map_err(|error| error.to_string())?;
         Ok(pairs(&value).map_or(value, serde_json::Value::Object).to_string())

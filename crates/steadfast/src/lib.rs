@@ -41,20 +41,20 @@
 //! | `webhooks` | delivery of notifications over HTTP |
 
 mod call;
-mod following;
-mod opening;
+mod live_config;
+mod builder;
 mod plan;
 mod webhooks;
 
 pub use call::{CallBuilder, InvalidCall, call, output};
-pub use following::ConfigNews;
-pub use opening::{Logging, OpenError, Opening, Steadfast, usual_sources};
-pub use plan::Plan;
+pub use live_config::ConfigEvent;
+pub use builder::{LogOutput, OpenError, SteadfastBuilder, Steadfast, usual_sources};
+pub use plan::StartupPlan;
 
 pub use steadfast_config::{
-    COMMAND_NAMESPACE, Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText,
-    HTTP_NAMESPACE, Isolation, Needed, Problem, Reached, Reload, Role, Section, Server, Sources, Start,
-    StoreKind, Switched, Switches, Token, WrittenAt, listen_address, nearest, parse_span,
+    COMMAND_NAMESPACE, Config, ConfigErrors, ConfigFile, ExplainedSetting, Explanation, CommandLineFlag, InlineJson,
+    HTTP_NAMESPACE, Isolation, FileRequirement, ConfigProblem, ServerTarget, Reload, TokenRole, Section, ServerSettings, Sources, PolicyStart,
+    StoreKind, SwitchChange, Switches, Token, SettingPosition, listen_address, nearest, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{
@@ -62,18 +62,18 @@ pub use steadfast_core::{
     rehearse, report, stats, trust, turn,
 };
 pub use steadfast_executor::{
-    About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
-    BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, CallStep, Called, Calling, Canceller,
-    Counted, Deed, Done, Drained, Engine, EngineEvent, Found, GuardView, HookFuture, Hooks, HostError,
-    InvalidBreakerKey, Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, Run,
-    RuntimeClock, Shelf, Shelves, SignsOfLife, Steer, Steered, StoppedSession, Surface, Tenants, Ticket,
-    Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip, TurnAbout, TurnHead, TurnOptions, TurnRefused,
-    TurnSpan, TurnStory, Turned, TurnedAway, TurnsWanted, servers_of_one_name,
+    NoticeContext, ToolResult, ApprovalError, DeliveryHandle, ClientDecision, ApprovalPrompter, ClientDecisionFuture, Attempt, AuditEntry, AuditQuery, HostStep,
+    BreakerSubject, BreakerKey, BreakerView, OperatorIdentity, CallFacts, CallOptions, CallStep, CallResponse, PendingCall, CallCanceller,
+    CountSource, AuditAction, AuditChange, ShutdownReport, Engine, EngineEvent, ResolvedTool, GuardView, HookFuture, Hooks, HostError,
+    InvalidBreakerKey, EngineListener, AttemptError, AvailableTool, RunOrder, SystemEvent, HeartbeatReply, ChangeScope, Recording, SharedTool,
+    RuntimeClock, ToolRegistry, ToolRegistries, ProgressSignals, BreakerOverride, BreakerChange, StoppedSession, OperatorSurface, TenantFilter, HostCallId,
+    ToolHandler, ToolFault, ToolInfo, ToolScore, ToolView, GuardTrip, TurnContext, TurnSummary, TurnOptions, TurnRejection,
+    TurnSpan, TurnTraceView, TurnResponse, RejectedCall, TurnQuery, servers_of_one_name,
 };
-pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
+pub use steadfast_store::{FlushTarget, MemoryOptions, MemoryStore, RecordPage, RecordFilter, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};
-pub use steadfast_store_sqlite::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
-pub use steadfast_telemetry::{Feed, FeedReader, Format, Happened, Level, Logs, Metrics, Next, Telemetry};
+pub use steadfast_store_sqlite::{FileDamagePolicy, CommitLossPolicy, SqliteOptions, SqliteStore};
+pub use steadfast_telemetry::{Feed, FeedReader, LogLineFormat, FeedEvent, LogLineLevel, LogSink, Metrics, FeedItem, Telemetry};
 
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]

@@ -8,31 +8,31 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use steadfast_config::{AfterLoss, Config, LogFormat, LogLevel, StoreKind, StoreSettings, plain_json};
+use steadfast_config::{LossPolicy, Config, LogFormat, LogLevel, StoreKind, StoreSettings, plain_json};
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::redact::Redacted;
-use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
-use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
-use steadfast_store_redis::{Confirm, Options as RedisOptions, Prefix, RedisStore};
-use steadfast_store_sqlite::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
-use steadfast_telemetry::{Format, Level, MalformedCalls, Namespace, OtlpOptions};
+use steadfast_executor::{EngineBuilder, TrustFile, TrustStorage};
+use steadfast_store::{TimeSource, RecordCodec, JournalLimits, MemoryOptions, MemoryStore, Store};
+use steadfast_store_redis::{WriteConfirmation, Options as RedisOptions, KeyPrefix, RedisStore};
+use steadfast_store_sqlite::{FileDamagePolicy, CommitLossPolicy, SqliteOptions, SqliteStore};
+use steadfast_telemetry::{LogLineFormat, LogLineLevel, MalformedCallLog, Namespace, OtlpOptions};
 
-use crate::opening::OpenError;
+use crate::builder::OpenError;
 use crate::webhooks;
 
 /// The parts to open and start, as far as the configuration determines them.
 #[derive(Debug)]
-pub struct Plan {
+pub struct StartupPlan {
     store: StorePlan,
     key_file: Option<PathBuf>,
     pub(crate) metrics: (Namespace, usize),
-    pub(crate) log: (Level, Format),
+    pub(crate) log: (LogLineLevel, LogLineFormat),
     otlp: Option<Redacted<String>>,
-    trust: TrustKept,
+    trust: TrustStorage,
     trust_history: usize,
     records: usize,
-    history: Keep,
-    traces: Keep,
+    history: JournalLimits,
+    traces: JournalLimits,
     malformed_calls: Option<PathBuf>,
     malformed_calls_beside_state: bool,
 }
@@ -41,12 +41,12 @@ pub struct Plan {
 #[derive(Debug)]
 enum StorePlan {
     Memory,
-    Sqlite(PathBuf, OnLoss),
+    Sqlite(PathBuf, CommitLossPolicy),
     Redis(Box<RedisOptions>),
 }
 
 /// An open store.
-pub(crate) struct Opened {
+pub(crate) struct OpenStore {
     pub(crate) store: Arc<dyn Store>,
     /// New path of an unusable file that was in its place.
     pub(crate) set_aside: Option<PathBuf>,
@@ -54,13 +54,13 @@ pub(crate) struct Opened {
     pub(crate) loss: Option<RecordLoss>,
 }
 
-impl Opened {
+impl OpenStore {
     fn sound(store: Arc<dyn Store>) -> Self {
         Self { store, set_aside: None, loss: None }
     }
 }
 
-impl Plan {
+impl StartupPlan {
     /// Computes the plan of a configuration. Reads nothing else.
     pub fn of(config: &Config) -> Result<Self, OpenError> {
         let global = config.global();
@@ -75,18 +75,18 @@ impl Plan {
                 global.trust_state.file.as_ref().or(global.trust_state.host_file.as_ref()),
                 global.trust_state.persist,
             ) {
-                (_, false) => TrustKept::Nowhere,
-                (Some(file), true) => TrustKept::InFile(TrustFile::at(file).read_by(plain_json)),
-                (None, true) => TrustKept::InStore,
+                (_, false) => TrustStorage::NotStored,
+                (Some(file), true) => TrustStorage::InFile(TrustFile::at(file).read_by(plain_json)),
+                (None, true) => TrustStorage::InStore,
             },
             trust_history: count(global.trust_state.entries.get()),
             records: count(global.store.records.get()),
-            history: Keep {
+            history: JournalLimits {
                 most: global.history.entries.get().into(),
                 most_per_subject: None,
                 age: global.history.keep,
             },
-            traces: Keep {
+            traces: JournalLimits {
                 most: global.traces.entries.get().into(),
                 most_per_subject: None,
                 age: global.traces.keep,
@@ -98,7 +98,7 @@ impl Plan {
 
     /// Returns the reason why the store of a configuration cannot be opened, as far as it shows without opening or
     /// creating anything. A remote store is not contacted.
-    pub fn store_problem(config: &Config, on_damage: OnDamage) -> Option<OpenError> {
+    pub fn store_problem(config: &Config, on_damage: FileDamagePolicy) -> Option<OpenError> {
         match StorePlan::of(&config.global().store) {
             Ok(StorePlan::Memory | StorePlan::Redis(_)) => None,
             Ok(StorePlan::Sqlite(path, on_loss)) => {
@@ -125,7 +125,7 @@ impl Plan {
         let malformed =
             global.log.malformed_calls.as_ref().filter(|_| !global.log.malformed_calls_beside_state);
         if let Some(path) = malformed
-            && let Err(error) = MalformedCalls::check(path)
+            && let Err(error) = MalformedCallLog::check(path)
         {
             problems.push(malformed_calls(path, &error));
         }
@@ -148,15 +148,15 @@ impl Plan {
     /// Returns the trust file, if trust is not in the store.
     pub fn trust_file(&self) -> Option<&TrustFile> {
         match &self.trust {
-            TrustKept::InFile(file) => Some(file),
-            TrustKept::InStore | TrustKept::Nowhere => None,
+            TrustStorage::InFile(file) => Some(file),
+            TrustStorage::InStore | TrustStorage::NotStored => None,
         }
     }
 
     /// Opens only the store, to check that it is usable. Creates it if it is missing. Returns the new path of an
     /// unusable file that was in its place, which can only happen if `on_damage` allows it.
-    pub async fn try_store(self, on_damage: OnDamage) -> Result<Option<PathBuf>, OpenError> {
-        let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
+    pub async fn try_store(self, on_damage: FileDamagePolicy) -> Result<Option<PathBuf>, OpenError> {
+        let clock: Arc<dyn TimeSource> = Arc::new(steadfast_store::SystemClock::default());
         Ok(self.open_store(clock, on_damage).await?.set_aside)
     }
 
@@ -170,20 +170,20 @@ impl Plan {
 
     /// Opens only the store, for commands that maintain it. A damaged store is not changed.
     pub async fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
-        let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
-        Ok(self.open_store(clock, OnDamage::Refuse).await?.store)
+        let clock: Arc<dyn TimeSource> = Arc::new(steadfast_store::SystemClock::default());
+        Ok(self.open_store(clock, FileDamagePolicy::Refuse).await?.store)
     }
 
     pub(crate) async fn open_store(
         &self,
-        clock: Arc<dyn Clock>,
-        on_damage: OnDamage,
-    ) -> Result<Opened, OpenError> {
+        clock: Arc<dyn TimeSource>,
+        on_damage: FileDamagePolicy,
+    ) -> Result<OpenStore, OpenError> {
         let codec = self.key_file.as_deref().map(secret).transpose()?.unwrap_or_default();
         match &self.store {
             StorePlan::Memory => {
                 let options = MemoryOptions { most: self.records, ..MemoryOptions::new(clock) };
-                Ok(Opened::sound(Arc::new(MemoryStore::new(options))))
+                Ok(OpenStore::sound(Arc::new(MemoryStore::new(options))))
             }
             StorePlan::Sqlite(path, on_loss) => {
                 let options =
@@ -192,24 +192,24 @@ impl Plan {
                 let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options)).await;
                 let store = opened.map_err(OpenError::ended)?.map_err(OpenError::Sqlite)?;
                 let set_aside = store.set_aside().map(Path::to_owned);
-                let loss = store.noticed_loss().cloned();
-                Ok(Opened { store: Arc::new(store), set_aside, loss })
+                let loss = store.detected_loss().cloned();
+                Ok(OpenStore { store: Arc::new(store), set_aside, loss })
             }
             StorePlan::Redis(options) => {
                 let options = RedisOptions { codec, ..(**options).clone() };
                 let store = RedisStore::connect(options).await.map_err(OpenError::Redis)?;
-                Ok(Opened::sound(Arc::new(store)))
+                Ok(OpenStore::sound(Arc::new(store)))
             }
         }
     }
 
     /// Opens the file of malformed calls, if it is enabled.
-    pub(crate) fn malformed_calls(&self) -> Result<Option<MalformedCalls>, OpenError> {
+    pub(crate) fn malformed_calls(&self) -> Result<Option<MalformedCallLog>, OpenError> {
         let open = |path: &PathBuf| {
             let opened = match self.malformed_calls_beside_state {
                 // It is on by default, so a folder that cannot be written does not prevent the start.
-                true => MalformedCalls::when_needed_at(path),
-                false => MalformedCalls::at(path),
+                true => MalformedCallLog::when_needed_at(path),
+                false => MalformedCallLog::at(path),
             };
             opened.map_err(|error| malformed_calls(path, &error))
         };
@@ -223,7 +223,7 @@ impl Plan {
     /// Applies the engine settings of the configuration, except policies.
     pub(crate) fn prepare(&self, engine: EngineBuilder) -> EngineBuilder {
         engine
-            .trust_kept(self.trust.clone())
+            .trust_storage(self.trust.clone())
             .trust_history(self.trust_history)
             .records_in_memory(self.records)
             .history(self.history)
@@ -256,8 +256,8 @@ impl StorePlan {
                     prefix(&settings.prefix).map_err(|error| OpenError::setting("store.prefix", error))?;
                 options.command_timeout = settings.timeout;
                 options.confirm = match settings.wait_replicas {
-                    0 => Confirm::Primary,
-                    count => Confirm::Replicas { count, within: settings.timeout },
+                    0 => WriteConfirmation::Primary,
+                    count => WriteConfirmation::Replicas { count, within: settings.timeout },
                 };
                 Ok(Self::Redis(Box::new(options)))
             }
@@ -265,25 +265,25 @@ impl StorePlan {
     }
 }
 
-fn on_loss(settings: &StoreSettings) -> OnLoss {
+fn on_loss(settings: &StoreSettings) -> CommitLossPolicy {
     match settings.on_damage {
-        AfterLoss::RefuseKeyed => OnLoss::RefuseKeyed,
-        AfterLoss::StartAnew => OnLoss::StartAnew,
+        LossPolicy::RefuseKeyed => CommitLossPolicy::RefuseKeyed,
+        LossPolicy::StartAnew => CommitLossPolicy::ReportOnly,
     }
 }
 
 /// Returns the prefix of keys. It ends with a separator, so that `shop` is not a prefix of the keys of `shop2`.
-fn prefix(text: &str) -> Result<Prefix, steadfast_store_redis::InvalidPrefix> {
-    if text.is_empty() || text.ends_with(':') { Prefix::new(text) } else { Prefix::new(&format!("{text}:")) }
+fn prefix(text: &str) -> Result<KeyPrefix, steadfast_store_redis::InvalidKeyPrefix> {
+    if text.is_empty() || text.ends_with(':') { KeyPrefix::new(text) } else { KeyPrefix::new(&format!("{text}:")) }
 }
 
 /// Reads the secret in a file: 32 raw bytes, or 64 hexadecimal digits.
-fn secret(path: &Path) -> Result<Codec, OpenError> {
+fn secret(path: &Path) -> Result<RecordCodec, OpenError> {
     let bytes = fs::read(path)
         .map_err(|error| OpenError::setting("store.key_file", format!("{}: {error}", path.display())))?;
     let written =
         std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| text.len() == 64).and_then(digits);
-    Codec::encrypted(&written.unwrap_or(bytes)).map_err(|_| {
+    RecordCodec::encrypted(&written.unwrap_or(bytes)).map_err(|_| {
         let why = format!(
             "{} holds no key: make one with `head -c 32 /dev/urandom`, or write 64 hexadecimal digits",
             path.display()
@@ -297,20 +297,20 @@ fn digits(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(pair).collect()
 }
 
-fn level(level: LogLevel) -> Level {
+fn level(level: LogLevel) -> LogLineLevel {
     match level {
-        LogLevel::Error => Level::Error,
-        LogLevel::Warn => Level::Warn,
-        LogLevel::Info => Level::Info,
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Trace => Level::Trace,
+        LogLevel::Error => LogLineLevel::Error,
+        LogLevel::Warn => LogLineLevel::Warn,
+        LogLevel::Info => LogLineLevel::Info,
+        LogLevel::Debug => LogLineLevel::Debug,
+        LogLevel::Trace => LogLineLevel::Trace,
     }
 }
 
-fn format(format: LogFormat) -> Format {
+fn format(format: LogFormat) -> LogLineFormat {
     match format {
-        LogFormat::Json => Format::Json,
-        LogFormat::Text => Format::Human,
+        LogFormat::Json => LogLineFormat::Json,
+        LogFormat::Text => LogLineFormat::Human,
     }
 }
 

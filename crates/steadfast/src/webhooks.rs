@@ -18,22 +18,22 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use parking_lot::Mutex;
 use serde_json::json;
 use sha2::Sha256;
-use steadfast_config::{Config, Live, Webhook, WebhookFormat};
+use steadfast_config::{Config, LiveConfig, Webhook, WebhookFormat};
 use steadfast_core::Timestamp;
-use steadfast_core::classify::{Fault, Nature, Overrides, RetryAfter, Source, classify};
+use steadfast_core::classify::{AttemptFault, FaultNature, Overrides, RetryAfter, FaultSource, classify};
 use steadfast_core::id::Namespace;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{Backoff, Profile, RetryPolicy, ToolClass};
+use steadfast_core::policy::{Backoff, PolicyProfile, RetryPolicy, ToolClass};
 use steadfast_core::redact;
-use steadfast_core::retry::{CallerLimits, Schedule};
-use steadfast_executor::Listener;
-use steadfast_mcp::http::back::{Asked, Origin, Settings, UnderWay};
-use steadfast_store::Clock;
+use steadfast_core::retry::{CallerLimits, RetrySchedule};
+use steadfast_executor::EngineListener;
+use steadfast_mcp::http::upstream::{OriginRequest, HttpOrigin, HttpUpstreamSettings, RequestProgress};
+use steadfast_store::TimeSource;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 
-use crate::opening::OpenError;
+use crate::builder::OpenError;
 
 /// Maximum number of queued notifications per receiver. Further ones are dropped, and that is logged.
 const WAITING: usize = 256;
@@ -44,14 +44,14 @@ const LONGEST_ANSWER: usize = 64 * 1024;
 
 /// The webhook receivers of an instance.
 pub(crate) struct Webhooks {
-    live: Arc<Live>,
-    clock: Arc<dyn Clock>,
+    live: Arc<LiveConfig>,
+    clock: Arc<dyn TimeSource>,
     runtime: Handle,
-    receivers: Mutex<BTreeMap<Namespace, Receiver>>,
+    receivers: Mutex<BTreeMap<Namespace, WebhookReceiver>>,
 }
 
 /// A webhook receiver.
-struct Receiver {
+struct WebhookReceiver {
     webhook: Webhook,
     queue: mpsc::Sender<Arc<Notification>>,
     sending: JoinHandle<()>,
@@ -59,12 +59,12 @@ struct Receiver {
 
 impl Webhooks {
     /// Creates the webhooks of the configuration, and follows its changes. Needs a tokio runtime.
-    pub(crate) fn of(live: Arc<Live>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn of(live: Arc<LiveConfig>, clock: Arc<dyn TimeSource>) -> Self {
         Self { live, clock, runtime: Handle::current(), receivers: Mutex::default() }
     }
 
     /// Stops receivers that were removed from the configuration or changed, and starts new ones.
-    fn follow(&self, receivers: &mut BTreeMap<Namespace, Receiver>) {
+    fn follow(&self, receivers: &mut BTreeMap<Namespace, WebhookReceiver>) {
         let config = self.live.current();
         let wanted = config.webhooks();
         receivers.retain(|name, receiver| wanted.get(name) == Some(&receiver.webhook));
@@ -73,7 +73,7 @@ impl Webhooks {
                 let (queue, waiting) = mpsc::channel(WAITING);
                 let sending = send_all(webhook.clone(), waiting, self.clock.clone());
                 let sending = self.runtime.spawn(sending);
-                receivers.insert(name.clone(), Receiver { webhook: webhook.clone(), queue, sending });
+                receivers.insert(name.clone(), WebhookReceiver { webhook: webhook.clone(), queue, sending });
             }
         }
     }
@@ -82,7 +82,7 @@ impl Webhooks {
     pub(crate) async fn finish(&self, limit: Duration) {
         let receivers = std::mem::take(&mut *self.receivers.lock());
         let ended = async {
-            for (_, Receiver { queue, sending, .. }) in receivers {
+            for (_, WebhookReceiver { queue, sending, .. }) in receivers {
                 drop(queue);
                 let _ = sending.await;
             }
@@ -91,7 +91,7 @@ impl Webhooks {
     }
 }
 
-impl Listener for Webhooks {
+impl EngineListener for Webhooks {
     fn notification(&self, notification: &Arc<Notification>) {
         // The process in which the event occurred sends it.
         if notification.is_from_elsewhere {
@@ -99,7 +99,7 @@ impl Listener for Webhooks {
         }
         let mut receivers = self.receivers.lock();
         self.follow(&mut receivers);
-        for (name, Receiver { webhook, queue, .. }) in &*receivers {
+        for (name, WebhookReceiver { webhook, queue, .. }) in &*receivers {
             if !webhook.events.contains(&notification.event) {
                 continue;
             }
@@ -128,17 +128,17 @@ pub(crate) fn unusable(config: &Config) -> impl Iterator<Item = OpenError> {
 }
 
 /// Returns the server and the URI of a webhook.
-fn place(webhook: &Webhook) -> Result<(Origin, Uri), String> {
-    let settings = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
+fn place(webhook: &Webhook) -> Result<(HttpOrigin, Uri), String> {
+    let settings = HttpUpstreamSettings { message_bytes: LONGEST_ANSWER, ..HttpUpstreamSettings::default() };
     let url = webhook.url.expose().parse::<Uri>().map_err(|error| error.to_string())?;
     let target = url.path_and_query().map_or("/", |target| target.as_str());
     let target = target.parse::<Uri>().map_err(|error| error.to_string())?;
-    let origin = Origin::new(webhook.url.expose(), settings).map_err(|error| error.to_string())?;
+    let origin = HttpOrigin::new(webhook.url.expose(), settings).map_err(|error| error.to_string())?;
     Ok((origin, target))
 }
 
 /// Sends the notifications one after the other, in order.
-async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification>>, clock: Arc<dyn Clock>) {
+async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification>>, clock: Arc<dyn TimeSource>) {
     let (origin, target) = match place(&webhook) {
         Ok(place) => place,
         Err(why) => {
@@ -148,7 +148,7 @@ async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification
     };
     let policy = policy();
     while let Some(notification) = waiting.recv().await {
-        let message = Message::of(&webhook, &notification);
+        let message = WebhookMessage::of(&webhook, &notification);
         if let Err((attempts, why)) = message.deliver(&origin, &target, &policy, &*clock).await {
             let event = notification.event.as_str();
             tracing::error!(event = "notify.failed", webhook = %webhook.name, notification = event, attempts, why, "a notification was not delivered");
@@ -163,12 +163,12 @@ fn policy() -> RetryPolicy {
         attempts: NonZeroU32::new(9).unwrap_or(NonZeroU32::MIN),
         backoff: Backoff::List { first: Duration::from_secs(1), rest },
         total: None,
-        ..Profile::Standard.policy(ToolClass::Idempotent).retry
+        ..PolicyProfile::Standard.policy(ToolClass::Idempotent).retry
     }
 }
 
 /// A notification for one receiver.
-struct Message<'w> {
+struct WebhookMessage<'w> {
     webhook: &'w Webhook,
     event: &'static str,
     /// The same in every attempt, so that the receiver can deduplicate.
@@ -176,7 +176,7 @@ struct Message<'w> {
     body: Bytes,
 }
 
-impl<'w> Message<'w> {
+impl<'w> WebhookMessage<'w> {
     fn of(webhook: &'w Webhook, notification: &Notification) -> Self {
         let body = match webhook.format {
             WebhookFormat::Json => serde_json::to_vec(notification).unwrap_or_default(),
@@ -196,35 +196,35 @@ impl<'w> Message<'w> {
     /// error.
     async fn deliver(
         &self,
-        origin: &Origin,
+        origin: &HttpOrigin,
         target: &Uri,
         policy: &RetryPolicy,
-        clock: &dyn Clock,
+        clock: &dyn TimeSource,
     ) -> Result<(), (u32, String)> {
         let seed = clock.now().as_millis();
-        let mut schedule = Schedule::new(policy, &CallerLimits::default(), None, seed, clock.now());
+        let mut schedule = RetrySchedule::new(policy, &CallerLimits::default(), None, seed, clock.now());
         loop {
             let started = clock.now();
             let Err(fault) = self.send(origin, target, started).await else { return Ok(()) };
             let classified = classify(&fault, &Overrides::default(), clock.now());
             let attempts = schedule.attempts();
             let next = match classified.nature {
-                Nature::Transient => schedule.next(policy, started, classified.retry_after, clock.now()).ok(),
-                Nature::Permanent => None,
+                FaultNature::Transient => schedule.next(policy, started, classified.retry_after, clock.now()).ok(),
+                FaultNature::Permanent => None,
             };
             let Some(next) = next else { return Err((attempts, redact::excerpt(&fault.message, 512))) };
             tokio::time::sleep(next.since(clock.now())).await;
         }
     }
 
-    async fn send(&self, origin: &Origin, target: &Uri, now: Timestamp) -> Result<(), Fault> {
-        let (under_way, headers) = (UnderWay::default(), self.headers(now));
-        let asked = Asked { method: Method::POST, target: target.clone(), headers, body: self.body.clone() };
+    async fn send(&self, origin: &HttpOrigin, target: &Uri, now: Timestamp) -> Result<(), AttemptFault> {
+        let (under_way, headers) = (RequestProgress::default(), self.headers(now));
+        let asked = OriginRequest { method: Method::POST, target: target.clone(), headers, body: self.body.clone() };
         let replied = match tokio::time::timeout(PATIENCE, origin.send(asked, &under_way)).await {
             Ok(replied) => replied.map_err(|failure| failure.fault())?,
             Err(_) => {
-                let source = Source::Timeout { after: PATIENCE };
-                return Err(Fault::new(source, "the receiver did not respond in time"));
+                let source = FaultSource::Timeout { after: PATIENCE };
+                return Err(AttemptFault::new(source, "the receiver did not respond in time"));
             }
         };
         if replied.status.is_success() {
@@ -234,7 +234,7 @@ impl<'w> Message<'w> {
         let after = replied.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let message = format!("the receiver responded with status {status}");
         let retry_after = after.and_then(RetryAfter::parse);
-        Err(Fault { retry_after, ..Fault::new(Source::Http { status }, message) })
+        Err(AttemptFault { retry_after, ..AttemptFault::new(FaultSource::Http { status }, message) })
     }
 
     fn headers(&self, now: Timestamp) -> HeaderMap {

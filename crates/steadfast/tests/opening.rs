@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use steadfast::classify::{Fault, Source, Transport};
-use steadfast::code::{Code, Status};
+use steadfast::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::code::{Code, CallStatus};
 use steadfast::envelope::CallEnvelope;
-use steadfast::path::{CallResult, Notice};
-use steadfast::policy::Mode;
-use steadfast::turn::{Limits, Plan};
+use steadfast::path::{CallResult, CallNotice};
+use steadfast::policy::EnforcementMode;
+use steadfast::turn::{TurnLimits, TurnPlan};
 use steadfast::{
-    About, Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Listener, Logging, Needed, OnDamage,
-    OpenError, Opening, Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted,
+    NoticeContext, ToolResult, Attempt, CallResponse, ConfigFile, ConfigEvent, ResolvedTool, EngineListener, LogOutput, FileRequirement, FileDamagePolicy,
+    OpenError, SteadfastBuilder, Reload, RuntimeClock, ToolRegistry, Sources, Steadfast, Switches, TurnOptions, TurnQuery,
     call, output,
 };
 use steadfast_store::DocumentKind;
@@ -41,7 +41,7 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 
 /// Opens an instance with the clock of the runtime, which a test may have paused.
 async fn opened(sources: Sources) -> Steadfast {
-    Steadfast::opening(sources).clock(Arc::new(RuntimeClock::new())).open().await.unwrap()
+    Steadfast::builder(sources).clock(Arc::new(RuntimeClock::new())).open().await.unwrap()
 }
 
 async fn open(test: &str, text: &str, environment: &[(&str, &str)]) -> Steadfast {
@@ -56,20 +56,20 @@ fn keyed(key: &str) -> CallEnvelope {
     call("bank", "pay").key(key).envelope().unwrap()
 }
 
-async fn works(_: Attempt) -> Answer {
+async fn works(_: Attempt) -> ToolResult {
     Ok(output("paid"))
 }
 
-async fn fails(_: Attempt) -> Answer {
-    Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+async fn fails(_: Attempt) -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status: 500 }, "internal error").into())
 }
 
-async fn drops(_: Attempt) -> Answer {
-    let source = Source::Transport { error: Transport::ConnectionRefused, written: false };
-    Err(Fault::new(source, "connection refused").into())
+async fn drops(_: Attempt) -> ToolResult {
+    let source = FaultSource::Transport { error: TransportError::ConnectionRefused, written: false };
+    Err(AttemptFault::new(source, "connection refused").into())
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
@@ -93,7 +93,7 @@ async fn waits(steadfast: &Steadfast, tool: &str, status: u16) -> Vec<u128> {
     let kept = starts.clone();
     let failing = move |_: Attempt| {
         kept.lock().unwrap().push(tokio::time::Instant::now());
-        async move { Err(Fault::new(Source::Http { status }, "Service unavailable").into()) }
+        async move { Err(AttemptFault::new(FaultSource::Http { status }, "Service unavailable").into()) }
     };
     steadfast.call(call("t", tool).envelope().unwrap(), failing).await;
     let starts = starts.lock().unwrap();
@@ -109,7 +109,7 @@ async fn eh_2_5_eh_1_5_what_the_manifest_of_a_tool_says_of_retries_and_errors_is
     let mut sources = sources(&folder, "manifest.json", manifest, &[]);
     let path = folder.join("steadfast.toml");
     fs::write(&path, "profile = \"measured\"\n").unwrap();
-    sources.files.push(ConfigFile { path, needed: Needed::Always });
+    sources.files.push(ConfigFile { path, needed: FileRequirement::Always });
     let steadfast = opened(sources).await;
     for (tool, status, expected) in [
         ("custom_api", 502, &[50, 100][..]),
@@ -133,7 +133,7 @@ async fn rp_17_the_file_of_jaato_changes_what_the_engine_does() {
     let mut sources = sources(&folder, "reliability.json", rule, &[]);
     let path = folder.join("steadfast.toml");
     fs::write(&path, ONLY_TRUST).unwrap();
-    sources.files.push(ConfigFile { path, needed: Needed::Always });
+    sources.files.push(ConfigFile { path, needed: FileRequirement::Always });
     let steadfast = opened(sources).await;
     assert_eq!(failures_until_refused(&steadfast, 9).await, Some(4), "{:?}", steadfast.config().notes());
     let other = |amount: u32| call("bank", "send").params(&[("amount", amount)]).envelope().unwrap();
@@ -182,19 +182,19 @@ async fn rp_17_persist_says_whether_trust_outlives_the_process() {
 
 /// A listener that counts, and panics on request.
 #[derive(Default)]
-struct Counts {
+struct CountingListener {
     notices: AtomicU32,
     finished: AtomicU32,
     panics: bool,
 }
 
-impl Listener for Counts {
-    fn notice(&self, _: &About<'_>, _: &Notice) {
+impl EngineListener for CountingListener {
+    fn notice(&self, _: &NoticeContext<'_>, _: &CallNotice) {
         self.notices.fetch_add(1, Ordering::SeqCst);
         assert!(!self.panics, "a listener that panics");
     }
 
-    fn finished(&self, _: &About<'_>, _: &CallResult) {
+    fn finished(&self, _: &NoticeContext<'_>, _: &CallResult) {
         self.finished.fetch_add(1, Ordering::SeqCst);
         assert!(!self.panics, "a listener that panics");
     }
@@ -202,18 +202,18 @@ impl Listener for Counts {
 
 #[tokio::test(start_paused = true)]
 async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
-    let (bad, good) = (Arc::new(Counts { panics: true, ..Counts::default() }), Arc::new(Counts::default()));
-    let opening = Steadfast::opening(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
+    let (bad, good) = (Arc::new(CountingListener { panics: true, ..CountingListener::default() }), Arc::new(CountingListener::default()));
+    let opening = Steadfast::builder(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
     let opening = opening.clock(Arc::new(RuntimeClock::new())).listener(bad.clone()).listener(good.clone());
     let steadfast = opening.open().await.unwrap();
     let mut slow = steadfast.engine().events();
     let called = steadfast.call(keyed("k"), works).await;
-    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(called.result.status, CallStatus::Success);
     assert_eq!(good.finished.load(Ordering::SeqCst), 1);
     let told = good.notices.load(Ordering::SeqCst);
     assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
     let first = slow.recv().await.unwrap();
-    assert!(matches!(first.notice, Notice::CallStarted { .. }));
+    assert!(matches!(first.notice, CallNotice::CallStarted { .. }));
     // A reader that never reads blocks nothing: it misses events and gets an error that says so.
     for amount in 0..600 {
         steadfast.call(pay(amount), works).await;
@@ -269,11 +269,11 @@ async fn rp_17_switches_can_be_turned_at_run_time_and_stay_turned() {
     let folder = folder("rp-17-run-time");
     let alone = "[breaker]\nmode = \"off\"\n";
     let steadfast = opened(sources(&folder, "steadfast.toml", alone, &[])).await;
-    let mut news = steadfast.config_news();
+    let mut news = steadfast.config_events();
     assert_eq!(steadfast.call(pay(1), drops).await.result.attempts, 4);
-    steadfast.switch(|_| Switches { retry: Mode::Off, ..Switches::default() });
+    steadfast.switch(|_| Switches { retry: EnforcementMode::Off, ..Switches::default() });
     assert_eq!(steadfast.call(pay(2), drops).await.result.attempts, 1);
-    assert!(matches!(news.try_recv(), Ok(ConfigNews::Switched(_))));
+    assert!(matches!(news.try_recv(), Ok(ConfigEvent::Switched(_))));
     fs::write(folder.join("steadfast.toml"), format!("{alone}[retry]\nattempts = 2\n")).unwrap();
     assert!(matches!(steadfast.reload(), Reload::Replaced { .. }));
     assert_eq!(steadfast.call(pay(3), drops).await.result.attempts, 1, "a file does not turn it back");
@@ -287,15 +287,15 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     let path = folder.join("steadfast.toml");
     let text = "timeout = \"10s\"\n[retry]\nattempts = 1\n";
     let steadfast = opened(sources(&folder, "steadfast.toml", text, &[])).await;
-    let mut news = steadfast.config_news();
-    let silent = async |_: Attempt| std::future::pending::<Answer>().await;
+    let mut news = steadfast.config_events();
+    let silent = async |_: Attempt| std::future::pending::<ToolResult>().await;
     let began = tokio::time::Instant::now();
     let running = tokio::spawn(steadfast.call(pay(1), silent));
     tokio::task::yield_now().await;
     fs::write(&path, "timeout = \"3s\"\n[retry]\nattempts = 1\n[log]\nlevel = \"debug\"\n").unwrap();
     // Without a reload: the files are watched.
     let told = news.recv().await.unwrap();
-    let ConfigNews::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
+    let ConfigEvent::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
     assert_eq!(after_restart, ["log.level"]);
     let later = tokio::time::Instant::now();
     assert_eq!(code(&steadfast.call(pay(2), silent).await), Some(Code::Timeout));
@@ -305,7 +305,7 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
 
     fs::write(&path, "timeout = 3\nattemps = 1\n").unwrap();
     let told = news.recv().await.unwrap();
-    let ConfigNews::Kept(errors) = told else { panic!("{told:?}") };
+    let ConfigEvent::Rejected(errors) = told else { panic!("{told:?}") };
     assert_eq!(errors.problems().len(), 2);
     let later = tokio::time::Instant::now();
     steadfast.call(pay(3), silent).await;
@@ -351,11 +351,11 @@ async fn a_file_that_cannot_be_used_is_set_aside_only_where_that_is_allowed() {
     let text = "[store]\npath = \"state.db\"\n";
     let opening = || {
         let environment = [("STEADFAST_STORE_KIND", "sqlite")];
-        Steadfast::opening(sources(&folder, "steadfast.toml", text, &environment))
+        Steadfast::builder(sources(&folder, "steadfast.toml", text, &environment))
     };
     let error = refused(opening()).await;
     assert!(matches!(error, OpenError::Sqlite(_)) && error.to_string().contains("move it away"), "{error}");
-    let steadfast = opening().on_damage(OnDamage::SetAside).open().await.unwrap();
+    let steadfast = opening().on_damage(FileDamagePolicy::SetAside).open().await.unwrap();
     let aside = fs::read_to_string(steadfast.set_aside().unwrap()).unwrap();
     assert!(aside.starts_with("my diary"), "nothing of it is lost");
     let loss = steadfast.record_loss().await.unwrap().expect("it may have held records");
@@ -365,9 +365,9 @@ async fn a_file_that_cannot_be_used_is_set_aside_only_where_that_is_allowed() {
 
 /// A writer that keeps its input.
 #[derive(Clone, Default)]
-struct Paper(Arc<Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Paper {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -380,10 +380,10 @@ impl Write for Paper {
 
 #[tokio::test]
 async fn logs_and_metrics_are_written_as_configured() {
-    let paper = Paper::default();
+    let paper = SharedBuffer::default();
     let text = "[metrics]\nnamespace = \"openclaw\"\n[log]\nformat = \"text\"\n";
-    let steadfast = Steadfast::opening(sources(&folder("telling"), "steadfast.toml", text, &[]))
-        .logging(Logging::To(Box::new(paper.clone())))
+    let steadfast = Steadfast::builder(sources(&folder("telling"), "steadfast.toml", text, &[]))
+        .logging(LogOutput::To(Box::new(paper.clone())))
         .open()
         .await
         .unwrap();
@@ -401,14 +401,14 @@ async fn logs_and_metrics_are_written_as_configured() {
 }
 
 /// A registry in which every tool succeeds.
-struct Working;
+struct WorkingTools;
 
-impl Shelf for Working {
+impl ToolRegistry for WorkingTools {
     fn find<'a>(
         &'a self,
         _: &'a CallEnvelope,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        Box::pin(async { Some(Found::new(works)) })
+    ) -> std::pin::Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+        Box::pin(async { Some(ResolvedTool::new(works)) })
     }
 }
 
@@ -424,22 +424,22 @@ async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
         for turn in ["first", "second", "third"] {
             tokio::time::advance(Duration::from_secs(120)).await;
             let plan = format!(r#"{{"turnId":"{turn}","calls":[{{"id":"p","tool":"bank/pay"}}]}}"#);
-            let plan = Arc::new(Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap());
+            let plan = Arc::new(TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap());
             let options = TurnOptions::of(pay(1).target);
-            steadfast.engine().turn(plan, Arc::new(Working), options).await.unwrap();
+            steadfast.engine().turn(plan, Arc::new(WorkingTools), options).await.unwrap();
             // Its queued entries are written when the trace is read.
-            steadfast.engine().story(turn).await.unwrap().unwrap();
+            steadfast.engine().turn_trace(turn).await.unwrap().unwrap();
         }
-        let wanted = TurnsWanted { limit: 10, ..TurnsWanted::default() };
+        let wanted = TurnQuery { limit: 10, ..TurnQuery::default() };
         let found = steadfast.engine().turns(&wanted).await.unwrap().found;
         let names: Vec<_> = found.iter().map(|head| head.turn_id.as_ref().unwrap().as_str()).collect();
         assert_eq!(names, ["third", "second", "first"][..kept], "{test}");
-        let story = steadfast.engine().story("third").await.unwrap().unwrap();
+        let story = steadfast.engine().turn_trace("third").await.unwrap().unwrap();
         assert_eq!((story.spans.len(), story.events.len()), (2, 4), "{test}: the newest is whole");
     }
 }
 
-async fn refused(opening: Opening) -> OpenError {
+async fn refused(opening: SteadfastBuilder) -> OpenError {
     opening.open().await.err().unwrap_or_else(|| panic!("this must not open"))
 }
 
@@ -456,7 +456,7 @@ async fn a_start_that_cannot_succeed_makes_nothing() {
         ("retry.attempts = \"many\"\n[store]\npath = \"state/state.db\"\n", "retry.attempts"),
     ] {
         let sources = sources(&folder, "steadfast.toml", text, &[("STEADFAST_STORE_KIND", "sqlite")]);
-        let error = refused(Steadfast::opening(sources)).await;
+        let error = refused(Steadfast::builder(sources)).await;
         assert!(error.is_configuration() && error.to_string().contains(setting), "{error}");
         assert!(!folder.join("state").exists(), "{setting}");
     }
@@ -477,15 +477,15 @@ async fn policies_are_resolved_once_and_again_after_a_reload() {
 
 #[tokio::test(start_paused = true)]
 async fn listeners_of_the_program_are_called() {
-    struct Counting(AtomicU32);
-    impl Listener for Counting {
-        fn finished(&self, _: &About<'_>, _: &CallResult) {
+    struct FinishedCounter(AtomicU32);
+    impl EngineListener for FinishedCounter {
+        fn finished(&self, _: &NoticeContext<'_>, _: &CallResult) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
-    let counting = Arc::new(Counting(AtomicU32::new(0)));
+    let counting = Arc::new(FinishedCounter(AtomicU32::new(0)));
     let opening =
-        Steadfast::opening(Sources::default()).set("store.kind", "memory").listener(counting.clone());
+        Steadfast::builder(Sources::default()).set("store.kind", "memory").listener(counting.clone());
     let steadfast = opening.clock(Arc::new(RuntimeClock::new())).open().await.unwrap();
     steadfast.call(pay(1), works).await;
     assert_eq!(counting.0.load(Ordering::SeqCst), 1);

@@ -16,17 +16,17 @@ use steadfast_core::Timestamp;
 /// The estimated time of one server.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
-    sample: Mutex<Option<Sample>>,
+    sample: Mutex<Option<TimeSample>>,
 }
 
 /// A time that the server had reached at this instant.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct TimeSample {
     micros: u64,
     at: Instant,
 }
 
-impl Sample {
+impl TimeSample {
     fn estimate(&self, at: Instant) -> u64 {
         let age = micros(at.saturating_duration_since(self.at));
         self.micros.saturating_add(age - age / 1000)
@@ -51,7 +51,7 @@ impl ServerClock {
         let believed = sample.as_ref().map_or(0, |sample| sample.estimate(received));
         // Between the two, this reply is less precise than the earlier ones: it took long to arrive.
         if server >= believed || latest < believed {
-            *sample = Some(Sample { micros: server, at: received });
+            *sample = Some(TimeSample { micros: server, at: received });
         }
     }
 }

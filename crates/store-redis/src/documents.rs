@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use steadfast_core::Timestamp;
-use steadfast_store::{Document, DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
+use steadfast_store::{Document, DocumentKind, DocumentName, DocumentWrite, StoreError, StoreErrorKind, DocumentWriteOutcome};
 
-use crate::Inner;
-use crate::link::Way;
-use crate::names::District;
-use crate::script::{Body, Expect, Request, Validity, Wake};
-use crate::value::Stamp;
+use crate::RedisInner;
+use crate::link::CommandTarget;
+use crate::names::KeyDistrict;
+use crate::script::{DecisionOutcome, ExpectedValue, ScriptRequest, DecisionValidity, WakeTarget};
+use crate::value::ContentStamp;
 
 const TOMBSTONE: Duration = Duration::from_secs(3600);
 /// Documents that are read at once.
@@ -25,16 +25,16 @@ const TRIES: usize = 8;
 
 /// The stored value of a document.
 #[derive(Clone, Debug)]
-enum Stored {
+enum DocumentValue {
     Nothing,
     /// The document was removed. Later versions are higher than this one.
     Gone(u64),
     There(Document),
 }
 
-impl Inner {
+impl RedisInner {
     pub(crate) async fn read(self: &Arc<Self>, name: &DocumentName) -> Result<Option<Document>, StoreError> {
-        let reply = self.ask(redis::cmd("GET").arg(self.names.document(name)), Way::Keys).await?;
+        let reply = self.ask(redis::cmd("GET").arg(self.names.document(name)), CommandTarget::Keys).await?;
         let Value::BulkString(value) = reply.value else { return Ok(None) };
         Ok(stored(Some(&value), name)?.document())
     }
@@ -43,8 +43,8 @@ impl Inner {
         self: &Arc<Self>,
         name: &DocumentName,
         write: DocumentWrite,
-    ) -> Result<Written, StoreError> {
-        let district = District::of_document(name);
+    ) -> Result<DocumentWriteOutcome, StoreError> {
+        let district = KeyDistrict::of_document(name);
         let key = self.names.document(name);
         // The version to replace, or none.
         let mut believed = write.replaces;
@@ -54,29 +54,29 @@ impl Inner {
             let now = Timestamp::from_millis(micros / 1000);
             let version = micros.max(believed.map_or(0, |version| version.saturating_add(1)));
             let expect =
-                believed.map_or(Expect::Absent, |version| Expect::Stamped(Stamp::of_version(version)));
-            let mut request = Request::new(key.clone(), expect);
+                believed.map_or(ExpectedValue::Absent, |version| ExpectedValue::Stamped(ContentStamp::of_version(version)));
+            let mut request = ScriptRequest::new(key.clone(), expect);
             self.write_to(&mut request, name, &write, version, now);
-            let valid = Validity { from: now, until: now + self.options.command_timeout };
+            let valid = DecisionValidity { from: now, until: now + self.options.command_timeout };
             let answer = self.run(district, &request, valid).await?;
             match answer.body {
-                Body::Done => {
+                DecisionOutcome::Done => {
                     self.confirm(district, answer.line).await?;
-                    return Ok(Written::As(version));
+                    return Ok(DocumentWriteOutcome::Written(version));
                 }
-                Body::Found(values) => {
+                DecisionOutcome::Found(values) => {
                     match (stored(values.first().and_then(Option::as_deref), name)?, write.replaces) {
-                        (Stored::There(found), Some(replaces)) if found.version == replaces => {}
-                        (Stored::Nothing, None) => believed = None,
-                        (Stored::Gone(version), None) => believed = Some(version),
-                        (found, _) => return Ok(Written::Stale(found.document())),
+                        (DocumentValue::There(found), Some(replaces)) if found.version == replaces => {}
+                        (DocumentValue::Nothing, None) => believed = None,
+                        (DocumentValue::Gone(version), None) => believed = Some(version),
+                        (found, _) => return Ok(DocumentWriteOutcome::Stale(found.document())),
                     }
                 }
-                Body::OtherMarker => {}
+                DecisionOutcome::OtherMarker => {}
             }
         }
         Err(StoreError::not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             "redis: too many callers want the same document at once; try again in a moment",
         ))
     }
@@ -86,10 +86,10 @@ impl Inner {
         kind: DocumentKind,
     ) -> Result<Vec<(DocumentName, Document)>, StoreError> {
         let mut found = Vec::new();
-        for district in District::with_documents() {
+        for district in KeyDistrict::with_documents() {
             let set = self.names.documents(district, kind);
-            let reply = self.ask(redis::cmd("SMEMBERS").arg(&set), Way::Keys).await?;
-            let ids: Vec<String> = redis::from_redis_value(reply.value).map_err(|_| crate::strange())?;
+            let reply = self.ask(redis::cmd("SMEMBERS").arg(&set), CommandTarget::Keys).await?;
+            let ids: Vec<String> = redis::from_redis_value(reply.value).map_err(|_| crate::unexpected_reply())?;
             for ids in ids.chunks(BATCH) {
                 let named: Vec<DocumentName> =
                     ids.iter().map(|id| DocumentName { kind, id: id.as_str().into() }).collect();
@@ -101,7 +101,7 @@ impl Inner {
                         }
                         // The document has expired.
                         None => {
-                            self.ask(redis::cmd("SREM").arg(&set).arg(&*name.id), Way::Keys).await?;
+                            self.ask(redis::cmd("SREM").arg(&set).arg(&*name.id), CommandTarget::Keys).await?;
                         }
                     }
                 }
@@ -112,14 +112,14 @@ impl Inner {
 
     fn write_to(
         &self,
-        request: &mut Request,
+        request: &mut ScriptRequest,
         name: &DocumentName,
         write: &DocumentWrite,
         version: u64,
         now: Timestamp,
     ) {
-        let mut value = Stamp::of_version(version).as_bytes().to_vec();
-        let set = self.names.documents(District::of_document(name), name.kind);
+        let mut value = ContentStamp::of_version(version).as_bytes().to_vec();
+        let set = self.names.documents(KeyDistrict::of_document(name), name.kind);
         let life = match &write.body {
             Some(body) => {
                 value.push(THERE);
@@ -133,15 +133,15 @@ impl Inner {
                 Some(steadfast_core::millis(TOMBSTONE))
             }
         };
-        request.put(&self.names.document(name), value, life, Wake::Nobody);
-        request.tell(self.names.changes(), format!("{} {}/{}", self.instance, name.kind.name(), name.id));
+        request.put(&self.names.document(name), value, life, WakeTarget::Nobody);
+        request.publish(self.names.changes(), format!("{} {}/{}", self.instance, name.kind.name(), name.id));
     }
 }
 
 const THERE: u8 = b'd';
 const GONE: u8 = b'g';
 
-impl Stored {
+impl DocumentValue {
     fn document(self) -> Option<Document> {
         match self {
             Self::There(document) => Some(document),
@@ -150,21 +150,21 @@ impl Stored {
     }
 }
 
-fn stored(value: Option<&[u8]>, name: &DocumentName) -> Result<Stored, StoreError> {
-    let Some(value) = value else { return Ok(Stored::Nothing) };
+fn stored(value: Option<&[u8]>, name: &DocumentName) -> Result<DocumentValue, StoreError> {
+    let Some(value) = value else { return Ok(DocumentValue::Nothing) };
     let read = || {
-        let (stamp, rest) = value.split_first_chunk::<{ Stamp::LENGTH }>()?;
+        let (stamp, rest) = value.split_first_chunk::<{ ContentStamp::LENGTH }>()?;
         let version = u64::from_be_bytes(*stamp.last_chunk()?);
         match rest.split_first()? {
             (&THERE, body) => {
-                Some(Stored::There(Document { version, body: std::str::from_utf8(body).ok()?.into() }))
+                Some(DocumentValue::There(Document { version, body: std::str::from_utf8(body).ok()?.into() }))
             }
-            (&GONE, _) => Some(Stored::Gone(version)),
+            (&GONE, _) => Some(DocumentValue::Gone(version)),
             _ => None,
         }
     };
     read().ok_or_else(|| {
         let message = format!("redis: the document {name} is damaged, or from another program; remove it or choose another prefix");
-        StoreError::not_done(Trouble::Unreadable, message)
+        StoreError::not_done(StoreErrorKind::Unreadable, message)
     })
 }

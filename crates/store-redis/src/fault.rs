@@ -1,11 +1,11 @@
 //! Conversion of errors of the server or the network: if the command may have run, and how to fix the cause.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use steadfast_store::{StoreError, Trouble};
+use steadfast_store::{StoreError, StoreErrorKind};
 
 /// The progress of a command when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum CommandStage {
     /// There was no connection to send it on.
     Connecting,
     /// It was handed to a connection.
@@ -14,52 +14,52 @@ pub(crate) enum Stage {
 
 /// Returns the error for the caller. `place` is the address of the server, without user and password.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
-pub(crate) fn store_error(error: &RedisError, stage: Stage, place: &str) -> StoreError {
+pub(crate) fn store_error(error: &RedisError, stage: CommandStage, place: &str) -> StoreError {
     let not_done = |trouble, message: String| StoreError::not_done(trouble, message);
     match error.kind() {
-        ErrorKind::AuthenticationFailed => not_done(Trouble::Refused, wrong_password(place)),
+        ErrorKind::AuthenticationFailed => not_done(StoreErrorKind::Refused, wrong_password(place)),
         ErrorKind::Server(ServerErrorKind::NoPerm) => not_done(
-            Trouble::Refused,
+            StoreErrorKind::Refused,
             format!(
                 "redis at {place} denied this user a permission: {error}; grant the permissions that the documentation lists"
             ),
         ),
         ErrorKind::Server(ServerErrorKind::ReadOnly) => not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             format!(
                 "redis at {place} is a replica and takes no writes: connect to the primary, or let sentinel or cluster find it"
             ),
         ),
-        ErrorKind::Server(_) | ErrorKind::Extension => said(error, place),
+        ErrorKind::Server(_) | ErrorKind::Extension => server_error(error, place),
         ErrorKind::MasterNameNotFoundBySentinel => not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             format!(
                 "no sentinel of {place} knows a primary of that name that takes writes: check the name, or wait for the failover"
             ),
         ),
         ErrorKind::ClusterConnectionNotFound => not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             format!(
                 "no node of the cluster at {place} can be reached: {error}; check that it runs, the address, and TLS"
             ),
         ),
         ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList | ErrorKind::RESP3NotSupported => {
-            not_done(Trouble::Refused, format!("the settings for redis at {place} cannot be used: {error}"))
+            not_done(StoreErrorKind::Refused, format!("the settings for redis at {place} cannot be used: {error}"))
         }
         _ => match stage {
             // A Cluster in which every node refuses the login is reported as unreachable, with the reason in the
             // text.
-            Stage::Connecting if error.to_string().contains("AuthenticationFailed") => {
-                not_done(Trouble::Refused, wrong_password(place))
+            CommandStage::Connecting if error.to_string().contains("AuthenticationFailed") => {
+                not_done(StoreErrorKind::Refused, wrong_password(place))
             }
-            Stage::Connecting => not_done(
-                Trouble::Unreachable,
+            CommandStage::Connecting => not_done(
+                StoreErrorKind::Unreachable,
                 format!(
                     "redis at {place} cannot be reached: {error}; check that it runs, the address, and TLS"
                 ),
             ),
-            Stage::Sent => StoreError::unanswered(
-                Trouble::Unreachable,
+            CommandStage::Sent => StoreError::outcome_unknown(
+                StoreErrorKind::Unreachable,
                 format!("redis at {place} did not respond: {error}"),
             ),
         },
@@ -94,16 +94,16 @@ pub(crate) fn spoils_connection(error: &RedisError) -> bool {
 }
 
 /// Returns the error for an error reply of the server.
-fn said(error: &RedisError, place: &str) -> StoreError {
+fn server_error(error: &RedisError, place: &str) -> StoreError {
     let code = error.code().unwrap_or_default();
     let (trouble, advice) = match code {
-        "NOAUTH" | "WRONGPASS" => return StoreError::not_done(Trouble::Refused, wrong_password(place)),
-        "OOM" => (Trouble::Full, "it is out of memory: raise maxmemory, or shorten the lifetimes of records"),
-        "MISCONF" => (Trouble::Refused, "it cannot write to its disk and takes no writes: see its log"),
+        "NOAUTH" | "WRONGPASS" => return StoreError::not_done(StoreErrorKind::Refused, wrong_password(place)),
+        "OOM" => (StoreErrorKind::Full, "it is out of memory: raise maxmemory, or shorten the lifetimes of records"),
+        "MISCONF" => (StoreErrorKind::Refused, "it cannot write to its disk and takes no writes: see its log"),
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "NOREPLICAS" => {
-            (Trouble::Unreachable, "it is temporarily unavailable and recovers without action")
+            (StoreErrorKind::Unreachable, "it is temporarily unavailable and recovers without action")
         }
-        _ => (Trouble::Refused, "it does not support this; redis 6.2 or newer, or valkey, is required"),
+        _ => (StoreErrorKind::Refused, "it does not support this; redis 6.2 or newer, or valkey, is required"),
     };
     StoreError::not_done(trouble, format!("redis at {place} refused: {error}; {advice}"))
 }

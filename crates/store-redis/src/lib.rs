@@ -40,11 +40,11 @@
 //! and channels of the prefix, and `+cluster|slots` in a Cluster, `+role` behind Sentinel.
 
 mod clock;
-mod confirm;
+mod confirmation;
 mod documents;
 mod fault;
 mod health;
-mod held;
+mod record_cache;
 mod journals;
 mod link;
 mod listing;
@@ -55,7 +55,7 @@ mod random;
 mod records;
 mod script;
 mod value;
-mod wake;
+mod subscription;
 
 use std::fmt;
 use std::pin::Pin;
@@ -66,34 +66,34 @@ use std::time::Instant;
 use redis::Value;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolve, ResolveVerdict,
-    Rules, Save, SaveVerdict, Seen, StartVerdict,
+    Claim, ClaimVerdict, LocalKnowledge, ClaimOwner, DeliveryReceipt, DedupeRecord, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict,
+    DedupeRules, SaveRequest, SaveVerdict, MarkerStatus, StartVerdict,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    Clock, Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, News, Page,
-    Position, Query, Selection, Store, StoreError, StoreFuture, Swept, SystemClock, Trouble, Written,
+    TimeSource, Document, DocumentKind, DocumentName, DocumentWrite, JournalEntry, FlushTarget, Journal, JournalLimits, StoreEvent, RecordPage,
+    JournalPosition, JournalQuery, RecordFilter, Store, StoreError, StoreFuture, SweepResult, SystemClock, StoreErrorKind, DocumentWriteOutcome,
 };
 use tokio::sync::broadcast;
 
 use clock::ServerClock;
-use confirm::Confirmations;
-use health::{Health, Part};
-use held::Held;
-use link::{Line, Link, Reply, Way};
-use markers::Markers;
-use names::{District, Names};
-pub use names::{InvalidPrefix, Prefix};
-pub use options::{Confirm, Host, InvalidUrl, Login, Options, Place, Tls};
-use script::{Body, By, Request, Script, Validity};
-use value::Marks;
-use wake::Ears;
+use confirmation::ReplicaConfirmations;
+use health::{RedisHealth, HealthPart};
+use record_cache::RecordCache;
+use link::{CommandConnection, RedisLink, CommandReply, CommandTarget};
+use markers::DistrictMarkers;
+use names::{KeyDistrict, KeyNames};
+pub use names::{InvalidKeyPrefix, KeyPrefix};
+pub use options::{WriteConfirmation, HostPort, InvalidRedisUrl, RedisLogin, Options, RedisAddress, RedisTls};
+use script::{DecisionOutcome, ScriptReference, ScriptRequest, RedisScript, DecisionValidity};
+use value::OwnerMarks;
+use subscription::RedisSubscription;
 
 /// A store on a Redis or Valkey server.
 #[derive(Clone)]
 pub struct RedisStore {
-    inner: Arc<Inner>,
+    inner: Arc<RedisInner>,
 }
 
 impl RedisStore {
@@ -102,25 +102,25 @@ impl RedisStore {
     pub fn open(options: Options) -> Self {
         let options = Arc::new(options);
         let (news, _) = broadcast::channel(NEWS);
-        let link = Arc::new(Link::new(Arc::clone(&options), Health::new(news.clone())));
-        let names = Names::new(options.prefix.clone());
+        let link = Arc::new(RedisLink::new(Arc::clone(&options), RedisHealth::new(news.clone())));
+        let names = KeyNames::new(options.prefix.clone());
         let instance = format!("{:016x}", random::number());
-        let ears = Ears::new(Arc::clone(&link), names.clone(), instance.clone(), news.clone());
-        let clocks = if link.is_spread() { District::COUNT } else { 1 };
-        let inner = Inner {
+        let ears = RedisSubscription::new(Arc::clone(&link), names.clone(), instance.clone(), news.clone());
+        let clocks = if link.is_spread() { KeyDistrict::COUNT } else { 1 };
+        let inner = RedisInner {
             options,
             names,
-            decisions: Script::decisions(),
+            decisions: RedisScript::decisions(),
             appending: journals::script(),
             clocks: (0..clocks).map(|_| ServerClock::default()).collect(),
             latest_clock: AtomicU8::new(0),
             latest: AtomicU64::new(0),
             before_contact: SystemClock::default(),
-            markers: Markers::new(),
-            held: Held::default(),
-            marks: Marks::default(),
-            confirmations: Confirmations::default(),
-            keeps: journals::Keeps::default(),
+            markers: DistrictMarkers::new(),
+            held: RecordCache::default(),
+            marks: OwnerMarks::default(),
+            confirmations: ReplicaConfirmations::default(),
+            keeps: journals::KnownJournalLimits::default(),
             instance,
             ears,
             link,
@@ -132,7 +132,7 @@ impl RedisStore {
     /// Creates a connected store, or returns the error.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let store = Self::open(options);
-        store.inner.survey().await?;
+        store.inner.read_all_markers().await?;
         store.inner.ears.ready().await?;
         Ok(store)
     }
@@ -141,11 +141,11 @@ impl RedisStore {
 /// Events that a slow receiver may lag behind.
 const NEWS: usize = 1024;
 
-struct Inner {
+struct RedisInner {
     options: Arc<Options>,
-    names: Names,
-    decisions: Script,
-    appending: Script,
+    names: KeyNames,
+    decisions: RedisScript,
+    appending: RedisScript,
     /// One clock, or one for each district if they are on different servers.
     clocks: Vec<ServerClock>,
     /// The clock with the latest update.
@@ -153,26 +153,26 @@ struct Inner {
     /// The latest time that was returned.
     latest: AtomicU64,
     before_contact: SystemClock,
-    markers: Markers,
-    held: Held,
-    marks: Marks,
-    confirmations: Confirmations,
-    keeps: journals::Keeps,
+    markers: DistrictMarkers,
+    held: RecordCache,
+    marks: OwnerMarks,
+    confirmations: ReplicaConfirmations,
+    keeps: journals::KnownJournalLimits,
     /// Distinguishes messages of this store from those of others.
     instance: String,
-    ears: Ears,
-    link: Arc<Link>,
-    news: broadcast::Sender<News>,
+    ears: RedisSubscription,
+    link: Arc<RedisLink>,
+    news: broadcast::Sender<StoreEvent>,
 }
 
 /// The result of the script.
-struct Ran {
+struct ScriptRun {
     micros: u64,
-    body: Body,
-    line: Arc<Line>,
+    body: DecisionOutcome,
+    line: Arc<CommandConnection>,
 }
 
-impl Inner {
+impl RedisInner {
     /// Returns the server's time, which never goes backwards. Before the first reply, this machine's time.
     fn now(&self) -> Timestamp {
         let clock = self.clocks.get(usize::from(self.latest_clock.load(Ordering::Relaxed)));
@@ -185,7 +185,7 @@ impl Inner {
         }
     }
 
-    fn clock(&self, district: District) -> &ServerClock {
+    fn clock(&self, district: KeyDistrict) -> &ServerClock {
         let index = if self.clocks.len() == 1 { 0 } else { district.index() };
         #[expect(clippy::indexing_slicing, reason = "there is one clock, or one for each district")]
         &self.clocks[index]
@@ -194,68 +194,68 @@ impl Inner {
     /// Sends a decision to the script.
     async fn run(
         self: &Arc<Self>,
-        district: District,
-        request: &Request,
-        valid: Validity,
-    ) -> Result<Ran, StoreError> {
+        district: KeyDistrict,
+        request: &ScriptRequest,
+        valid: DecisionValidity,
+    ) -> Result<ScriptRun, StoreError> {
         let Some(marker) = self.markers.known(district) else {
-            Box::pin(self.survey()).await?;
-            let line = self.ask(&redis::cmd("PING"), Way::Keys).await?.line;
-            return Ok(Ran { micros: self.now().as_millis() * 1000, body: Body::OtherMarker, line });
+            Box::pin(self.read_all_markers()).await?;
+            let line = self.ask(&redis::cmd("PING"), CommandTarget::Keys).await?.line;
+            return Ok(ScriptRun { micros: self.now().as_millis() * 1000, body: DecisionOutcome::OtherMarker, line });
         };
         let marker = (self.names.marker(district), marker.as_slice());
         let reply = self.evaluate(|how| request.command(&self.decisions, how, marker, valid)).await?;
-        let answer = script::read(reply.value).ok_or_else(strange)?;
+        let answer = script::read(reply.value).ok_or_else(unexpected_reply)?;
         self.clock(district).observe(reply.sent, reply.received, answer.micros);
         if self.clocks.len() > 1 {
             self.latest_clock.store(district.0, Ordering::Relaxed);
         }
         match answer.body {
-            Body::Done => self.link.health().works(Part::Writes),
-            Body::OtherMarker => Box::pin(self.meet(district)).await?,
-            Body::Found(_) => {}
+            DecisionOutcome::Done => self.link.health().mark_working(HealthPart::Writes),
+            DecisionOutcome::OtherMarker => Box::pin(self.check_marker(district)).await?,
+            DecisionOutcome::Found(_) => {}
         }
-        Ok(Ran { micros: answer.micros, body: answer.body, line: reply.line })
+        Ok(ScriptRun { micros: answer.micros, body: answer.body, line: reply.line })
     }
 
     /// Runs a script, and loads it on a server that does not have it.
-    async fn evaluate(self: &Arc<Self>, command: impl Fn(By) -> redis::Cmd) -> Result<Reply, StoreError> {
-        match self.link.send(&command(By::Digest), Way::Keys).await {
+    async fn evaluate(self: &Arc<Self>, command: impl Fn(ScriptReference) -> redis::Cmd) -> Result<CommandReply, StoreError> {
+        match self.link.send(&command(ScriptReference::Digest), CommandTarget::Keys).await {
             Err(failed) if script::is_unknown_script(&failed) => {
-                self.ask(&command(By::Text), Way::Keys).await
+                self.ask(&command(ScriptReference::Text), CommandTarget::Keys).await
             }
             result => result.map_err(|failed| self.link.store_error(&failed)),
         }
     }
 
-    async fn ask(self: &Arc<Self>, command: &redis::Cmd, way: Way<'_>) -> Result<Reply, StoreError> {
+    async fn ask(self: &Arc<Self>, command: &redis::Cmd, way: CommandTarget<'_>) -> Result<CommandReply, StoreError> {
         self.link.send(command, way).await.map_err(|failed| self.link.store_error(&failed))
     }
 
     /// Reads the marker of a district, and creates it if it is missing.
-    async fn meet(self: &Arc<Self>, district: District) -> Result<(), StoreError> {
+    async fn check_marker(self: &Arc<Self>, district: KeyDistrict) -> Result<(), StoreError> {
         let name = self.names.marker(district);
-        let fresh = markers::text(steadfast_core::dedupe::Marker(random::number()));
-        self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), Way::Keys).await?;
-        let found = self.ask(redis::cmd("GET").arg(name), Way::Keys).await?;
+        let fresh = markers::text(steadfast_core::dedupe::StoreMarker(random::number()));
+        self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), CommandTarget::Keys).await?;
+        let found = self.ask(redis::cmd("GET").arg(name), CommandTarget::Keys).await?;
         let Value::BulkString(found) = found.value else { return Ok(()) };
-        if self.see(district, &found) == Seen::Emptied && self.markers.begin_telling() {
+        if self.see(district, &found) == MarkerStatus::Emptied && self.markers.begin_reporting() {
             // There may be no receivers.
-            let _ = self.news.send(News::Emptied);
+            let _ = self.news.send(StoreEvent::Emptied);
             let inner = Arc::clone(self);
             tokio::spawn(async move {
                 // Markers that cannot be read now are read when they are needed.
-                let _ = inner.survey().await;
-                inner.markers.end_telling();
+                let _ = inner.read_all_markers().await;
+                inner.markers.end_reporting();
             });
         }
         Ok(())
     }
 
     /// Reads the server's time and all markers, at the first contact.
-    async fn survey(self: &Arc<Self>) -> Result<(), StoreError> {
-        let time = self.ask(&redis::cmd("TIME"), Way::Keys).await?;
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(time.value).map_err(|_| strange())?;
+    async fn read_all_markers(self: &Arc<Self>) -> Result<(), StoreError> {
+        let time = self.ask(&redis::cmd("TIME"), CommandTarget::Keys).await?;
+        let (seconds, micros): (u64, u64) = redis::from_redis_value(time.value).map_err(|_| unexpected_reply())?;
         for clock in &self.clocks {
             if clock.micros(time.received).is_none() {
                 clock.observe(
@@ -266,26 +266,26 @@ impl Inner {
             }
         }
         let names: Vec<String> =
-            District::all().map(|district| self.names.marker(district).to_owned()).collect();
+            KeyDistrict::all().map(|district| self.names.marker(district).to_owned()).collect();
         let missing: Vec<bool> = self.read_all(&names).await?.iter().map(Option::is_none).collect();
         for (name, _) in names.iter().zip(missing).filter(|(_, missing)| *missing) {
-            let fresh = markers::text(steadfast_core::dedupe::Marker(random::number()));
-            self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), Way::Keys).await?;
+            let fresh = markers::text(steadfast_core::dedupe::StoreMarker(random::number()));
+            self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), CommandTarget::Keys).await?;
         }
         let mut emptied = false;
-        for (district, found) in District::all().zip(self.read_all(&names).await?) {
+        for (district, found) in KeyDistrict::all().zip(self.read_all(&names).await?) {
             if let Some(found) = found {
-                emptied |= self.see(district, &found) == Seen::Emptied;
+                emptied |= self.see(district, &found) == MarkerStatus::Emptied;
             }
         }
-        if emptied && self.markers.begin_telling() {
-            let _ = self.news.send(News::Emptied);
-            self.markers.end_telling();
+        if emptied && self.markers.begin_reporting() {
+            let _ = self.news.send(StoreEvent::Emptied);
+            self.markers.end_reporting();
         }
         Ok(())
     }
 
-    fn see(&self, district: District, found: &[u8]) -> Seen {
+    fn see(&self, district: KeyDistrict, found: &[u8]) -> MarkerStatus {
         let now = self.clock(district).now(Instant::now()).unwrap_or_else(|| self.now());
         self.markers.see(district, markers::from_text(found), now)
     }
@@ -295,13 +295,13 @@ impl Inner {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let reply = self.ask(redis::cmd("MGET").arg(names), Way::Keys).await?;
-        redis::from_redis_value(reply.value).map_err(|_| strange())
+        let reply = self.ask(redis::cmd("MGET").arg(names), CommandTarget::Keys).await?;
+        redis::from_redis_value(reply.value).map_err(|_| unexpected_reply())
     }
 
     /// Returns the record under this key.
-    async fn record(self: &Arc<Self>, key: Key) -> Result<Option<Record>, StoreError> {
-        let reply = self.ask(redis::cmd("GET").arg(self.names.record(&key)), Way::Keys).await?;
+    async fn record(self: &Arc<Self>, key: RecordKey) -> Result<Option<DedupeRecord>, StoreError> {
+        let reply = self.ask(redis::cmd("GET").arg(self.names.record(&key)), CommandTarget::Keys).await?;
         let Value::BulkString(value) = reply.value else { return Ok(None) };
         let record = Arc::unwrap_or_clone(self.decode(key, &value)?.record);
         Ok(Some(record).filter(|record| !record.is_expired(self.now())))
@@ -309,9 +309,9 @@ impl Inner {
 }
 
 /// Returns the error for an unexpected reply of the server.
-fn strange() -> StoreError {
-    StoreError::unanswered(
-        Trouble::Unreadable,
+fn unexpected_reply() -> StoreError {
+    StoreError::outcome_unknown(
+        StoreErrorKind::Unreadable,
         "unexpected reply from redis: is this a redis or valkey server, 6.2 or newer?",
     )
 }
@@ -325,55 +325,55 @@ impl Store for RedisStore {
         self.inner.now()
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(self.inner.claim(claim, known))
     }
 
-    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+    fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict> {
         Box::pin(self.inner.start(key, owner))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict> {
         Box::pin(self.inner.renew(claimed, keep))
     }
 
-    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+    fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict> {
         Box::pin(self.inner.save(save))
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+    fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()> {
         Box::pin(self.inner.release(release))
     }
 
-    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+    fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()> {
         Box::pin(self.inner.delivered(receipt, at))
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict> {
         Box::pin(self.inner.resolve(resolve, rules))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>> {
         Box::pin(async move { Ok(self.inner.mark_abandoned(key, rules).await?.map(Arc::unwrap_or_clone)) })
     }
 
-    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(self.inner.settled(key))
     }
 
-    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+    fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
         Box::pin(self.inner.record(key))
     }
 
-    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>> {
         Box::pin(self.inner.records(selection, page))
     }
 
-    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+    fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64> {
         Box::pin(self.inner.flush(flush))
     }
 
-    fn sweep(&self) -> StoreFuture<'_, Swept> {
+    fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         Box::pin(self.inner.sweep())
     }
 
@@ -381,7 +381,7 @@ impl Store for RedisStore {
         Box::pin(self.inner.read(name))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome> {
         Box::pin(self.inner.write_document(name, write))
     }
 
@@ -389,15 +389,15 @@ impl Store for RedisStore {
         Box::pin(self.inner.documents(kind))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()> {
         Box::pin(self.inner.append(journal, entries, keep))
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
+    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         Box::pin(self.inner.entries(query))
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
+    fn events(&self) -> broadcast::Receiver<StoreEvent> {
         self.inner.news.subscribe()
     }
 }

@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Absence, Marker, MarkerWatch, Seen};
+use steadfast_core::dedupe::{RecordAbsence, StoreMarker, MarkerWatch, MarkerStatus};
 
-use crate::names::District;
+use crate::names::KeyDistrict;
 
 /// The known markers of all districts.
 #[derive(Debug)]
-pub(crate) struct Markers {
-    districts: Mutex<Vec<Watched>>,
+pub(crate) struct DistrictMarkers {
+    districts: Mutex<Vec<DistrictMarker>>,
     /// The longest lease of a claim from here, in milliseconds. Owners may need that long to claim again.
     longest: AtomicU64,
     telling: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Watched {
+struct DistrictMarker {
     /// The stored bytes.
     known: Option<[u8; 16]>,
     watch: MarkerWatch,
@@ -33,30 +33,30 @@ struct Watched {
 /// The default lease.
 const USUAL_LEASE: Duration = Duration::from_secs(120);
 
-impl Markers {
+impl DistrictMarkers {
     pub(crate) fn new() -> Self {
         Self {
-            districts: Mutex::new(vec![Watched::default(); District::COUNT]),
+            districts: Mutex::new(vec![DistrictMarker::default(); KeyDistrict::COUNT]),
             longest: AtomicU64::new(0),
             telling: AtomicBool::new(false),
         }
     }
 
     /// Returns the last known marker.
-    pub(crate) fn known(&self, district: District) -> Option<[u8; 16]> {
+    pub(crate) fn known(&self, district: KeyDistrict) -> Option<[u8; 16]> {
         self.districts.lock().get(district.index())?.known
     }
 
     /// Records a marker that was found.
-    pub(crate) fn see(&self, district: District, found: Marker, now: Timestamp) -> Seen {
+    pub(crate) fn see(&self, district: KeyDistrict, found: StoreMarker, now: Timestamp) -> MarkerStatus {
         let lease = match self.longest.load(Ordering::Relaxed) {
             0 => USUAL_LEASE,
             millis => Duration::from_millis(millis),
         };
         let mut districts = self.districts.lock();
-        let Some(watched) = districts.get_mut(district.index()) else { return Seen::Same };
+        let Some(watched) = districts.get_mut(district.index()) else { return MarkerStatus::Same };
         watched.known = Some(text(found));
-        watched.watch.see(found, lease, now)
+        watched.watch.observe(found, lease, now)
     }
 
     /// Records the lease of a claim from here.
@@ -68,7 +68,7 @@ impl Markers {
     }
 
     /// Returns true if a new claim is allowed.
-    pub(crate) fn admits(&self, district: District, retry_safe: bool, now: Timestamp) -> bool {
+    pub(crate) fn admits(&self, district: KeyDistrict, retry_safe: bool, now: Timestamp) -> bool {
         self.districts
             .lock()
             .get(district.index())
@@ -76,25 +76,25 @@ impl Markers {
     }
 
     /// Returns the meaning of a missing record.
-    pub(crate) fn absence(&self, district: District, now: Timestamp) -> Absence {
+    pub(crate) fn absence(&self, district: KeyDistrict, now: Timestamp) -> RecordAbsence {
         let districts = self.districts.lock();
-        districts.get(district.index()).map_or(Absence::Removed, |watched| watched.watch.absence(now))
+        districts.get(district.index()).map_or(RecordAbsence::Removed, |watched| watched.watch.absence(now))
     }
 
     /// Returns true if the caller must send the event that the store was emptied: the first one to see it does, until
     /// all markers have been read.
-    pub(crate) fn begin_telling(&self) -> bool {
+    pub(crate) fn begin_reporting(&self) -> bool {
         !self.telling.swap(true, Ordering::SeqCst)
     }
 
     /// Ends the period, because all markers have been read.
-    pub(crate) fn end_telling(&self) {
+    pub(crate) fn end_reporting(&self) {
         self.telling.store(false, Ordering::SeqCst);
     }
 }
 
 /// Returns the stored form of a marker.
-pub(crate) fn text(Marker(number): Marker) -> [u8; 16] {
+pub(crate) fn text(StoreMarker(number): StoreMarker) -> [u8; 16] {
     let mut text = [0; 16];
     for (place, digit) in text.iter_mut().zip(format!("{number:016x}").bytes()) {
         *place = digit;
@@ -103,9 +103,9 @@ pub(crate) fn text(Marker(number): Marker) -> [u8; 16] {
 }
 
 /// Parses a stored marker. A foreign value counts as another marker.
-pub(crate) fn from_text(text: &[u8]) -> Marker {
+pub(crate) fn from_text(text: &[u8]) -> StoreMarker {
     let number = std::str::from_utf8(text).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
-    Marker(number.unwrap_or(0))
+    StoreMarker(number.unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -115,24 +115,24 @@ mod tests {
     #[test]
     fn a_marker_is_read_as_it_was_written() {
         for number in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
-            assert_eq!(from_text(&text(Marker(number))), Marker(number));
+            assert_eq!(from_text(&text(StoreMarker(number))), StoreMarker(number));
         }
-        assert_eq!(from_text(b"\xff"), Marker(0));
+        assert_eq!(from_text(b"\xff"), StoreMarker(0));
     }
 
     #[test]
     fn districts_are_apart_and_the_pause_is_the_longest_lease() {
         let at = |seconds: u64| Timestamp::from_millis(1000 * seconds);
-        let markers = Markers::new();
+        let markers = DistrictMarkers::new();
         markers.lease(Duration::from_secs(30));
         markers.lease(Duration::from_secs(10));
-        let (one, other) = (District(3), District(4));
+        let (one, other) = (KeyDistrict(3), KeyDistrict(4));
         assert_eq!(markers.known(one), None);
-        assert_eq!(markers.see(one, Marker(1), at(0)), Seen::First);
-        assert_eq!(markers.see(one, Marker(2), at(0)), Seen::Emptied);
+        assert_eq!(markers.see(one, StoreMarker(1), at(0)), MarkerStatus::First);
+        assert_eq!(markers.see(one, StoreMarker(2), at(0)), MarkerStatus::Emptied);
         assert_eq!(markers.known(one), Some(*b"0000000000000002"));
         assert!(!markers.admits(one, false, at(29)));
-        assert_eq!(markers.absence(one, at(29)), Absence::StoreEmptied);
+        assert_eq!(markers.absence(one, at(29)), RecordAbsence::StoreEmptied);
         assert!(markers.admits(one, false, at(30)));
         assert!(markers.admits(other, false, at(0)));
     }

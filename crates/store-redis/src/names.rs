@@ -18,49 +18,49 @@
 use std::fmt;
 
 use steadfast_core::id::Digest;
-use steadfast_core::key::Key;
+use steadfast_core::key::RecordKey;
 use steadfast_store::{DocumentKind, DocumentName, Journal};
 
 /// The prefix of all names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prefix(String);
+pub struct KeyPrefix(String);
 
 /// The error for a text that is not a valid prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidPrefix;
+pub struct InvalidKeyPrefix;
 
-impl Prefix {
+impl KeyPrefix {
     /// Creates a prefix of up to 64 letters, digits and `: . _ -`. Other characters have a meaning in patterns or
     /// hash tags.
-    pub fn new(text: &str) -> Result<Self, InvalidPrefix> {
+    pub fn new(text: &str) -> Result<Self, InvalidKeyPrefix> {
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '.' | '_' | '-');
         if text.len() <= 64 && text.chars().all(fine) {
             Ok(Self(text.to_owned()))
         } else {
-            Err(InvalidPrefix)
+            Err(InvalidKeyPrefix)
         }
     }
 }
 
-impl Default for Prefix {
+impl Default for KeyPrefix {
     fn default() -> Self {
         Self("steadfast:".to_owned())
     }
 }
 
-impl fmt::Display for InvalidPrefix {
+impl fmt::Display for InvalidKeyPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key prefix has at most 64 letters, digits and the signs : . _ -; choose another one")
     }
 }
 
-impl std::error::Error for InvalidPrefix {}
+impl std::error::Error for InvalidKeyPrefix {}
 
 /// A group of keys with the same hash tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct District(pub(crate) u8);
+pub(crate) struct KeyDistrict(pub(crate) u8);
 
-impl District {
+impl KeyDistrict {
     /// Number of districts.
     pub(crate) const COUNT: usize = 256;
     /// Number of districts for documents. Documents are few, and can be listed fast if they are in the first
@@ -78,7 +78,7 @@ impl District {
     }
 
     /// Returns the district of a key.
-    pub(crate) fn of(key: &Key) -> Self {
+    pub(crate) fn of(key: &RecordKey) -> Self {
         let [.., last] = key.home().0;
         Self(last)
     }
@@ -97,36 +97,36 @@ impl District {
 
 /// Builds and parses names.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
-    prefix: Prefix,
+pub(crate) struct KeyNames {
+    prefix: KeyPrefix,
     markers: Vec<String>,
 }
 
-impl Names {
-    pub(crate) fn new(prefix: Prefix) -> Self {
+impl KeyNames {
+    pub(crate) fn new(prefix: KeyPrefix) -> Self {
         let mut names = Self { prefix, markers: Vec::new() };
-        names.markers = District::all().map(|district| names.within(district, "m")).collect();
+        names.markers = KeyDistrict::all().map(|district| names.within(district, "m")).collect();
         names
     }
 
-    pub(crate) fn marker(&self, district: District) -> &str {
+    pub(crate) fn marker(&self, district: KeyDistrict) -> &str {
         #[expect(clippy::indexing_slicing, reason = "there is a marker for every district")]
         &self.markers[district.index()]
     }
 
-    pub(crate) fn record(&self, key: &Key) -> String {
+    pub(crate) fn record(&self, key: &RecordKey) -> String {
         self.of_key(key, b'r')
     }
 
-    pub(crate) fn index(&self, key: &Key) -> String {
+    pub(crate) fn index(&self, key: &RecordKey) -> String {
         self.of_key(key, b'i')
     }
 
     pub(crate) fn document(&self, name: &DocumentName) -> String {
-        self.within(District::of_document(name), &format!("d:{}:{}", name.kind.name(), name.id))
+        self.within(KeyDistrict::of_document(name), &format!("d:{}:{}", name.kind.name(), name.id))
     }
 
-    pub(crate) fn documents(&self, district: District, kind: DocumentKind) -> String {
+    pub(crate) fn documents(&self, district: KeyDistrict, kind: DocumentKind) -> String {
         self.within(district, &format!("k:{}", kind.name()))
     }
 
@@ -148,27 +148,27 @@ impl Names {
     }
 
     /// Returns the key whose record, or channel, has this name.
-    pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
+    pub(crate) fn key_of(&self, name: &[u8]) -> Option<RecordKey> {
         let rest = name.strip_prefix(self.prefix.0.as_bytes())?;
         let (tag, rest) = rest.split_at_checked("{..}:r:".len())?;
         let hex = std::str::from_utf8(rest).ok()?;
-        let key = Key(Digest::from_hex(hex)?);
-        (tag == format!("{{{:02x}}}:r:", District::of(&key).0).as_bytes()).then_some(key)
+        let key = RecordKey(Digest::from_hex(hex)?);
+        (tag == format!("{{{:02x}}}:r:", KeyDistrict::of(&key).0).as_bytes()).then_some(key)
     }
 
-    fn within(&self, district: District, rest: &str) -> String {
+    fn within(&self, district: KeyDistrict, rest: &str) -> String {
         format!("{}{{{:02x}}}:{rest}", self.prefix.0, district.0)
     }
 
     /// Without formatting, because this runs several times for every call.
-    fn of_key(&self, key: &Key, what: u8) -> String {
+    fn of_key(&self, key: &RecordKey, what: u8) -> String {
         let mut digits = [0; 64];
         for (place, byte) in digits.chunks_exact_mut(2).zip(key.0.as_bytes()) {
             place.copy_from_slice(&hex(*byte));
         }
         let mut name = Vec::with_capacity(self.prefix.0.len() + 7 + digits.len());
         name.extend_from_slice(self.prefix.0.as_bytes());
-        let [high, low] = hex(District::of(key).0);
+        let [high, low] = hex(KeyDistrict::of(key).0);
         name.extend_from_slice(&[b'{', high, low, b'}', b':', what, b':']);
         name.extend_from_slice(&digits);
         // A prefix is plain text, and so is the rest.
@@ -188,13 +188,13 @@ mod tests {
 
     #[test]
     fn a_record_and_its_index_share_the_tag_of_their_home() {
-        let names = Names::new(Prefix::default());
-        let key = Key(Digest::of(b"a call"));
+        let names = KeyNames::new(KeyPrefix::default());
+        let key = RecordKey(Digest::of(b"a call"));
         let hex: String = key.0.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let tag = &hex[62..];
         assert_eq!(names.record(&key), format!("steadfast:{{{tag}}}:r:{hex}"));
         assert_eq!(names.index(&key), format!("steadfast:{{{tag}}}:i:{hex}"));
-        assert_eq!(names.marker(District::of(&key)), format!("steadfast:{{{tag}}}:m"));
+        assert_eq!(names.marker(KeyDistrict::of(&key)), format!("steadfast:{{{tag}}}:m"));
         assert_eq!(names.key_of(names.record(&key).as_bytes()), Some(key));
         assert_eq!(names.key_of(names.index(&key).as_bytes()), None);
         assert_eq!(names.key_of(b"steadfast:{00}:r:\xff\xff"), None);
@@ -203,10 +203,10 @@ mod tests {
     #[test]
     fn a_prefix_has_no_sign_that_means_something_to_redis() {
         for fine in ["", "steadfast:", "team-a.steadfast:prod_1:"] {
-            assert!(Prefix::new(fine).is_ok(), "{fine}");
+            assert!(KeyPrefix::new(fine).is_ok(), "{fine}");
         }
         for bad in ["a{b", "a}b", "a*", "a?", "a[b", "a b", "a\n", "ä", &"x".repeat(65)] {
-            assert_eq!(Prefix::new(bad), Err(InvalidPrefix), "{bad}");
+            assert_eq!(KeyPrefix::new(bad), Err(InvalidKeyPrefix), "{bad}");
         }
     }
 }

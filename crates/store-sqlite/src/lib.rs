@@ -8,16 +8,16 @@
 //! A claim ends when its owner's process is gone, and only then. If that cannot be checked, it ends by time.
 
 mod fault;
-mod note;
-mod open;
+mod commit_note;
+mod state_file;
 mod queue;
 mod reader;
-mod recent;
+mod recent_records;
 mod schema;
 mod shared;
-mod tx;
+mod transaction;
 mod view;
-mod watch;
+mod watcher;
 mod writer;
 
 #[cfg(test)]
@@ -36,31 +36,31 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, RecordLoss, Release, RenewVerdict,
-    Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
+    Claim, ClaimVerdict, ClaimIntent, LocalKnowledge, ClaimOwner, ProcessIdentity, DeliveryReceipt, DedupeRecord, RecordLoss, ReleaseRequest, RenewVerdict,
+    ResolutionRequest, ResolveVerdict, ClaimRole, DedupeRules, SaveRequest, SaveVerdict, StartVerdict,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    Clock, Codec, Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep,
-    Neighbours, News, Page, Position, Query, Selection, Sight, Store, StoreError, StoreFuture, Swept,
-    SystemClock, Trouble, Written, this_process,
+    TimeSource, RecordCodec, Document, DocumentKind, DocumentName, DocumentWrite, JournalEntry, FlushTarget, Journal, JournalLimits,
+    LocalProcessMonitor, StoreEvent, RecordPage, JournalPosition, JournalQuery, RecordFilter, ProcessMonitor, Store, StoreError, StoreFuture, SweepResult,
+    SystemClock, StoreErrorKind, DocumentWriteOutcome, this_process,
 };
 use tokio::sync::{broadcast, oneshot};
 
-pub use open::{OnDamage, OnLoss, OpenError};
+pub use state_file::{FileDamagePolicy, CommitLossPolicy, SqliteOpenError};
 
-use crate::fault::Fault;
-use crate::note::{Boot, NoteState};
-use crate::open::{Place, Role as Connected};
-use crate::queue::{Lane, Refused};
-use crate::reader::{Questions, Reader, Sought};
-use crate::recent::Recent;
-use crate::shared::{Bounds, Given, Link, Shared, closed, overloaded};
-use crate::tx::{SWEEP, Tx};
-use crate::view::View;
-use crate::watch::Watch;
-use crate::writer::{Asked, Operations, Writer};
+use crate::fault::SqliteFault;
+use crate::commit_note::{BootId, NoteFileState};
+use crate::state_file::{StateFile, ConnectionRole as Connected};
+use crate::queue::{QueueLane, QueueError};
+use crate::reader::{LookupQueue, SqliteReader, LookupFunction};
+use crate::recent_records::RecentRecords;
+use crate::shared::{FileLimits, SqliteParts, FileConnection, SqliteShared, closed, overloaded};
+use crate::transaction::{SWEEP, WriteTransaction};
+use crate::view::FileView;
+use crate::watcher::FileWatcher;
+use crate::writer::{OperationFunction, WriterQueue, SqliteWriter};
 
 /// Options of a state file.
 #[derive(Clone, Debug)]
@@ -68,17 +68,17 @@ pub struct SqliteOptions {
     /// The path. The folder is created if needed. Both are accessible for this user only.
     pub path: PathBuf,
     /// The clock. All processes on one file must have the same time.
-    pub clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn TimeSource>,
     /// This process, as the owner of records.
-    pub process: Process,
+    pub process: ProcessIdentity,
     /// Checks if the owners of records still live.
-    pub sight: Arc<dyn Sight>,
+    pub sight: Arc<dyn ProcessMonitor>,
     /// The encoding of records.
-    pub codec: Codec,
+    pub codec: RecordCodec,
     /// The action for a file that cannot be used.
-    pub on_damage: OnDamage,
+    pub on_damage: FileDamagePolicy,
     /// The action after a loss of committed records.
-    pub on_loss: OnLoss,
+    pub on_loss: CommitLossPolicy,
     /// Time that an operation waits for other processes before it fails. A higher value hides a process that hangs. A
     /// lower value fails calls on a slow disk.
     pub patience: Duration,
@@ -95,11 +95,11 @@ impl SqliteOptions {
         Self {
             path: path.into(),
             clock: Arc::new(SystemClock::default()),
-            sight: Arc::new(Neighbours::of(process.clone())),
+            sight: Arc::new(LocalProcessMonitor::of(process.clone())),
             process,
-            codec: Codec::default(),
-            on_damage: OnDamage::default(),
-            on_loss: OnLoss::default(),
+            codec: RecordCodec::default(),
+            on_damage: FileDamagePolicy::default(),
+            on_loss: CommitLossPolicy::default(),
             patience: Duration::from_secs(5),
             most_records: 250_000,
             most_bytes: 4 << 30,
@@ -108,8 +108,8 @@ impl SqliteOptions {
 }
 
 impl SqliteOptions {
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> StateFile {
+        StateFile {
             // SQLite puts its other files beside the target of a link, and so is the note.
             path: match fs::read_link(&self.path) {
                 Ok(_) => fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
@@ -119,16 +119,16 @@ impl SqliteOptions {
             on_loss: self.on_loss,
             // SQLite counts in 31 bits, and an hour is longer than any operation waits.
             patience: self.patience.min(Duration::from_secs(3600)),
-            boot: Boot::of(&self.process.boot),
+            boot: BootId::of(&self.process.boot),
         }
     }
 }
 
 /// A store in a file. Needs a runtime with timers enabled.
 pub struct SqliteStore {
-    shared: Arc<Shared>,
-    operations: Arc<Operations>,
-    questions: Arc<Questions>,
+    shared: Arc<SqliteShared>,
+    operations: Arc<WriterQueue>,
+    questions: Arc<LookupQueue>,
     set_aside: Option<PathBuf>,
     loss: Option<RecordLoss>,
     /// The last record in which the sweeps have searched for expired open records.
@@ -137,14 +137,14 @@ pub struct SqliteStore {
 }
 
 /// The resources to close a store.
-struct Ending {
-    shared: Arc<Shared>,
-    operations: Arc<Operations>,
-    questions: Arc<Questions>,
+struct SqliteShutdown {
+    shared: Arc<SqliteShared>,
+    operations: Arc<WriterQueue>,
+    questions: Arc<LookupQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Ending {
+impl SqliteShutdown {
     /// Finishes all queued operations first.
     fn run(self) {
         self.questions.close();
@@ -161,7 +161,7 @@ impl Ending {
         if let Some(writer) = writer {
             let _ = writer.join();
             // Another process may have died since the writer closed, so this process may be the last one.
-            if !open::has_log(&self.shared.place) {
+            if !state_file::has_log(&self.shared.place) {
                 self.shared.close_note();
             }
         }
@@ -181,60 +181,60 @@ const DISK: Duration = Duration::from_secs(1);
 const HANGS: &str = "the state file did not respond in time; check its disk";
 
 /// The reason why a thread of the store did not respond.
-enum Silent {
+enum ThreadReplyError {
     Gone,
     Hangs,
 }
 
 impl SqliteStore {
     /// Checks that the file could be opened, without changes. Damage is only detected when it is opened.
-    pub fn inspect(options: &SqliteOptions) -> Result<(), OpenError> {
-        open::inspect(&options.place())
+    pub fn inspect(options: &SqliteOptions) -> Result<(), SqliteOpenError> {
+        state_file::inspect(&options.place())
     }
 
     /// Returns true if records were ever committed to this file, according to the files beside it. Changes nothing.
     pub fn held_records(path: &Path) -> bool {
         let place = SqliteOptions::at(path).place();
         match place.note().read() {
-            Ok(NoteState::Sound(noted)) => noted.last.number > 0,
-            Ok(NoteState::Damaged) => true,
-            Ok(NoteState::Missing) | Err(_) => open::has_log(&place),
+            Ok(NoteFileState::Sound(noted)) => noted.last.number > 0,
+            Ok(NoteFileState::Damaged) => true,
+            Ok(NoteFileState::Missing) | Err(_) => state_file::has_log(&place),
         }
     }
 
     /// Opens the file, and creates it if it is missing. Checks all of it, so this blocks for as long as the disk
     /// needs: do not call it on a thread that others wait for.
-    pub fn open(options: SqliteOptions) -> Result<Self, OpenError> {
+    pub fn open(options: SqliteOptions) -> Result<Self, SqliteOpenError> {
         let place = options.place();
         let SqliteOptions { clock, process, sight, codec, .. } = options;
-        let prepared = open::prepare(&place, None, clock.now())?;
-        let sql = |error: rusqlite::Error| open::sql_error(&place.path, &error);
-        let first = open::connect(&place, Connected::Reader).map_err(sql)?;
+        let prepared = state_file::prepare(&place, None, clock.now())?;
+        let sql = |error: rusqlite::Error| state_file::sql_error(&place.path, &error);
+        let first = state_file::connect(&place, Connected::Reader).map_err(sql)?;
         let number = |query: &str| first.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(sql);
         let handle = number("SELECT random()")?;
         let document = view::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
-        let bounds = Bounds { records: options.most_records.max(1), bytes: options.most_bytes };
-        let given = Given { place: place.clone(), clock, process, sight, codec, bounds };
-        let shared = Arc::new(Shared::new(given, handle, prepared.last));
+        let bounds = FileLimits { records: options.most_records.max(1), bytes: options.most_bytes };
+        let given = SqliteParts { place: place.clone(), clock, process, sight, codec, bounds };
+        let shared = Arc::new(SqliteShared::new(given, handle, prepared.last));
         let store = Self {
             shared: shared.clone(),
-            operations: Arc::new(Operations::new(MOST_OPERATIONS)),
-            questions: Arc::new(Questions::new(MOST_QUESTIONS)),
+            operations: Arc::new(WriterQueue::new(MOST_OPERATIONS)),
+            questions: Arc::new(LookupQueue::new(MOST_QUESTIONS)),
             set_aside: prepared.set_aside,
             loss: prepared.loss,
             swept: AtomicI64::new(0),
             threads: Mutex::default(),
         };
-        let link = Link::to(&place, Connected::Writer)?;
-        let (queue, recent) = (store.operations.clone(), Recent::default());
-        let writer = Writer { shared: shared.clone(), queue, link, recent };
+        let link = FileConnection::to(&place, Connected::Writer)?;
+        let (queue, recent) = (store.operations.clone(), RecentRecords::default());
+        let writer = SqliteWriter { shared: shared.clone(), queue, link, recent };
         store.spawn("writer", move || writer.run())?;
         for _ in 0..READERS {
-            let link = Link::to(&place, Connected::Reader)?;
-            let reader = Reader { shared: shared.clone(), queue: store.questions.clone(), link };
+            let link = FileConnection::to(&place, Connected::Reader)?;
+            let reader = SqliteReader { shared: shared.clone(), queue: store.questions.clone(), link };
             store.spawn("reader", move || reader.run())?;
         }
-        let watch = Watch { shared, link: Link::to(&place, Connected::Reader)?, document };
+        let watch = FileWatcher { shared, link: FileConnection::to(&place, Connected::Reader)?, document };
         store.spawn("watch", move || watch.run())?;
         Ok(store)
     }
@@ -245,94 +245,94 @@ impl SqliteStore {
     }
 
     /// Returns the loss of committed records that was noticed when the file was opened.
-    pub fn noticed_loss(&self) -> Option<&RecordLoss> {
+    pub fn detected_loss(&self) -> Option<&RecordLoss> {
         self.loss.as_ref()
     }
 
     /// The first caller gets the threads. There is nothing left to wait for in later calls.
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> SqliteShutdown {
         let threads = std::mem::take(&mut *self.threads.lock());
         let (shared, operations, questions) =
             (self.shared.clone(), self.operations.clone(), self.questions.clone());
-        Ending { shared, operations, questions, threads }
+        SqliteShutdown { shared, operations, questions, threads }
     }
 
-    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SqliteOpenError> {
         let thread = thread::Builder::new().name(format!("sqlite-{name}")).spawn(work);
         let path = &self.shared.place.path;
-        self.threads.lock().push(thread.map_err(|why| open::file_error(path, &why))?);
+        self.threads.lock().push(thread.map_err(|why| state_file::file_error(path, &why))?);
         Ok(())
     }
 
     /// Runs an operation on the writer. It is on disk when this returns.
     async fn operate<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
+        work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.ask(work, Lane::Soon).await
+        self.ask(work, QueueLane::Soon).await
     }
 
     /// Runs an operation on the writer when it has time. It is visible when this returns, and reaches the disk with a
     /// later operation.
     async fn operate_later<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
+        work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.ask(work, Lane::Later).await
+        self.ask(work, QueueLane::Later).await
     }
 
     async fn ask<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
-        lane: Lane,
+        work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send + 'static,
+        lane: QueueLane,
     ) -> Result<T, StoreError> {
-        let (operation, answer) = Asked::new(work, self.shared.place.patience);
+        let (operation, answer) = OperationFunction::new(work, self.shared.place.patience);
         self.operations.push(Box::new(operation), lane).map_err(refused)?;
         match self.in_time(answer).await {
             Ok(answer) => answer,
             // The writer responds to everything that it takes, unless it panicked.
-            Err(Silent::Gone) => {
-                Err(StoreError::unanswered(Trouble::Closed, "the writer of the state file has ended"))
+            Err(ThreadReplyError::Gone) => {
+                Err(StoreError::outcome_unknown(StoreErrorKind::Closed, "the writer of the state file has ended"))
             }
-            Err(Silent::Hangs) => Err(StoreError::unanswered(Trouble::Unreachable, HANGS)),
+            Err(ThreadReplyError::Hangs) => Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, HANGS)),
         }
     }
 
     /// Runs a lookup on a reader.
     async fn look_up<T: Send + 'static>(
         &self,
-        work: impl FnOnce(View<'_>) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(FileView<'_>) -> Result<T, SqliteFault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (question, answer) = Sought::new(work);
-        self.questions.push(Box::new(question), Lane::Soon).map_err(refused)?;
+        let (question, answer) = LookupFunction::new(work);
+        self.questions.push(Box::new(question), QueueLane::Soon).map_err(refused)?;
         match self.in_time(answer).await {
             Ok(answer) => answer,
-            Err(Silent::Gone) => Err(closed()),
-            Err(Silent::Hangs) => Err(StoreError::not_done(Trouble::Unreachable, HANGS)),
+            Err(ThreadReplyError::Gone) => Err(closed()),
+            Err(ThreadReplyError::Hangs) => Err(StoreError::not_done(StoreErrorKind::Unreachable, HANGS)),
         }
     }
 
     /// Waits for a thread of the store, but no longer than a working disk takes, because a thread that waits in the
     /// kernel cannot be cancelled.
-    async fn in_time<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Silent> {
+    async fn in_time<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, ThreadReplyError> {
         let limit = self.shared.place.patience + DISK;
         match tokio::time::timeout(limit, answer).await {
-            Ok(answer) => answer.map_err(|_| Silent::Gone),
+            Ok(answer) => answer.map_err(|_| ThreadReplyError::Gone),
             Err(_) => {
-                self.shared.failed(&StoreError::not_done(Trouble::Unreachable, HANGS));
-                Err(Silent::Hangs)
+                self.shared.record_failure(&StoreError::not_done(StoreErrorKind::Unreachable, HANGS));
+                Err(ThreadReplyError::Hangs)
             }
         }
     }
 
-    async fn look_and_claim(&self, claim: &Claim, known: &Known) -> Result<ClaimVerdict, StoreError> {
+    async fn look_and_claim(&self, claim: &Claim, known: &LocalKnowledge) -> Result<ClaimVerdict, StoreError> {
         let claim = Arc::new(claim.clone());
         let known = Arc::new(known.clone());
         // A verdict that writes nothing may use any view of the file that is not older than the request. So it need
         // not wait for the writer while that waits for the disk. An idle writer is as fast.
         let look = match (claim.intent, claim.role) {
-            (Intent::Look, _) | (Intent::Take { .. }, Role::Waiter { .. }) => true,
-            (Intent::Take { .. }, Role::Fresh) => self.operations.is_busy(),
+            (ClaimIntent::Look, _) | (ClaimIntent::Take { .. }, ClaimRole::Waiter { .. }) => true,
+            (ClaimIntent::Take { .. }, ClaimRole::Fresh) => self.operations.is_busy(),
         };
         if look {
             let (claim, known) = (claim.clone(), known.clone());
@@ -345,7 +345,7 @@ impl SqliteStore {
         self.operate(move |tx| tx.claim(&claim, &known)).await
     }
 
-    async fn flush_finished(&self, selection: &Selection) -> Result<u64, StoreError> {
+    async fn flush_finished(&self, selection: &RecordFilter) -> Result<u64, StoreError> {
         let mut removed = 0;
         let mut after = None;
         loop {
@@ -374,10 +374,10 @@ impl Drop for SqliteStore {
     }
 }
 
-fn refused(why: Refused) -> StoreError {
+fn refused(why: QueueError) -> StoreError {
     match why {
-        Refused::Full => overloaded(),
-        Refused::Closed => closed(),
+        QueueError::Full => overloaded(),
+        QueueError::Closed => closed(),
     }
 }
 
@@ -390,41 +390,41 @@ impl Store for SqliteStore {
         self.shared.clock.now()
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(self.look_and_claim(claim, known))
     }
 
-    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+    fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict> {
         let owner = owner.clone();
         Box::pin(self.operate(move |tx| tx.start(key, &owner)))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict> {
         let (claimed, keep) = (claimed.clone(), *keep);
         Box::pin(self.operate(move |tx| tx.renew(&claimed, &keep)))
     }
 
-    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+    fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict> {
         let save = save.clone();
         Box::pin(self.operate(move |tx| tx.save(&save)))
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+    fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()> {
         let release = release.clone();
         Box::pin(self.operate(move |tx| tx.release(&release)))
     }
 
-    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+    fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()> {
         let receipt = receipt.clone();
         Box::pin(self.operate_later(move |tx| tx.delivered(&receipt, at)))
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict> {
         let (resolve, rules) = (resolve.clone(), *rules);
         Box::pin(self.operate(move |tx| tx.resolve(&resolve, &rules)))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>> {
         let rules = *rules;
         Box::pin(async move {
             let marked = self.operate(move |tx| tx.mark_abandoned(key, &rules)).await?;
@@ -432,35 +432,35 @@ impl Store for SqliteStore {
         })
     }
 
-    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
             let look = async || self.look_up(move |view| view.holder(key)).await.unwrap_or(None);
             self.shared.followers.join(key).settled(look).await;
         })
     }
 
-    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+    fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
         Box::pin(self.look_up(move |view| view.record(key)))
     }
 
-    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>> {
         let selection = selection.clone();
         Box::pin(self.look_up(move |view| view.records(&selection, page)))
     }
 
-    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+    fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64> {
         Box::pin(async move {
             match flush {
-                Flush::Key(key) => {
+                FlushTarget::Key(key) => {
                     let key = *key;
                     self.operate(move |tx| tx.remove(key).map(u64::from)).await
                 }
-                Flush::Finished(selection) => self.flush_finished(selection).await,
+                FlushTarget::Finished(selection) => self.flush_finished(selection).await,
             }
         })
     }
 
-    fn sweep(&self) -> StoreFuture<'_, Swept> {
+    fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         Box::pin(async move {
             let after = self.swept.load(Ordering::Relaxed);
             let (ended, next) = self.look_up(move |view| view.ended(after, SWEEP)).await?;
@@ -474,7 +474,7 @@ impl Store for SqliteStore {
         Box::pin(self.look_up(move |view| view.read(&name)))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome> {
         let name = name.clone();
         Box::pin(self.operate(move |tx| tx.write(&name, &write)))
     }
@@ -483,17 +483,17 @@ impl Store for SqliteStore {
         Box::pin(self.look_up(move |view| view.documents(kind)))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()> {
         let entries = entries.to_vec();
         Box::pin(self.operate_later(move |tx| tx.append(journal, &entries, keep)))
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
+    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         let query = query.clone();
         Box::pin(self.look_up(move |view| view.entries(&query)))
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
+    fn events(&self) -> broadcast::Receiver<StoreEvent> {
         let news = self.shared.news.subscribe();
         self.shared.followers.stir();
         news

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// A first-in, first-out queue with two lanes.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
+pub(crate) struct WorkQueue<T> {
     state: Mutex<State<T>>,
     arrived: Condvar,
     most: usize,
@@ -27,7 +27,7 @@ struct State<T> {
 
 /// The urgency of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum QueueLane {
     /// A caller waits for the item.
     Soon,
     /// The item may wait for others, so that they can be handled together.
@@ -36,7 +36,7 @@ pub(crate) enum Lane {
 
 /// The reason why an item was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum QueueError {
     /// The queue is full.
     Full,
     /// The queue is closed.
@@ -46,28 +46,28 @@ pub(crate) enum Refused {
 /// Longest wait of the later lane while the other one is never empty.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-impl<T> Queue<T> {
+impl<T> WorkQueue<T> {
     pub(crate) fn new(most: usize) -> Self {
         let (soon, later) = (VecDeque::new(), VecDeque::new());
         let state = State { soon, later, later_since: None, closed: false, busy: false };
         Self { state: Mutex::new(state), arrived: Condvar::new(), most }
     }
 
-    pub(crate) fn push(&self, item: T, lane: Lane) -> Result<(), Refused> {
+    pub(crate) fn push(&self, item: T, lane: QueueLane) -> Result<(), QueueError> {
         let mut state = self.state.lock();
         if state.closed {
-            return Err(Refused::Closed);
+            return Err(QueueError::Closed);
         }
         let state_now = &mut *state;
         let waiting = match lane {
-            Lane::Soon => &mut state_now.soon,
-            Lane::Later => &mut state_now.later,
+            QueueLane::Soon => &mut state_now.soon,
+            QueueLane::Later => &mut state_now.later,
         };
         if waiting.len() >= self.most {
-            return Err(Refused::Full);
+            return Err(QueueError::Full);
         }
         waiting.push_back(item);
-        if lane == Lane::Later {
+        if lane == QueueLane::Later {
             state.later_since.get_or_insert_with(Instant::now);
         }
         drop(state);
@@ -77,7 +77,7 @@ impl<T> Queue<T> {
 
     /// Takes up to `most` items of one lane, and returns the lane. Waits for the first item. Returns `None` if there
     /// will be no more.
-    pub(crate) fn take(&self, into: &mut Vec<T>, most: usize) -> Option<Lane> {
+    pub(crate) fn take(&self, into: &mut Vec<T>, most: usize) -> Option<QueueLane> {
         let mut state = self.state.lock();
         state.busy = false;
         loop {
@@ -86,14 +86,14 @@ impl<T> Queue<T> {
                 let count = state.soon.len().min(most);
                 into.extend(state.soon.drain(..count));
                 state.busy = true;
-                return Some(Lane::Soon);
+                return Some(QueueLane::Soon);
             }
             if !state.later.is_empty() {
                 let count = state.later.len().min(most);
                 into.extend(state.later.drain(..count));
                 state.later_since = (!state.later.is_empty()).then(Instant::now);
                 state.busy = true;
-                return Some(Lane::Later);
+                return Some(QueueLane::Later);
             }
             if state.closed {
                 return None;
@@ -132,8 +132,8 @@ impl<T> Queue<T> {
     }
 
     /// Returns a guard that closes the queue when the consumer ends, even by a panic, so that no caller waits for it.
-    pub(crate) fn taker(&self) -> Taker<'_, T> {
-        Taker(self)
+    pub(crate) fn taker(&self) -> QueueConsumer<'_, T> {
+        QueueConsumer(self)
     }
 
     /// Refuses further items. Existing ones are still taken.
@@ -144,9 +144,9 @@ impl<T> Queue<T> {
 }
 
 /// The guard of a consumer.
-pub(crate) struct Taker<'q, T>(&'q Queue<T>);
+pub(crate) struct QueueConsumer<'q, T>(&'q WorkQueue<T>);
 
-impl<T> Drop for Taker<'_, T> {
+impl<T> Drop for QueueConsumer<'_, T> {
     fn drop(&mut self) {
         self.0.close();
         let mut state = self.0.state.lock();
@@ -162,15 +162,15 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_and_a_closed_one_is_emptied_first() {
-        let queue = Queue::new(2);
-        assert_eq!(queue.push(1, Lane::Soon), Ok(()));
-        assert_eq!(queue.push(2, Lane::Soon), Ok(()));
-        assert_eq!(queue.push(3, Lane::Soon), Err(Refused::Full));
+        let queue = WorkQueue::new(2);
+        assert_eq!(queue.push(1, QueueLane::Soon), Ok(()));
+        assert_eq!(queue.push(2, QueueLane::Soon), Ok(()));
+        assert_eq!(queue.push(3, QueueLane::Soon), Err(QueueError::Full));
         assert!(queue.is_busy());
         queue.close();
-        assert_eq!(queue.push(4, Lane::Soon), Err(Refused::Closed));
+        assert_eq!(queue.push(4, QueueLane::Soon), Err(QueueError::Closed));
         let mut taken = Vec::new();
-        assert_eq!(queue.take(&mut taken, 1), Some(Lane::Soon));
+        assert_eq!(queue.take(&mut taken, 1), Some(QueueLane::Soon));
         queue.take_more(&mut taken, 5);
         assert_eq!(taken, [1, 2]);
         assert_eq!(queue.take(&mut taken, 1), None);
@@ -178,17 +178,17 @@ mod tests {
 
     #[test]
     fn the_later_lane_waits_but_not_for_ever() {
-        let queue = Queue::new(9);
+        let queue = WorkQueue::new(9);
         let mut taken = Vec::new();
-        queue.push("later", Lane::Later).unwrap();
-        queue.push("soon", Lane::Soon).unwrap();
+        queue.push("later", QueueLane::Later).unwrap();
+        queue.push("soon", QueueLane::Soon).unwrap();
         // Even if this takes long, the item has not waited long.
         queue.state.lock().later_since = Some(Instant::now() + Duration::from_secs(3600));
-        assert_eq!(queue.take(&mut taken, 9), Some(Lane::Soon));
-        queue.push("soon again", Lane::Soon).unwrap();
+        assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Soon));
+        queue.push("soon again", QueueLane::Soon).unwrap();
         queue.state.lock().later_since = Instant::now().checked_sub(PATIENCE);
-        assert_eq!(queue.take(&mut taken, 9), Some(Lane::Later));
-        assert_eq!(queue.take(&mut taken, 9), Some(Lane::Soon));
+        assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Later));
+        assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Soon));
         assert_eq!(taken, ["soon", "later", "soon again"]);
     }
 }

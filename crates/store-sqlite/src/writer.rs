@@ -16,16 +16,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use steadfast_store::{StoreError, Trouble};
+use steadfast_store::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
-use crate::fault::{Fault, free_bytes};
-use crate::open;
-use crate::queue::{Lane, Queue};
-use crate::recent::Recent;
-use crate::shared::{Link, Shared, Step, jittered};
-use crate::tx::{Finished, Tx};
-use crate::view::View;
+use crate::fault::{SqliteFault, free_bytes};
+use crate::state_file;
+use crate::queue::{QueueLane, WorkQueue};
+use crate::recent_records::RecentRecords;
+use crate::shared::{FileConnection, SqliteShared, WriterStep, jittered};
+use crate::transaction::{TransactionEffects, WriteTransaction};
+use crate::view::FileView;
 
 /// The most operations in one transaction.
 pub(crate) const BATCH: usize = 256;
@@ -47,45 +47,45 @@ const LOG_BYTES: u64 = 6 << 20;
 const ROOM: u64 = 64 << 20;
 
 /// An operation for the writer.
-pub(crate) trait Operation: Send {
+pub(crate) trait WriterOperation: Send {
     /// Runs the operation. May run more than once, if the transaction has to be restarted.
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Fault>;
+    fn run(&mut self, tx: &mut WriteTransaction<'_>) -> Result<(), SqliteFault>;
     /// Sends the result, or the error, to the caller.
     fn answer(self: Box<Self>, how: Result<(), StoreError>);
     /// Time at which the caller stops waiting for other processes.
     fn until(&self) -> Instant;
 }
 
-pub(crate) type Operations = Queue<Box<dyn Operation>>;
+pub(crate) type WriterQueue = WorkQueue<Box<dyn WriterOperation>>;
 
 /// An operation made from a function.
-pub(crate) struct Asked<F, T> {
+pub(crate) struct OperationFunction<F, T> {
     work: F,
     value: Option<T>,
     reply: oneshot::Sender<Result<T, StoreError>>,
     until: Instant,
 }
 
-impl<F, T> Asked<F, T> {
+impl<F, T> OperationFunction<F, T> {
     pub(crate) fn new(work: F, patience: Duration) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
         let (reply, answer) = oneshot::channel();
         (Self { work, value: None, reply, until: Instant::now() + patience }, answer)
     }
 }
 
-impl<F, T> Operation for Asked<F, T>
+impl<F, T> WriterOperation for OperationFunction<F, T>
 where
-    F: FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send,
+    F: FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send,
     T: Send,
 {
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Fault> {
+    fn run(&mut self, tx: &mut WriteTransaction<'_>) -> Result<(), SqliteFault> {
         self.value = Some((self.work)(tx)?);
         Ok(())
     }
 
     fn answer(self: Box<Self>, how: Result<(), StoreError>) {
         let Self { value, reply, .. } = *self;
-        let never_ran = || StoreError::not_done(Trouble::Closed, "the operation was not run");
+        let never_ran = || StoreError::not_done(StoreErrorKind::Closed, "the operation was not run");
         // The caller may have gone.
         let _ = reply.send(how.and_then(|()| value.ok_or_else(never_ran)));
     }
@@ -96,16 +96,16 @@ where
 }
 
 /// The writer, on its thread.
-pub(crate) struct Writer {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) queue: Arc<Operations>,
-    pub(crate) link: Link,
-    pub(crate) recent: Recent,
+pub(crate) struct SqliteWriter {
+    pub(crate) shared: Arc<SqliteShared>,
+    pub(crate) queue: Arc<WriterQueue>,
+    pub(crate) link: FileConnection,
+    pub(crate) recent: RecentRecords,
 }
 
 /// The type of a transaction at its start.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begin {
+enum TransactionMode {
     /// A read transaction.
     Reading,
     /// A write transaction.
@@ -113,18 +113,18 @@ enum Begin {
 }
 
 /// The result of a transaction.
-enum Ended {
+enum TransactionOutcome {
     /// All callers have their results.
     Answered,
     /// All callers have a response, but it is unknown if the transaction was committed.
     InDoubt,
     /// Another process holds the file. The remaining operations wait.
-    Busy(Fault),
+    Busy(SqliteFault),
     /// The transaction was rolled back. The remaining operations must be tried one by one.
-    Spoilt(Fault),
+    Spoilt(SqliteFault),
 }
 
-impl Writer {
+impl SqliteWriter {
     pub(crate) fn run(mut self) {
         let queue = self.queue.clone();
         let _taker = queue.taker();
@@ -132,11 +132,11 @@ impl Writer {
         let (mut enlarged, mut longest) = (false, self.longest_log());
         while let Some(lane) = self.queue.take(&mut batch, BATCH) {
             match lane {
-                Lane::Soon => {
+                QueueLane::Soon => {
                     self.work(&mut batch, lane);
                     self.queue.linger(LINGER);
                 }
-                Lane::Later => self.work_unsynced(&mut batch),
+                QueueLane::Later => self.work_unsynced(&mut batch),
             }
             if !enlarged && self.link.log() >= FEW_PAGES {
                 self.enlarge_log();
@@ -152,10 +152,10 @@ impl Writer {
     }
 
     /// Runs the batch without a sync. It reaches the disk with the next sync.
-    fn work_unsynced(&mut self, batch: &mut Vec<Box<dyn Operation>>) {
+    fn work_unsynced(&mut self, batch: &mut Vec<Box<dyn WriterOperation>>) {
         // If the connection refuses this, it syncs, or the next operation reports the error.
         self.synchronous("NORMAL");
-        self.work(batch, Lane::Later);
+        self.work(batch, QueueLane::Later);
         if !self.synchronous("FULL") {
             self.link.forget();
         }
@@ -186,7 +186,7 @@ impl Writer {
             if let Ok((0, log, done)) = pages
                 && log == done
             {
-                self.shared.brought_into_file(last);
+                self.shared.record_checkpoint(last);
             }
         }
     }
@@ -195,37 +195,37 @@ impl Writer {
     /// overwrite. So the WAL of a process that writes much gets its full size at once. While this process holds the
     /// write lock, no other one appends to the WAL, and its readers stop at the last frame.
     fn enlarge_log(&mut self) {
-        let log = open::beside(&self.shared.place.path, "-wal");
+        let log = state_file::beside(&self.shared.place.path, "-wal");
         let Ok(sql) = self.link.connection(&self.shared) else { return };
         // If this fails, nothing changes except the speed.
-        if let Ok(open) = Open::begin(sql, Begin::Writing) {
+        if let Ok(open) = OpenTransaction::begin(sql, TransactionMode::Writing) {
             let _ = enlarge(&log);
             drop(open);
         }
     }
 
     /// Runs the batch and responds to all its callers.
-    fn work(&mut self, batch: &mut Vec<Box<dyn Operation>>, lane: Lane) {
-        let mut ended = self.attempt(batch, Begin::Reading, lane);
+    fn work(&mut self, batch: &mut Vec<Box<dyn WriterOperation>>, lane: QueueLane) {
+        let mut ended = self.attempt(batch, TransactionMode::Reading, lane);
         let mut tries = 0;
         loop {
             match ended {
-                Ended::Answered | Ended::InDoubt => return,
-                Ended::Busy(fault) => {
-                    give_up_the_late(batch, &fault, &self.shared);
+                TransactionOutcome::Answered | TransactionOutcome::InDoubt => return,
+                TransactionOutcome::Busy(fault) => {
+                    fail_expired(batch, &fault, &self.shared);
                     if batch.is_empty() {
                         return;
                     }
                     thread::sleep(pause(tries));
                     tries += 1;
                     match lane {
-                        Lane::Soon => self.queue.take_more(batch, BATCH),
+                        QueueLane::Soon => self.queue.take_more(batch, BATCH),
                         // Durable operations are not mixed with others.
-                        Lane::Later => {}
+                        QueueLane::Later => {}
                     }
-                    ended = self.attempt(batch, Begin::Writing, lane);
+                    ended = self.attempt(batch, TransactionMode::Writing, lane);
                 }
-                Ended::Spoilt(fault) => {
+                TransactionOutcome::Spoilt(fault) => {
                     let path = &self.shared.place.path;
                     if batch.len() > 1 {
                         for operation in std::mem::take(batch) {
@@ -243,26 +243,26 @@ impl Writer {
     }
 
     /// Runs one transaction. Removes the operations that got a response from the batch.
-    fn attempt(&mut self, batch: &mut Vec<Box<dyn Operation>>, begin: Begin, lane: Lane) -> Ended {
+    fn attempt(&mut self, batch: &mut Vec<Box<dyn WriterOperation>>, begin: TransactionMode, lane: QueueLane) -> TransactionOutcome {
         let ended = match self.link.connection(&self.shared) {
-            Ok(sql) => transact(View { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
+            Ok(sql) => transact(FileView { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
             Err(fault) => {
                 answer_all(batch, &Err(fault.not_done(&self.shared.place.path)), &self.shared);
-                return Ended::Answered;
+                return TransactionOutcome::Answered;
             }
         };
         match ended {
-            Ok(Ended::InDoubt) => {
+            Ok(TransactionOutcome::InDoubt) => {
                 self.link.forget();
-                Ended::InDoubt
+                TransactionOutcome::InDoubt
             }
             Ok(ended) => ended,
-            Err(fault) if fault.is_busy() => Ended::Busy(fault),
+            Err(fault) if fault.is_busy() => TransactionOutcome::Busy(fault),
             Err(fault) => {
                 if fault.breaks_connection() {
                     self.link.forget();
                 }
-                Ended::Spoilt(fault)
+                TransactionOutcome::Spoilt(fault)
             }
         }
     }
@@ -270,16 +270,16 @@ impl Writer {
 
 /// Runs the batch in one transaction. `Err` means that nothing happened for the operations left in the batch.
 fn transact(
-    view: View<'_>,
-    recent: &mut Recent,
-    batch: &mut Vec<Box<dyn Operation>>,
-    begin: Begin,
-    lane: Lane,
-) -> Result<Ended, Fault> {
-    let View { sql, shared } = view;
-    let mut open = Open::begin(sql, begin)?;
+    view: FileView<'_>,
+    recent: &mut RecentRecords,
+    batch: &mut Vec<Box<dyn WriterOperation>>,
+    begin: TransactionMode,
+    lane: QueueLane,
+) -> Result<TransactionOutcome, SqliteFault> {
+    let FileView { sql, shared } = view;
+    let mut open = OpenTransaction::begin(sql, begin)?;
     view.is_of_today()?;
-    let mut tx = Tx::new(view, recent);
+    let mut tx = WriteTransaction::new(view, recent);
     let mut ran = Vec::with_capacity(batch.len());
     let mut waiting = std::mem::take(batch).into_iter();
     while let Some(mut operation) = waiting.next() {
@@ -302,39 +302,39 @@ fn transact(
     }
     if ran.is_empty() {
         drop(open);
-        return Ok(Ended::Answered);
+        return Ok(TransactionOutcome::Answered);
     }
-    let Finished { settled, commit, accepts_loss } = match tx.finish(lane) {
+    let TransactionEffects { settled, commit, accepts_loss } = match tx.finish(lane) {
         Ok(finished) => finished,
         Err(fault) => {
             *batch = ran;
             return Err(fault);
         }
     };
-    shared.step(Step::Commit);
+    shared.step(WriterStep::Commit);
     match open.commit() {
         Ok(()) => {
-            shared.step(Step::Committed);
+            shared.step(WriterStep::Committed);
             if let Some(commit) = commit {
-                shared.committed(commit, accepts_loss);
+                shared.record_commit(commit, accepts_loss);
             }
-            shared.step(Step::Noted);
+            shared.step(WriterStep::Noted);
             shared.followers.wake(&settled);
             answer_all(&mut ran, &Ok(()), shared);
         }
         // Only the file can show if the commit happened.
         Err(fault) => {
             answer_all(&mut ran, &Err(fault.unanswered(&shared.place.path)), shared);
-            return Ok(Ended::InDoubt);
+            return Ok(TransactionOutcome::InDoubt);
         }
     }
-    Ok(Ended::Answered)
+    Ok(TransactionOutcome::Answered)
 }
 
-fn answer_all(batch: &mut Vec<Box<dyn Operation>>, how: &Result<(), StoreError>, shared: &Shared) {
+fn answer_all(batch: &mut Vec<Box<dyn WriterOperation>>, how: &Result<(), StoreError>, shared: &SqliteShared) {
     match how {
-        Ok(()) => shared.wrote(),
-        Err(error) => shared.failed(error),
+        Ok(()) => shared.record_write(),
+        Err(error) => shared.record_failure(error),
     }
     for operation in batch.drain(..) {
         operation.answer(how.clone());
@@ -342,7 +342,7 @@ fn answer_all(batch: &mut Vec<Box<dyn Operation>>, how: &Result<(), StoreError>,
 }
 
 /// Fails the operations that have waited long enough for other processes.
-fn give_up_the_late(batch: &mut Vec<Box<dyn Operation>>, fault: &Fault, shared: &Shared) {
+fn fail_expired(batch: &mut Vec<Box<dyn WriterOperation>>, fault: &SqliteFault, shared: &SqliteShared) {
     let now = Instant::now();
     let (mut late, waiting): (Vec<_>, Vec<_>) =
         batch.drain(..).partition(|operation| operation.until() <= now);
@@ -371,27 +371,27 @@ fn pause(tries: u32) -> Duration {
 }
 
 /// An open transaction, rolled back unless it is committed.
-struct Open<'c> {
+struct OpenTransaction<'c> {
     sql: &'c Connection,
 }
 
-impl<'c> Open<'c> {
-    fn begin(sql: &'c Connection, begin: Begin) -> Result<Self, Fault> {
+impl<'c> OpenTransaction<'c> {
+    fn begin(sql: &'c Connection, begin: TransactionMode) -> Result<Self, SqliteFault> {
         let words = match begin {
-            Begin::Reading => "BEGIN",
-            Begin::Writing => "BEGIN IMMEDIATE",
+            TransactionMode::Reading => "BEGIN",
+            TransactionMode::Writing => "BEGIN IMMEDIATE",
         };
         sql.prepare_cached(words)?.execute([])?;
         Ok(Self { sql })
     }
 
-    fn commit(&mut self) -> Result<(), Fault> {
+    fn commit(&mut self) -> Result<(), SqliteFault> {
         self.sql.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenTransaction<'_> {
     fn drop(&mut self) {
         if !self.sql.is_autocommit() {
             // If even this fails, the connection is unusable, which the next transaction will report.

@@ -8,30 +8,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_store::suite::{self, Children, Fixture, Leases, Mortals, Processes, Time};
-use steadfast_store::{Codec, ManualClock, Neighbours, Sight, this_process};
+use steadfast_store::suite::{self, ChildProcesses, StoreFixture, LeaseModel, SimulatedProcesses, KillableProcesses, TimeModel};
+use steadfast_store::{RecordCodec, ManualClock, LocalProcessMonitor, ProcessMonitor, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 
-use crate::folder::Folder;
+use crate::folder::SqliteSuiteFolder;
 
-async fn two_handles() -> Fixture {
-    let mortals = Arc::new(Mortals::default());
-    fixture(mortals.clone(), mortals, Codec::default())
+async fn two_handles() -> StoreFixture {
+    let mortals = Arc::new(SimulatedProcesses::default());
+    fixture(mortals.clone(), mortals, RecordCodec::default())
 }
 
-async fn two_handles_with_a_secret() -> Fixture {
-    let mortals = Arc::new(Mortals::default());
+async fn two_handles_with_a_secret() -> StoreFixture {
+    let mortals = Arc::new(SimulatedProcesses::default());
     // Only the file differs, and unoptimised encryption is slow.
-    Fixture { histories: 4, ..fixture(mortals.clone(), mortals, Codec::encrypted(&[7; 32]).unwrap()) }
+    StoreFixture { histories: 4, ..fixture(mortals.clone(), mortals, RecordCodec::encrypted(&[7; 32]).unwrap()) }
 }
 
-async fn real_processes() -> Fixture {
-    let neighbours = Arc::new(Neighbours::of(this_process()));
-    fixture(Arc::new(Children::default()), neighbours, Codec::default())
+async fn real_processes() -> StoreFixture {
+    let neighbours = Arc::new(LocalProcessMonitor::of(this_process()));
+    fixture(Arc::new(ChildProcesses::default()), neighbours, RecordCodec::default())
 }
 
-fn fixture(processes: Arc<dyn Processes>, sight: Arc<dyn Sight>, codec: Codec) -> Fixture {
-    let folder = Folder::new();
+fn fixture(processes: Arc<dyn KillableProcesses>, sight: Arc<dyn ProcessMonitor>, codec: RecordCodec) -> StoreFixture {
+    let folder = SqliteSuiteFolder::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_700_000_000_000)));
     let most = 200;
     let open = || {
@@ -46,11 +46,11 @@ fn fixture(processes: Arc<dyn Processes>, sight: Arc<dyn Sight>, codec: Codec) -
         };
         Arc::new(SqliteStore::open(options).unwrap())
     };
-    Fixture {
+    StoreFixture {
         store: open(),
         second: Some(open()),
-        time: Time::Manual(clock.clone()),
-        leases: Leases::Process(processes),
+        time: TimeModel::Manual(clock.clone()),
+        leases: LeaseModel::Process(processes),
         most: Some(usize::try_from(most).unwrap()),
         histories: 20,
         keep: Box::new(folder),

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use steadfast_core::{Timestamp, millis};
 
 /// A source of time that never goes backwards.
-pub trait Clock: fmt::Debug + Send + Sync {
+pub trait TimeSource: fmt::Debug + Send + Sync {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
@@ -47,7 +47,7 @@ impl SystemClock {
     }
 }
 
-impl Clock for SystemClock {
+impl TimeSource for SystemClock {
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_millis(self.after(millis(since_epoch), Instant::now))
@@ -72,7 +72,7 @@ impl ManualClock {
     }
 }
 
-impl Clock for ManualClock {
+impl TimeSource for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.now.load(Ordering::SeqCst))
     }

@@ -8,12 +8,12 @@ use std::fmt;
 
 use chacha20poly1305::aead::{Aead, Generate, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use steadfast_core::dedupe::{Record, UnreadableRecord};
-use steadfast_core::key::Key;
+use steadfast_core::dedupe::{DedupeRecord, UnreadableRecord};
+use steadfast_core::key::RecordKey;
 
 /// Encodes and decodes records.
 #[derive(Clone, Default)]
-pub struct Codec {
+pub struct RecordCodec {
     secret: Option<Box<XChaCha20Poly1305>>,
 }
 
@@ -26,7 +26,7 @@ pub struct InvalidSecret {
 /// The reason why a stored record cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Unreadable {
+pub enum DecodeError {
     /// The record is encrypted, and there is no secret.
     NoSecret,
     /// The record was encrypted with another secret, or it was changed or moved.
@@ -47,7 +47,7 @@ const PLAIN: u8 = b'p';
 const COMPRESSED: u8 = b'c';
 const ENCRYPTED: u8 = b'e';
 
-impl Codec {
+impl RecordCodec {
     /// Creates a codec that encrypts records with this secret of 32 bytes.
     pub fn encrypted(secret: &[u8]) -> Result<Self, InvalidSecret> {
         let cipher =
@@ -56,14 +56,14 @@ impl Codec {
     }
 
     /// Returns the encoded record.
-    pub fn encode(&self, record: &Record) -> Vec<u8> {
+    pub fn encode(&self, record: &DedupeRecord) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.encode_behind(&mut bytes, record);
         bytes
     }
 
     /// Appends the encoded record to these bytes.
-    pub fn encode_behind(&self, bytes: &mut Vec<u8>, record: &Record) {
+    pub fn encode_behind(&self, bytes: &mut Vec<u8>, record: &DedupeRecord) {
         let begin = bytes.len();
         bytes.push(PLAIN);
         record.write_json(bytes);
@@ -88,41 +88,41 @@ impl Codec {
     }
 
     /// Decodes a stored record that was found under this key.
-    pub fn decode(&self, key: Key, stored: &[u8]) -> Result<Record, Unreadable> {
-        let (tag, body) = stored.split_first().ok_or(Unreadable::Damaged)?;
+    pub fn decode(&self, key: RecordKey, stored: &[u8]) -> Result<DedupeRecord, DecodeError> {
+        let (tag, body) = stored.split_first().ok_or(DecodeError::Damaged)?;
         let json = match *tag {
             PLAIN => body.to_vec(),
             COMPRESSED => unfold(body)?,
             ENCRYPTED => {
-                let cipher = self.secret.as_ref().ok_or(Unreadable::NoSecret)?;
-                let (nonce, sealed) = body.split_at_checked(NONCE).ok_or(Unreadable::Damaged)?;
-                let nonce = XNonce::try_from(nonce).map_err(|_| Unreadable::Damaged)?;
+                let cipher = self.secret.as_ref().ok_or(DecodeError::NoSecret)?;
+                let (nonce, sealed) = body.split_at_checked(NONCE).ok_or(DecodeError::Damaged)?;
+                let nonce = XNonce::try_from(nonce).map_err(|_| DecodeError::Damaged)?;
                 let payload = Payload { msg: sealed, aad: key.0.as_bytes() };
-                let compact = cipher.decrypt(&nonce, payload).map_err(|_| Unreadable::WrongSecret)?;
+                let compact = cipher.decrypt(&nonce, payload).map_err(|_| DecodeError::WrongSecret)?;
                 match compact.split_first() {
                     Some((&PLAIN, json)) => json.to_vec(),
                     Some((&COMPRESSED, folded)) => unfold(folded)?,
-                    Some(_) | None => return Err(Unreadable::Damaged),
+                    Some(_) | None => return Err(DecodeError::Damaged),
                 }
             }
-            _ => return Err(Unreadable::Damaged),
+            _ => return Err(DecodeError::Damaged),
         };
-        let json = String::from_utf8(json).map_err(|_| Unreadable::Damaged)?;
-        let record = Record::from_json(&json).map_err(Unreadable::Record)?;
-        if record.key == key { Ok(record) } else { Err(Unreadable::Damaged) }
+        let json = String::from_utf8(json).map_err(|_| DecodeError::Damaged)?;
+        let record = DedupeRecord::from_json(&json).map_err(DecodeError::Record)?;
+        if record.key == key { Ok(record) } else { Err(DecodeError::Damaged) }
     }
 }
 
 /// Decompresses a record. Checks the announced length before it allocates.
-fn unfold(body: &[u8]) -> Result<Vec<u8>, Unreadable> {
-    let (length, folded) = lz4_flex::block::uncompressed_size(body).map_err(|_| Unreadable::Damaged)?;
+fn unfold(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let (length, folded) = lz4_flex::block::uncompressed_size(body).map_err(|_| DecodeError::Damaged)?;
     if length > LONGEST {
-        return Err(Unreadable::Damaged);
+        return Err(DecodeError::Damaged);
     }
-    lz4_flex::decompress(folded, length).map_err(|_| Unreadable::Damaged)
+    lz4_flex::decompress(folded, length).map_err(|_| DecodeError::Damaged)
 }
 
-impl fmt::Debug for Codec {
+impl fmt::Debug for RecordCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.secret.is_some() { "Codec(encrypted)" } else { "Codec(plain)" })
     }
@@ -136,7 +136,7 @@ impl fmt::Display for InvalidSecret {
 
 impl std::error::Error for InvalidSecret {}
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSecret => {
@@ -151,17 +151,17 @@ impl fmt::Display for Unreadable {
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for DecodeError {}
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use steadfast_core::Timestamp;
     use steadfast_core::dedupe::{
-        Lease, Observed, Origin, Owner, Process, RecordState, RunId, Settles, UnknownOutcome,
+        Lease, UnknownOutcomeReason, RecordOrigin, ClaimOwner, ProcessIdentity, DedupeState, RunId, SettleTime, UnknownOutcome,
     };
     use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
-    use steadfast_core::output::{Output, RawJson};
+    use steadfast_core::output::{ToolOutput, RawJson};
 
     use super::*;
 
@@ -171,17 +171,17 @@ mod tests {
 
     const SECRET: [u8; 32] = [7; 32];
 
-    fn record(output: &str) -> Record {
+    fn record(output: &str) -> DedupeRecord {
         let at = Timestamp::from_millis(1_762_338_645_007);
         let (namespace, tool) = (Namespace::new("bank").unwrap(), ToolName::new("pay").unwrap());
-        Record {
-            key: Key(Digest::of(b"key")),
-            origin: Origin::Run,
-            index: Some(Key(Digest::of(b"index"))),
+        DedupeRecord {
+            key: RecordKey(Digest::of(b"key")),
+            origin: RecordOrigin::Run,
+            index: Some(RecordKey(Digest::of(b"index"))),
             call_id: None,
             tool: ToolRef { namespace, tool },
-            state: RecordState::Done(Some(Output { content: RawJson::string(output), metadata: None })),
-            owner: Owner { process: Process { boot: "boot".into(), pid: 1, started: 2 }, call: 3, claim: 4 },
+            state: DedupeState::Done(Some(ToolOutput { content: RawJson::string(output), metadata: None })),
+            owner: ClaimOwner { process: ProcessIdentity { boot: "boot".into(), pid: 1, started: 2 }, call: 3, claim: 4 },
             started: true,
             retry_safe: false,
             digest: Digest::of(b"arguments"),
@@ -204,16 +204,16 @@ mod tests {
         }
     }
 
-    fn encrypted() -> Codec {
-        Codec::encrypted(&SECRET).unwrap()
+    fn encrypted() -> RecordCodec {
+        RecordCodec::encrypted(&SECRET).unwrap()
     }
 
     /// Every stored format: small and large, encrypted and not.
-    fn forms() -> Vec<(Codec, Record, u8)> {
+    fn forms() -> Vec<(RecordCodec, DedupeRecord, u8)> {
         let (small, large) = (record("paid"), record(&"paid ".repeat(2000)));
         vec![
-            (Codec::default(), small.clone(), PLAIN),
-            (Codec::default(), large.clone(), COMPRESSED),
+            (RecordCodec::default(), small.clone(), PLAIN),
+            (RecordCodec::default(), large.clone(), COMPRESSED),
             (encrypted(), small, ENCRYPTED),
             (encrypted(), large, ENCRYPTED),
         ]
@@ -231,18 +231,18 @@ mod tests {
     #[test]
     fn the_details_of_an_unknown_outcome_are_preserved() {
         let at = Timestamp::from_millis(1_762_338_645_008);
-        let said = |text: &str| Some(Output { content: RawJson::string(text), metadata: None });
-        for settles in [Settles::WhenOwnerSays, Settles::By(at), Settles::Settled] {
+        let said = |text: &str| Some(ToolOutput { content: RawJson::string(text), metadata: None });
+        for settles in [SettleTime::WhenOwnerReports, SettleTime::By(at), SettleTime::Settled] {
             for output in [None, said("perhaps"), said(&"perhaps ".repeat(2000))] {
                 let unknown = UnknownOutcome {
                     settles,
-                    observed: Observed::ConnectionLost,
-                    words: Some("reset".into()),
+                    observed: UnknownOutcomeReason::ConnectionLost,
+                    details: Some("reset".into()),
                     output,
                 };
-                let state = RecordState::Unknown(unknown);
-                let record = Record { state, seen_end_by: Some(at), ..record("") };
-                for codec in [Codec::default(), encrypted()] {
+                let state = DedupeState::Unknown(unknown);
+                let record = DedupeRecord { state, seen_end_by: Some(at), ..record("") };
+                for codec in [RecordCodec::default(), encrypted()] {
                     assert_eq!(codec.decode(record.key, &codec.encode(&record)).unwrap(), record);
                 }
             }
@@ -252,11 +252,11 @@ mod tests {
     #[test]
     fn large_records_are_compressed_and_encrypted_ones_are_unreadable() {
         let large = record(&"paid ".repeat(2000));
-        assert!(Codec::default().encode(&large).len() < 2000);
+        assert!(RecordCodec::default().encode(&large).len() < 2000);
         assert!(encrypted().encode(&large).len() < 2000, "compressed before it is encrypted");
         let small = record("paid");
         let holds = |stored: &[u8]| stored.windows(6).any(|part| part == b"\"paid\"");
-        assert!(holds(&Codec::default().encode(&small)));
+        assert!(holds(&RecordCodec::default().encode(&small)));
         assert!(!holds(&encrypted().encode(&small)));
         assert_ne!(encrypted().encode(&small), encrypted().encode(&small), "no nonce is used twice");
     }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_secret_can_be_introduced_while_old_records_are_still_there() {
         let record = record("paid");
-        let plain = Codec::default().encode(&record);
+        let plain = RecordCodec::default().encode(&record);
         assert_eq!(encrypted().decode(record.key, &plain).unwrap(), record);
     }
 
@@ -272,23 +272,23 @@ mod tests {
     fn another_secret_or_none_reads_nothing() {
         let record = record("paid");
         let stored = encrypted().encode(&record);
-        let other = Codec::encrypted(&[8; 32]).unwrap();
-        assert!(matches!(other.decode(record.key, &stored), Err(Unreadable::WrongSecret)));
-        assert!(matches!(Codec::default().decode(record.key, &stored), Err(Unreadable::NoSecret)));
+        let other = RecordCodec::encrypted(&[8; 32]).unwrap();
+        assert!(matches!(other.decode(record.key, &stored), Err(DecodeError::WrongSecret)));
+        assert!(matches!(RecordCodec::default().decode(record.key, &stored), Err(DecodeError::NoSecret)));
         for length in [0, 31, 33] {
-            let refused = Codec::encrypted(&vec![7; length]).unwrap_err();
+            let refused = RecordCodec::encrypted(&vec![7; length]).unwrap_err();
             assert!(refused.to_string().contains(&format!("has {length} bytes")), "{refused}");
         }
     }
 
     #[test]
     fn a_record_that_was_moved_is_not_read() {
-        let elsewhere = Key(Digest::of(b"another key"));
+        let elsewhere = RecordKey(Digest::of(b"another key"));
         for (codec, record, form) in forms() {
             let found = codec.decode(elsewhere, &codec.encode(&record));
             match form {
-                ENCRYPTED => assert!(matches!(found, Err(Unreadable::WrongSecret)), "{found:?}"),
-                _ => assert!(matches!(found, Err(Unreadable::Damaged)), "{found:?}"),
+                ENCRYPTED => assert!(matches!(found, Err(DecodeError::WrongSecret)), "{found:?}"),
+                _ => assert!(matches!(found, Err(DecodeError::Damaged)), "{found:?}"),
             }
         }
     }
@@ -315,8 +315,8 @@ mod tests {
     fn a_record_of_a_newer_version_is_reported() {
         let record = record("paid");
         let newer = record.to_json().replacen("\"format\":1", "\"format\":2", 1);
-        let found = Codec::default().decode(record.key, &tagged(PLAIN, newer.as_bytes()));
-        assert!(matches!(found, Err(Unreadable::Record(UnreadableRecord::Newer(2)))), "{found:?}");
+        let found = RecordCodec::default().decode(record.key, &tagged(PLAIN, newer.as_bytes()));
+        assert!(matches!(found, Err(DecodeError::Record(UnreadableRecord::Newer(2)))), "{found:?}");
     }
 
     #[test]
@@ -324,12 +324,12 @@ mod tests {
         let key = record("").key;
         let announces = |length: u32| tagged(COMPRESSED, &[&length.to_le_bytes()[..], &[0; 64]].concat());
         for length in [u32::MAX, (64 << 20) + 1] {
-            assert!(matches!(Codec::default().decode(key, &announces(length)), Err(Unreadable::Damaged)));
+            assert!(matches!(RecordCodec::default().decode(key, &announces(length)), Err(DecodeError::Damaged)));
         }
         // Announces a length within the limit, and decompresses to more.
         let mut liar = lz4_flex::compress_prepend_size(&vec![b' '; 1 << 20]);
         liar[..4].copy_from_slice(&1024_u32.to_le_bytes());
-        assert!(matches!(Codec::default().decode(key, &tagged(COMPRESSED, &liar)), Err(Unreadable::Damaged)));
+        assert!(matches!(RecordCodec::default().decode(key, &tagged(COMPRESSED, &liar)), Err(DecodeError::Damaged)));
     }
 
     proptest! {
@@ -337,7 +337,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(tag in "[pce]", bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let key = record("").key;
             let stored = tagged(tag.as_bytes()[0], &bytes);
-            for codec in [Codec::default(), encrypted()] {
+            for codec in [RecordCodec::default(), encrypted()] {
                 prop_assert!(codec.decode(key, &stored).is_err());
                 prop_assert!(codec.decode(key, &bytes).is_err());
             }
@@ -346,7 +346,7 @@ mod tests {
         #[test]
         fn any_output_comes_back(text in ".{0,3000}") {
             let record = record(&text);
-            for codec in [Codec::default(), encrypted()] {
+            for codec in [RecordCodec::default(), encrypted()] {
                 prop_assert_eq!(codec.decode(record.key, &codec.encode(&record)).unwrap(), record.clone());
             }
         }

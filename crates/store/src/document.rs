@@ -108,9 +108,9 @@ pub struct DocumentWrite {
 
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum DocumentWriteOutcome {
     /// The document was written, with this version.
-    As(u64),
+    Written(u64),
     /// Another writer was faster. Contains the current document.
     Stale(Option<Document>),
 }
@@ -147,8 +147,8 @@ pub async fn update_document(
         let replaces = found.as_ref().map(|document| document.version);
         let write = DocumentWrite { replaces, body: Some(change(found.as_ref())), expires: Some(expires) };
         match store.write(name, write).await? {
-            Written::As(_) => break,
-            Written::Stale(there) => found = there,
+            DocumentWriteOutcome::Written(_) => break,
+            DocumentWriteOutcome::Stale(there) => found = there,
         }
     }
     Ok(())

@@ -8,14 +8,14 @@ use steadfast_core::call::StoreFault;
 #[derive(Clone, Debug)]
 pub struct StoreError {
     fault: StoreFault,
-    trouble: Trouble,
+    trouble: StoreErrorKind,
     message: String,
 }
 
 /// The cause of a store error, as needed to handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum StoreErrorKind {
     /// The store cannot be reached, or did not respond in time. This may recover without action.
     Unreachable,
     /// The store refused access: wrong password, no permission to write, read-only file.
@@ -30,12 +30,12 @@ pub enum Trouble {
 
 impl StoreError {
     /// Creates the error for an operation that was certainly not done.
-    pub fn not_done(trouble: Trouble, message: impl Into<String>) -> Self {
+    pub fn not_done(trouble: StoreErrorKind, message: impl Into<String>) -> Self {
         Self { fault: StoreFault::NotDone, trouble, message: message.into() }
     }
 
     /// Creates the error for an operation that may have been done, because the response was lost.
-    pub fn unanswered(trouble: Trouble, message: impl Into<String>) -> Self {
+    pub fn outcome_unknown(trouble: StoreErrorKind, message: impl Into<String>) -> Self {
         Self { fault: StoreFault::Unanswered, trouble, message: message.into() }
     }
 
@@ -45,13 +45,13 @@ impl StoreError {
     }
 
     /// Returns the cause.
-    pub fn trouble(&self) -> Trouble {
+    pub fn kind(&self) -> StoreErrorKind {
         self.trouble
     }
 
     /// Returns true if the operation was not done, and may work later without action.
-    pub fn is_for_later(&self) -> bool {
-        self.fault == StoreFault::NotDone && self.trouble == Trouble::Unreachable
+    pub fn is_retryable(&self) -> bool {
+        self.fault == StoreFault::NotDone && self.trouble == StoreErrorKind::Unreachable
     }
 }
 

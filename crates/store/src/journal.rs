@@ -39,7 +39,7 @@ impl Journal {
 
 /// An entry of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Time of the event.
     pub at: Timestamp,
     /// The subject: the id of a call or a turn, the name of an operator or a tool.
@@ -51,9 +51,9 @@ pub struct Entry {
 /// The position of an entry in its journal, after all entries written earlier. It is unique and never changes.
 /// Clients may keep it as text and continue there later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(pub u64, pub u64);
+pub struct JournalPosition(pub u64, pub u64);
 
-impl fmt::Display for Position {
+impl fmt::Display for JournalPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.0, self.1)
     }
@@ -71,7 +71,7 @@ impl fmt::Display for InvalidPosition {
 
 impl std::error::Error for InvalidPosition {}
 
-impl FromStr for Position {
+impl FromStr for JournalPosition {
     type Err = InvalidPosition;
 
     fn from_str(text: &str) -> Result<Self, InvalidPosition> {
@@ -83,7 +83,7 @@ impl FromStr for Position {
 
 /// Limits of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct JournalLimits {
     /// The most entries.
     pub most: u64,
     /// The most entries about one subject, or `None` for no limit.
@@ -94,7 +94,7 @@ pub struct Keep {
 
 /// A query for entries of a journal, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
+pub struct JournalQuery {
     /// The journal.
     pub journal: Journal,
     /// The subject, or `None` for all.
@@ -103,52 +103,52 @@ pub struct Query {
     pub since: Timestamp,
     /// Only entries older than the one at this position: the last one of the previous page. `None` starts at the
     /// newest entry.
-    pub behind: Option<Position>,
+    pub before: Option<JournalPosition>,
     /// The most entries.
     pub limit: usize,
 }
 
-impl Query {
+impl JournalQuery {
     /// Queries the newest entries of a journal.
     pub const fn newest(journal: Journal, limit: usize) -> Self {
-        Self { journal, subject: None, since: Timestamp::ZERO, behind: None, limit }
+        Self { journal, subject: None, since: Timestamp::ZERO, before: None, limit }
     }
 }
 
 /// One page of a filtered journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part<T> {
+pub struct JournalPage<T> {
     /// The matching entries, newest first.
     pub found: Vec<T>,
     /// The position after which to continue, or `None` at the end. The number of entries read is bounded, so there
     /// may be more even if this page has few entries or none.
-    pub next: Option<Position>,
+    pub next: Option<JournalPosition>,
 }
 
 /// Collects matching entries up to the limit of the query. Reads at most `most` entries.
-pub async fn look_through<T>(
+pub async fn filter_entries<T>(
     store: &dyn Store,
-    query: &Query,
+    query: &JournalQuery,
     most: usize,
-    wanted: impl Fn(&Entry) -> Option<T>,
-) -> Result<Part<T>, StoreError> {
+    wanted: impl Fn(&JournalEntry) -> Option<T>,
+) -> Result<JournalPage<T>, StoreError> {
     const BATCH: usize = 1000;
     let (mut found, mut looked_at) = (Vec::new(), 0);
     // One entry more than wanted shows if there are more.
-    let mut some = Query { limit: query.limit.saturating_add(1).min(BATCH), ..query.clone() };
+    let mut some = JournalQuery { limit: query.limit.saturating_add(1).min(BATCH), ..query.clone() };
     loop {
         let batch = store.entries(&some).await?;
         let is_the_end = batch.len() < some.limit;
         for (place, entry) in batch {
             if found.len() >= query.limit || looked_at >= most {
-                return Ok(Part { found, next: some.behind });
+                return Ok(JournalPage { found, next: some.before });
             }
             found.extend(wanted(&entry));
             looked_at += 1;
-            some.behind = Some(place);
+            some.before = Some(place);
         }
         if is_the_end {
-            return Ok(Part { found, next: None });
+            return Ok(JournalPage { found, next: None });
         }
         // If few entries match, the next batch is larger.
         some.limit = (2 * some.limit).min(BATCH);

@@ -15,9 +15,9 @@ mod error;
 mod journal;
 mod loss;
 mod memory;
-mod news;
+mod event;
 mod process;
-mod select;
+mod selection;
 #[cfg(feature = "suite")]
 pub mod suite;
 
@@ -27,23 +27,23 @@ use std::pin::Pin;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolve, ResolveVerdict,
-    Rules, Save, SaveVerdict, StartVerdict,
+    Claim, ClaimVerdict, LocalKnowledge, ClaimOwner, DeliveryReceipt, DedupeRecord, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict,
+    DedupeRules, SaveRequest, SaveVerdict, StartVerdict,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use tokio::sync::broadcast;
 
-pub use clock::{Clock, ManualClock, SystemClock};
-pub use codec::{Codec, InvalidSecret, Unreadable};
-pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, Written, probe, update_document};
-pub use error::{StoreError, Trouble};
-pub use journal::{Entry, InvalidPosition, Journal, Keep, Part, Position, Query, look_through};
+pub use clock::{TimeSource, ManualClock, SystemClock};
+pub use codec::{RecordCodec, InvalidSecret, DecodeError};
+pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, probe, update_document};
+pub use error::{StoreError, StoreErrorKind};
+pub use journal::{JournalEntry, InvalidPosition, Journal, JournalLimits, JournalPage, JournalPosition, JournalQuery, filter_entries};
 pub use loss::{accept_loss, loss_name, record_loss};
 pub use memory::{MemoryOptions, MemoryStore};
-pub use news::News;
-pub use process::{Neighbours, Sight, process, this_process};
-pub use select::{Flush, Page, Selection, Swept};
+pub use event::StoreEvent;
+pub use process::{LocalProcessMonitor, ProcessMonitor, process, this_process};
+pub use selection::{FlushTarget, RecordPage, RecordFilter, SweepResult};
 
 /// The future of a store operation.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -61,65 +61,65 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Looks up the record of a call, and claims it if that is allowed. `known` is the caller's knowledge that the
     /// store may not have.
-    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict>;
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict>;
 
     /// Records that an attempt may have been sent.
-    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict>;
+    fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict>;
 
     /// Extends the lease of a claim. Writes the claim again if the store has lost all data.
-    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict>;
+    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict>;
 
     /// Saves a result, under the fence.
-    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict>;
+    fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict>;
 
     /// Releases a claim.
-    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()>;
+    fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()>;
 
     /// Records that the result with this receipt was delivered to its caller. May be written late.
-    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()>;
+    fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()>;
 
     /// Resolves an unknown outcome.
-    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict>;
+    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict>;
 
     /// Records that the outcome of the run under this key is unknown, if its owner is gone and this was not recorded
     /// yet. Then it returns the new record. Of several concurrent callers, one gets it.
-    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>>;
+    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>>;
 
     /// Waits until the record under this key is no longer in flight with a live owner: it is finished or gone, or its
     /// lease has expired. Checks the record after it has begun to listen, so that no change is missed. May return
     /// early. Also returns if the store fails, so that the next claim reports the error.
-    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
     /// Returns the record under this key, unless it has expired.
-    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>>;
+    fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>>;
 
     /// Returns records for an operator, ordered by key.
-    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>>;
+    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>>;
 
     /// Removes records, and returns their number.
-    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64>;
+    fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64>;
 
     /// Removes expired records, documents and entries. The work is bounded, and the result shows if more is left.
-    fn sweep(&self) -> StoreFuture<'_, Swept>;
+    fn sweep(&self) -> StoreFuture<'_, SweepResult>;
 
     /// Returns a document, unless it has expired.
     fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>>;
 
     /// Writes a document if it still has the version that was read.
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written>;
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome>;
 
     /// Returns all documents of a kind.
     fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>>;
 
     /// Appends entries to a journal, within its limits. They may be lost if this process crashes.
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()>;
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()>;
 
     /// Returns entries of a journal with their positions, newest first.
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>>;
+    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>>;
 
     /// Returns events about documents that other processes changed, and about the state of the store. A receiver that
     /// lags must read everything again.
-    fn news(&self) -> broadcast::Receiver<News>;
+    fn events(&self) -> broadcast::Receiver<StoreEvent>;
 
     /// Closes the store after all operations in progress, so that its data is left in order. Later operations fail.
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -9,61 +9,61 @@ use std::fs;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_core::dedupe::{LeaseSight, Process};
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
 
 /// Returns the identity of this process.
-pub fn this_process() -> Process {
+pub fn this_process() -> ProcessIdentity {
     let pid = std::process::id();
     // If the boot is unknown, this process gets one of its own, so that it cannot be mistaken for another one.
     let boot = boot().unwrap_or_else(|| format!("unknown-{pid}-{:?}", std::time::SystemTime::now()).into());
-    Process { boot, pid, started: started(pid).unwrap_or(0) }
+    ProcessIdentity { boot, pid, started: started(pid).unwrap_or(0) }
 }
 
 /// Returns the process with this number on this machine, if it exists and can be distinguished from a later one with
 /// the same number.
-pub fn process(pid: u32) -> Option<Process> {
-    Some(Process { boot: boot()?, pid, started: started(pid)? })
+pub fn process(pid: u32) -> Option<ProcessIdentity> {
+    Some(ProcessIdentity { boot: boot()?, pid, started: started(pid)? })
 }
 
 /// Checks if the process that owns a record still lives.
-pub trait Sight: fmt::Debug + Send + Sync {
+pub trait ProcessMonitor: fmt::Debug + Send + Sync {
     /// Returns the state of a process.
-    fn sight(&self, process: &Process) -> LeaseSight;
+    fn check_process(&self, process: &ProcessIdentity) -> LeaseOwnerState;
 }
 
 /// Checks the processes of this machine.
 #[derive(Debug)]
-pub struct Neighbours {
-    own: Process,
+pub struct LocalProcessMonitor {
+    own: ProcessIdentity,
     /// The last process that was found gone. A crashed process may have many records, and it stays dead.
-    gone: Mutex<Option<Process>>,
+    gone: Mutex<Option<ProcessIdentity>>,
 }
 
-impl Neighbours {
+impl LocalProcessMonitor {
     /// Creates a checker, as seen from this process.
-    pub fn of(own: Process) -> Self {
+    pub fn of(own: ProcessIdentity) -> Self {
         Self { own, gone: Mutex::new(None) }
     }
 }
 
-impl Sight for Neighbours {
-    fn sight(&self, process: &Process) -> LeaseSight {
+impl ProcessMonitor for LocalProcessMonitor {
+    fn check_process(&self, process: &ProcessIdentity) -> LeaseOwnerState {
         if *process == self.own {
-            return LeaseSight::Alive;
+            return LeaseOwnerState::Alive;
         }
         // A different boot: either another machine with a shared file, or this one before a restart. The two cases
         // cannot be distinguished.
         if process.boot != self.own.boot {
-            return LeaseSight::Time;
+            return LeaseOwnerState::Time;
         }
         if self.gone.lock().as_ref() == Some(process) {
-            return LeaseSight::Gone;
+            return LeaseOwnerState::Gone;
         }
         match started(process.pid) {
-            Some(started) if started == process.started => LeaseSight::Alive,
+            Some(started) if started == process.started => LeaseOwnerState::Alive,
             Some(_) | None => {
                 *self.gone.lock() = Some(process.clone());
-                LeaseSight::Gone
+                LeaseOwnerState::Gone
             }
         }
     }
@@ -108,30 +108,30 @@ mod tests {
 
     #[test]
     fn a_process_is_alive_until_it_ends_and_its_number_alone_proves_nothing() {
-        let neighbours = Neighbours::of(this_process());
-        assert_eq!(neighbours.sight(&this_process()), LeaseSight::Alive);
+        let neighbours = LocalProcessMonitor::of(this_process());
+        assert_eq!(neighbours.check_process(&this_process()), LeaseOwnerState::Alive);
 
         /// Kills the child also if the test panics.
-        struct Ended(std::process::Child);
+        struct KillOnDrop(std::process::Child);
 
-        impl Drop for Ended {
+        impl Drop for KillOnDrop {
             fn drop(&mut self) {
                 let _ = self.0.kill();
                 let _ = self.0.wait();
             }
         }
 
-        let child = Ended(std::process::Command::new("sleep").arg("600").spawn().unwrap());
+        let child = KillOnDrop(std::process::Command::new("sleep").arg("600").spawn().unwrap());
         let pid = child.0.id();
-        let process = Process { pid, started: started(pid).unwrap(), ..this_process() };
-        assert_eq!(neighbours.sight(&process), LeaseSight::Alive);
-        let namesake = Process { started: process.started + 1, ..process.clone() };
-        assert_eq!(neighbours.sight(&namesake), LeaseSight::Gone, "another process had this number");
-        let stranger = Process { boot: "another machine".into(), ..process.clone() };
-        assert_eq!(neighbours.sight(&stranger), LeaseSight::Time);
+        let process = ProcessIdentity { pid, started: started(pid).unwrap(), ..this_process() };
+        assert_eq!(neighbours.check_process(&process), LeaseOwnerState::Alive);
+        let namesake = ProcessIdentity { started: process.started + 1, ..process.clone() };
+        assert_eq!(neighbours.check_process(&namesake), LeaseOwnerState::Gone, "another process had this number");
+        let stranger = ProcessIdentity { boot: "another machine".into(), ..process.clone() };
+        assert_eq!(neighbours.check_process(&stranger), LeaseOwnerState::Time);
 
         drop(child);
-        assert_eq!(neighbours.sight(&process), LeaseSight::Gone);
-        assert_eq!(neighbours.sight(&process), LeaseSight::Gone, "and stays so");
+        assert_eq!(neighbours.check_process(&process), LeaseOwnerState::Gone);
+        assert_eq!(neighbours.check_process(&process), LeaseOwnerState::Gone, "and stays so");
     }
 }

@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::logs::{self, Entry, Format, Level, Shown};
+use crate::logs::{self, LogEntry, LogLineFormat, LogLineLevel, ShownTexts};
 
 /// A feed of events. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Feed(Arc<Inner>);
+pub struct Feed(Arc<FeedInner>);
 
 #[derive(Debug)]
-struct Inner {
-    kept: Mutex<Kept>,
+struct FeedInner {
+    kept: Mutex<FeedBuffer>,
     /// The number of the last line.
     last: watch::Sender<u64>,
     /// Time until which lines are made, in milliseconds since the start. Checked for every event of every call.
@@ -31,18 +31,18 @@ struct Inner {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct FeedBuffer {
     /// The newest lines. The last one has the last number.
-    lines: VecDeque<Arc<Happened>>,
+    lines: VecDeque<Arc<FeedEvent>>,
     /// The newest notifications, even without readers.
-    notifications: VecDeque<Arc<Happened>>,
-    shown: Shown,
+    notifications: VecDeque<Arc<FeedEvent>>,
+    shown: ShownTexts,
     readers: usize,
 }
 
 /// An event in the feed.
 #[derive(Debug)]
-pub struct Happened {
+pub struct FeedEvent {
     /// The number, one higher than that of the previous event.
     pub number: u64,
     /// The name of the event, as in the log.
@@ -53,9 +53,9 @@ pub struct Happened {
 
 /// An item for a reader.
 #[derive(Clone, Debug)]
-pub enum Next {
+pub enum FeedItem {
     /// The next event.
-    Happened(Arc<Happened>),
+    Happened(Arc<FeedEvent>),
     /// The number of events that are no longer kept. The next item is the oldest one that is.
     Missed(u64),
 }
@@ -77,7 +77,7 @@ impl Default for Feed {
     fn default() -> Self {
         let (last, until, began) = (watch::Sender::new(0), AtomicU64::new(NEVER), Instant::now());
         let life = logs::now().as_millis();
-        Self(Arc::new(Inner { kept: Mutex::default(), last, until, began, life }))
+        Self(Arc::new(FeedInner { kept: Mutex::default(), last, until, began, life }))
     }
 }
 
@@ -107,22 +107,22 @@ impl Feed {
     }
 
     /// Returns true if a line with this level is needed.
-    pub(crate) fn wants(&self, level: Level) -> bool {
+    pub(crate) fn wants(&self, level: LogLineLevel) -> bool {
         let is_read = match self.0.until.load(Ordering::Relaxed) {
             NEVER => false,
             ALWAYS => true,
             until => self.0.now() < until,
         };
-        is_read && level <= Level::Debug
+        is_read && level <= LogLineLevel::Debug
     }
 
-    pub(crate) fn write(&self, entry: &Entry) {
+    pub(crate) fn write(&self, entry: &LogEntry) {
         let mut kept = self.0.kept.lock();
         let mut text = String::new();
-        entry.write(Format::Json, &mut kept.shown, &mut text);
+        entry.write(LogLineFormat::Json, &mut kept.shown, &mut text);
         let number = *self.0.last.borrow() + 1;
         let (event, text) = (entry.name(), text.trim_end().into());
-        let line = Arc::new(Happened { number, event, text });
+        let line = Arc::new(FeedEvent { number, event, text });
         if event == NOTIFICATION {
             push(&mut kept.notifications, line.clone(), MOST_NOTIFICATIONS);
         }
@@ -133,24 +133,24 @@ impl Feed {
 }
 
 /// Adds a line, and drops the oldest if there are too many.
-fn push(lines: &mut VecDeque<Arc<Happened>>, line: Arc<Happened>, most: usize) {
+fn push(lines: &mut VecDeque<Arc<FeedEvent>>, line: Arc<FeedEvent>, most: usize) {
     if lines.len() >= most {
         lines.pop_front();
     }
     lines.push_back(line);
 }
 
-impl Kept {
+impl FeedBuffer {
     /// Returns the first line after this number that is still kept.
-    fn behind(&self, number: u64) -> Option<&Arc<Happened>> {
-        let first = |lines: &'_ VecDeque<Arc<Happened>>| lines.partition_point(|line| line.number <= number);
+    fn behind(&self, number: u64) -> Option<&Arc<FeedEvent>> {
+        let first = |lines: &'_ VecDeque<Arc<FeedEvent>>| lines.partition_point(|line| line.number <= number);
         let (line, notification) =
             (self.lines.get(first(&self.lines)), self.notifications.get(first(&self.notifications)));
         line.into_iter().chain(notification).min_by_key(|line| line.number)
     }
 }
 
-impl Inner {
+impl FeedInner {
     fn now(&self) -> u64 {
         steadfast_core::millis(self.began.elapsed())
     }
@@ -166,7 +166,7 @@ pub struct FeedReader {
 
 impl FeedReader {
     /// Waits for the next item.
-    pub async fn next(&mut self) -> Next {
+    pub async fn next(&mut self) -> FeedItem {
         loop {
             if let Some(next) = self.at_hand() {
                 return next;
@@ -178,7 +178,7 @@ impl FeedReader {
         }
     }
 
-    fn at_hand(&mut self) -> Option<Next> {
+    fn at_hand(&mut self) -> Option<FeedItem> {
         let last = *self.news.borrow_and_update();
         if self.behind >= last {
             return None;
@@ -188,11 +188,11 @@ impl FeedReader {
         let missed = line.map_or(last, |line| line.number - 1).saturating_sub(self.behind);
         if missed > 0 {
             self.behind += missed;
-            return Some(Next::Missed(missed));
+            return Some(FeedItem::Missed(missed));
         }
         let line = line?.clone();
         self.behind = line.number;
-        Some(Next::Happened(line))
+        Some(FeedItem::Happened(line))
     }
 }
 
@@ -212,28 +212,28 @@ mod tests {
     use steadfast_core::Timestamp;
 
     use super::*;
-    use crate::logs::Field;
+    use crate::logs::LogField;
 
     fn tell(feed: &Feed, text: &str) {
-        let mut entry = Entry::new(Level::Debug, "told", Timestamp::from_millis(0));
-        entry.field("text", &Field::Text(text));
+        let mut entry = LogEntry::new(LogLineLevel::Debug, "told", Timestamp::from_millis(0));
+        entry.field("text", &LogField::Text(text));
         feed.write(&entry);
     }
 
     async fn read(reader: &mut FeedReader) -> String {
         let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
         match next.expect("something was to be told") {
-            Next::Happened(line) => format!("{} {} {}", line.number, line.event, line.text),
-            Next::Missed(number) => format!("missed {number}"),
+            FeedItem::Happened(line) => format!("{} {} {}", line.number, line.event, line.text),
+            FeedItem::Missed(number) => format!("missed {number}"),
         }
     }
 
     #[test]
     fn no_line_is_made_without_a_reader() {
         let feed = Feed::default();
-        assert!(!feed.wants(Level::Error));
+        assert!(!feed.wants(LogLineLevel::Error));
         let reader = feed.read(None);
-        assert!(feed.wants(Level::Debug) && !feed.wants(Level::Trace));
+        assert!(feed.wants(LogLineLevel::Debug) && !feed.wants(LogLineLevel::Trace));
         drop(feed.read(None));
         assert_eq!(feed.0.until.load(Ordering::Relaxed), ALWAYS, "one still reads");
         drop(reader);
@@ -244,7 +244,7 @@ mod tests {
         );
         for (until, wanted) in [(NEVER - 1, true), (0, false)] {
             feed.0.until.store(until, Ordering::Relaxed);
-            assert_eq!(feed.wants(Level::Error), wanted, "whoever was away for a moment misses nothing");
+            assert_eq!(feed.wants(LogLineLevel::Error), wanted, "whoever was away for a moment misses nothing");
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn notifications_are_kept_without_readers_and_among_many_events() {
         let feed = Feed::default();
-        let notify = || feed.write(&Entry::new(Level::Warn, NOTIFICATION, Timestamp::from_millis(0)));
+        let notify = || feed.write(&LogEntry::new(LogLineLevel::Warn, NOTIFICATION, Timestamp::from_millis(0)));
         let is = |line: String, number: u64| line.starts_with(&format!("{number} notification "));
         notify();
         let mut reader = feed.read(Some(0));

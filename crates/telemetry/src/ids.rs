@@ -10,7 +10,7 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 
 /// An id generator that uses the given ids, if there are any, and random ones otherwise.
 #[derive(Debug, Default)]
-pub(crate) struct Ids(RandomIdGenerator);
+pub(crate) struct SpanIdGenerator(RandomIdGenerator);
 
 thread_local! {
     static GIVEN: Cell<Option<(TraceId, SpanId)>> = const { Cell::new(None) };
@@ -19,18 +19,18 @@ thread_local! {
 /// Builds one span with these ids. If it has a parent, its trace is the one of the parent.
 pub(crate) fn with_ids<S>(trace: TraceId, span: SpanId, build: impl FnOnce() -> S) -> S {
     /// Removes the ids again, even after a panic.
-    struct Taken;
-    impl Drop for Taken {
+    struct SpanIdReset;
+    impl Drop for SpanIdReset {
         fn drop(&mut self) {
             GIVEN.set(None);
         }
     }
     GIVEN.set(Some((trace, span)));
-    let _taken = Taken;
+    let _taken = SpanIdReset;
     build()
 }
 
-impl IdGenerator for Ids {
+impl IdGenerator for SpanIdGenerator {
     fn new_trace_id(&self) -> TraceId {
         GIVEN.get().map_or_else(|| self.0.new_trace_id(), |(trace, _)| trace)
     }

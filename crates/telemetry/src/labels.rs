@@ -14,7 +14,7 @@ use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 use steadfast_core::id::ToolRef;
 use steadfast_core::redact;
 
-use crate::standing::Standing;
+use crate::tool_status::ToolStatus;
 
 /// The label of everything beyond the limit. No tool can have this name, because tool labels have a slash.
 pub(crate) const OTHER: Label = Label::Word("other");
@@ -65,26 +65,26 @@ impl EncodeLabelValue for Label {
 
 /// A tool with its label and state.
 #[derive(Debug)]
-pub(crate) struct Tool {
+pub(crate) struct ToolEntry {
     pub(crate) label: Label,
-    pub(crate) standing: Standing,
+    pub(crate) status: ToolStatus,
 }
 
 /// The known tools. Those beyond the limit share one entry.
 #[derive(Debug)]
-pub(crate) struct Tools {
+pub(crate) struct ToolEntries {
     most: usize,
-    known: RwLock<HashMap<ToolRef, Arc<Tool>>>,
-    other: Arc<Tool>,
+    known: RwLock<HashMap<ToolRef, Arc<ToolEntry>>>,
+    other: Arc<ToolEntry>,
 }
 
-impl Tools {
+impl ToolEntries {
     pub(crate) fn at_most(most: usize) -> Self {
-        let other = Arc::new(Tool { label: OTHER, standing: Standing::default() });
+        let other = Arc::new(ToolEntry { label: OTHER, status: ToolStatus::default() });
         Self { most, known: RwLock::default(), other }
     }
 
-    pub(crate) fn get(&self, tool: &ToolRef) -> Arc<Tool> {
+    pub(crate) fn get(&self, tool: &ToolRef) -> Arc<ToolEntry> {
         if let Some(known) = self.known.read().get(tool) {
             return known.clone();
         }
@@ -92,16 +92,16 @@ impl Tools {
         if known.len() >= self.most && !known.contains_key(tool) {
             return self.other.clone();
         }
-        let new = || Arc::new(Tool { label: Label::name(&tool.to_string()), standing: Standing::default() });
+        let new = || Arc::new(ToolEntry { label: Label::name(&tool.to_string()), status: ToolStatus::default() });
         known.entry(tool.clone()).or_insert_with(new).clone()
     }
 }
 
 /// Names other than tools: rules, which operators may have written, and kinds of stores.
 #[derive(Debug, Default)]
-pub(crate) struct Names(RwLock<HashMap<Box<str>, Label>>);
+pub(crate) struct LabelNames(RwLock<HashMap<Box<str>, Label>>);
 
-impl Names {
+impl LabelNames {
     pub(crate) fn get(&self, name: &str) -> Label {
         if let Some(known) = self.0.read().get(name) {
             return known.clone();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn tr_13_tools_beyond_the_limit_are_counted_as_other() {
-        let tools = Tools::at_most(2);
+        let tools = ToolEntries::at_most(2);
         assert_eq!(tools.get(&tool("pay")).label.as_str(), "bank/pay");
         assert_eq!(tools.get(&tool("list")).label.as_str(), "bank/list");
         assert_eq!(tools.get(&tool("third")).label, OTHER);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn tr_13_rules_beyond_the_limit_are_counted_as_other() {
-        let names = Names::default();
+        let names = LabelNames::default();
         for number in 0..MOST_NAMES {
             assert_ne!(names.get(&format!("rule-{number}")), OTHER);
         }

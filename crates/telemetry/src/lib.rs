@@ -45,28 +45,28 @@ mod malformed;
 mod mapping;
 mod metrics;
 mod otlp;
-mod outside;
-mod seldom;
+mod outside_calls;
+mod log_throttle;
 mod spans;
-mod standing;
+mod tool_status;
 #[cfg(test)]
 mod tests;
 mod turns;
-mod words;
+mod names;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use feed::{Feed, FeedReader, Happened, Next};
-pub use logs::{Format, InvalidLevel, Level, LogLayer, Logs};
-pub use malformed::MalformedCalls;
-pub use metrics::{CATALOGUE, Census, Description, InvalidNamespace, Kind, Metrics, Namespace, reference};
+pub use feed::{Feed, FeedReader, FeedEvent, FeedItem};
+pub use logs::{LogLineFormat, InvalidLogLineLevel, LogLineLevel, LogLayer, LogSink};
+pub use malformed::MalformedCallLog;
+pub use metrics::{CATALOGUE, StoreCensus, MetricDescription, InvalidNamespace, MetricKind, Metrics, Namespace, reference};
 pub use otlp::{OtlpError, OtlpOptions};
 
-use crate::calls::Calls;
-use crate::otlp::Otlp;
-use crate::seldom::Seldom;
-use crate::spans::Spans;
+use crate::calls::OpenCalls;
+use crate::otlp::OtlpExporters;
+use crate::log_throttle::LogThrottle;
+use crate::spans::CallTracer;
 
 /// Options of telemetry.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub struct Options {
     /// The most tools with metrics of their own. Further ones are counted together. Each has some hundred series.
     pub most_tools: usize,
     /// The log output, if any.
-    pub logs: Option<Logs>,
+    pub logs: Option<LogSink>,
     /// The collector that spans and metrics are pushed to, if any.
     pub otlp: Option<OtlpOptions>,
 }
@@ -89,28 +89,28 @@ impl Default for Options {
 
 /// A listener of engines that writes logs, metrics and spans.
 pub struct Telemetry {
-    logs: Option<Logs>,
+    logs: Option<LogSink>,
     feed: Feed,
     metrics: Metrics,
-    spans: Option<Spans>,
-    otlp: Option<Otlp>,
-    calls: Calls,
-    store_failures: Seldom,
+    spans: Option<CallTracer>,
+    otlp: Option<OtlpExporters>,
+    calls: OpenCalls,
+    store_failures: LogThrottle,
 }
 
 impl Telemetry {
     /// Starts telemetry.
     pub fn start(options: Options) -> Result<Self, OtlpError> {
-        let otlp = options.otlp.as_ref().map(Otlp::start).transpose()?;
-        let meter = otlp.as_ref().map(Otlp::meter);
+        let otlp = options.otlp.as_ref().map(OtlpExporters::start).transpose()?;
+        let meter = otlp.as_ref().map(OtlpExporters::meter);
         Ok(Self {
             logs: options.logs,
             feed: Feed::default(),
             metrics: Metrics::new(&options.namespace, options.most_tools, meter.as_ref()),
-            spans: otlp.as_ref().map(Otlp::spans),
+            spans: otlp.as_ref().map(OtlpExporters::spans),
             otlp,
-            calls: Calls::default(),
-            store_failures: Seldom::default(),
+            calls: OpenCalls::default(),
+            store_failures: LogThrottle::default(),
         })
     }
 

@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use steadfast_core::call::CallResult;
-use steadfast_core::classify::Mistake;
+use steadfast_core::classify::ModelMistake;
 use steadfast_core::code::Code;
-use steadfast_core::guard::log::{Attribution, Malformed, MalformedCall};
+use steadfast_core::guard::log::{ModelAttribution, MalformedCallKind, MalformedCall};
 use steadfast_core::redact;
-use steadfast_executor::{About, Listener};
+use steadfast_executor::{NoticeContext, EngineListener};
 
-use crate::logs::Writer;
+use crate::logs::LogWriter;
 
 /// Logs malformed calls by model. When the file reaches its limit, it is renamed to `<name>.1`, which replaces the
 /// previous one.
-pub struct MalformedCalls {
-    writer: Writer<String>,
+pub struct MalformedCallLog {
+    writer: LogWriter<String>,
 }
 
 /// The size limit of a file.
@@ -30,7 +30,7 @@ const LARGEST: u64 = 10 * 1024 * 1024;
 /// Number of bytes of the arguments that are read. The line cuts them further.
 const MOST_ARGUMENTS: usize = 8 * 1024;
 
-impl MalformedCalls {
+impl MalformedCallLog {
     /// Opens or creates the file.
     pub fn at(path: &Path) -> io::Result<Self> {
         Self::of_at_most(path, LARGEST)
@@ -38,7 +38,7 @@ impl MalformedCalls {
 
     /// Does the same, but creates the file and its folder only when there is something to write.
     pub fn when_needed_at(path: &Path) -> io::Result<Self> {
-        Self::writing(Rotating { path: path.to_owned(), file: None, largest: LARGEST })
+        Self::writing(RotatingFile { path: path.to_owned(), file: None, largest: LARGEST })
     }
 
     /// Returns the reason why the file could not be created, without creating it.
@@ -54,13 +54,13 @@ impl MalformedCalls {
     }
 
     fn of_at_most(path: &Path, largest: u64) -> io::Result<Self> {
-        Self::writing(Rotating { path: path.to_owned(), file: Some(private(path)?), largest })
+        Self::writing(RotatingFile { path: path.to_owned(), file: Some(private(path)?), largest })
     }
 
-    fn writing(file: Rotating) -> io::Result<Self> {
+    fn writing(file: RotatingFile) -> io::Result<Self> {
         let make = |line: &String, lines: &mut String| lines.push_str(line);
         let lost = |lines: u64| format!("{{\"left_out\":{lines}}}\n");
-        Ok(Self { writer: Writer::start(file, make, lost)? })
+        Ok(Self { writer: LogWriter::start(file, make, lost)? })
     }
 
     /// Waits until everything so far is written.
@@ -69,18 +69,18 @@ impl MalformedCalls {
     }
 }
 
-impl Listener for MalformedCalls {
-    fn finished(&self, about: &About<'_>, result: &CallResult) {
+impl EngineListener for MalformedCallLog {
+    fn finished(&self, about: &NoticeContext<'_>, result: &CallResult) {
         let error_type = match result.ended.as_ref().err().map(|failure| failure.code) {
-            Some(Code::InvalidArguments) => Malformed::By(Mistake::Arguments),
-            Some(Code::UnknownTool) => Malformed::By(Mistake::UnknownTool),
-            Some(Code::LoopDetected) => Malformed::Loop,
-            Some(Code::ToolErrorLimit) => Malformed::TurnLimit,
+            Some(Code::InvalidArguments) => MalformedCallKind::Mistake(ModelMistake::Arguments),
+            Some(Code::UnknownTool) => MalformedCallKind::Mistake(ModelMistake::UnknownTool),
+            Some(Code::LoopDetected) => MalformedCallKind::Loop,
+            Some(Code::ToolErrorLimit) => MalformedCallKind::TurnLimit,
             Some(_) | None => return,
         };
         let request = about.request;
         let malformed = MalformedCall {
-            model: Attribution::of(request.model.as_ref(), request.tool_call.as_ref()),
+            model: ModelAttribution::of(request.model.as_ref(), request.tool_call.as_ref()),
             tool: request.tool.clone(),
             arguments: redact::excerpt(about.envelope.payload.params.as_str(), MOST_ARGUMENTS),
             error_type,
@@ -90,21 +90,21 @@ impl Listener for MalformedCalls {
     }
 }
 
-impl fmt::Debug for MalformedCalls {
+impl fmt::Debug for MalformedCallLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MalformedCalls").finish_non_exhaustive()
     }
 }
 
 /// A file with a size limit.
-struct Rotating {
+struct RotatingFile {
     path: PathBuf,
     /// Empty before the first line.
     file: Option<File>,
     largest: u64,
 }
 
-impl Rotating {
+impl RotatingFile {
     /// Returns the file that has the name now, with room for this number of bytes.
     fn with_room(&mut self, length: u64) -> io::Result<&mut File> {
         let file = match self.file.take().filter(|file| is_at(file, &self.path)) {
@@ -146,7 +146,7 @@ fn is_at(_: &File, _: &Path) -> bool {
     true
 }
 
-impl Write for Rotating {
+impl Write for RotatingFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.with_room(line.len() as u64)?.write_all(line)?;
         Ok(line.len())
@@ -170,8 +170,8 @@ fn private(path: &Path) -> io::Result<File> {
 mod tests {
     use std::sync::Arc;
 
-    use steadfast_core::classify::{Fault, Source};
-    use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+    use steadfast_core::classify::{AttemptFault, FaultSource};
+    use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
     use steadfast_executor::{Attempt, Engine};
 
     use super::*;
@@ -182,7 +182,7 @@ mod tests {
                 "target":{{"sessionKey":"s","actorId":"ann"}},
                 "payload":{{"version":"1.0","params":{{"amount":"{amount}","password":"hunter2"}}}}}}"#
         );
-        CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+        CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
     }
 
     fn folder(name: &str) -> PathBuf {
@@ -195,15 +195,15 @@ mod tests {
     async fn each_malformed_call_is_a_line_with_its_model_and_without_secrets() {
         let folder = folder("line");
         let path = folder.join("malformed.jsonl");
-        let malformed = Arc::new(MalformedCalls::at(&path).unwrap());
+        let malformed = Arc::new(MalformedCallLog::at(&path).unwrap());
         let engine = Engine::builder().listener(malformed.clone()).start().await;
         let refuses = async |_: Attempt| {
-            Err(Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path").into())
+            Err(AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path").into())
         };
         engine.call(read("1", "toolu_1"), refuses).await;
         let works = async |_: Attempt| {
             let content = steadfast_core::output::RawJson::string("fine");
-            Ok(steadfast_core::output::Output { content, metadata: None })
+            Ok(steadfast_core::output::ToolOutput { content, metadata: None })
         };
         engine.call(read("2", "call_1"), works).await;
         assert!(malformed.flush(crate::tests::PATIENCE));
@@ -222,7 +222,7 @@ mod tests {
         let folder = folder("turn");
         let path = folder.join("malformed.jsonl");
         fs::write(&path, "from before\n").unwrap();
-        let mut file = Rotating { path: path.clone(), file: None, largest: 20 };
+        let mut file = RotatingFile { path: path.clone(), file: None, largest: 20 };
         for line in ["first\n", "second\n", "third\n"] {
             file.write_all(line.as_bytes()).unwrap();
         }

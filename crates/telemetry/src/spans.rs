@@ -32,15 +32,15 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 use steadfast_core::turn::TurnStatus;
 use steadfast_core::turn::trace;
 use steadfast_core::{Timestamp, redact};
-use steadfast_executor::{About, TurnHead, TurnSpan};
+use steadfast_executor::{NoticeContext, TurnSummary, TurnSpan};
 
 use crate::ids::with_ids;
 use crate::labels::Label;
-use crate::words;
+use crate::names;
 
 /// Builder of the spans of calls.
 #[derive(Debug)]
-pub(crate) struct Spans {
+pub(crate) struct CallTracer {
     tracer: SdkTracer,
 }
 
@@ -48,18 +48,18 @@ pub(crate) struct Spans {
 #[derive(Debug)]
 pub(crate) struct CallSpans {
     root: Span,
-    child: Option<Child>,
+    child: Option<ActivitySpan>,
 }
 
 #[derive(Debug)]
-struct Child {
-    doing: Doing,
+struct ActivitySpan {
+    doing: CallActivity,
     span: Span,
 }
 
 /// The current activity of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum CallActivity {
     /// Waiting for approval.
     AwaitingApproval,
     /// Waiting for the in-flight call.
@@ -70,18 +70,18 @@ pub(crate) enum Doing {
     BackingOff(u32),
 }
 
-impl Spans {
+impl CallTracer {
     pub(crate) fn new(tracer: SdkTracer) -> Self {
         Self { tracer }
     }
 
     /// Starts the span of a call, as a child of its caller's span if there is one.
-    pub(crate) fn begin(&self, about: &About<'_>, at: Timestamp) -> CallSpans {
+    pub(crate) fn begin(&self, about: &NoticeContext<'_>, at: Timestamp) -> CallSpans {
         let request = about.request;
         let mut attributes = vec![
             text("tool.name", request.tool.tool.as_str()),
             text("tool.namespace", request.tool.namespace.as_str()),
-            own("tool.class", words::class(about.policy.class)),
+            own("tool.class", names::class(about.policy.class)),
             text("request.id", request.id.as_str()),
         ];
         if let Some(address) = request.address() {
@@ -108,13 +108,13 @@ impl Spans {
     }
 
     /// Ends the current activity of a call, and starts this one.
-    pub(crate) fn turn_to(&self, call: &mut CallSpans, doing: Doing, at: Timestamp) {
+    pub(crate) fn turn_to(&self, call: &mut CallSpans, doing: CallActivity, at: Timestamp) {
         call.end_child(at, None);
         let (name, kind, attempt) = match doing {
-            Doing::AwaitingApproval => ("approval_wait", SpanKind::Internal, None),
-            Doing::Following => ("follow_wait", SpanKind::Internal, None),
-            Doing::Attempting(attempt) => ("tool_attempt", SpanKind::Client, Some(attempt)),
-            Doing::BackingOff(attempt) => ("retry_wait", SpanKind::Internal, Some(attempt)),
+            CallActivity::AwaitingApproval => ("approval_wait", SpanKind::Internal, None),
+            CallActivity::Following => ("follow_wait", SpanKind::Internal, None),
+            CallActivity::Attempting(attempt) => ("tool_attempt", SpanKind::Client, Some(attempt)),
+            CallActivity::BackingOff(attempt) => ("retry_wait", SpanKind::Internal, Some(attempt)),
         };
         let attributes = attempt.map(|attempt| KeyValue::new("retry.attempt", i64::from(attempt)));
         let parent = Context::new().with_remote_span_context(call.root.span_context().clone());
@@ -122,11 +122,11 @@ impl Spans {
             .with_kind(kind)
             .with_start_time(time(at))
             .with_attributes(attributes);
-        call.child = Some(Child { doing, span: self.tracer.build_with_context(builder, &parent) });
+        call.child = Some(ActivitySpan { doing, span: self.tracer.build_with_context(builder, &parent) });
     }
 
     /// Creates a finished span of a turn, with the ids from its trace.
-    pub(crate) fn turn(&self, turn: &TurnHead, part: &TurnSpan<'_>) {
+    pub(crate) fn turn(&self, turn: &TurnSummary, part: &TurnSpan<'_>) {
         let span = part.span;
         let (name, mut attributes) = match part.tool {
             Some(tool) => (
@@ -136,7 +136,7 @@ impl Spans {
             None => (
                 "turn",
                 vec![
-                    own("status", words::turn_status(turn.status)),
+                    own("status", names::turn_status(turn.status)),
                     own("turn.calls", i64::try_from(turn.calls).unwrap_or(i64::MAX)),
                     own("turn.escalated", turn.escalated),
                 ],
@@ -184,15 +184,15 @@ impl Spans {
 }
 
 /// Converts an event of a turn.
-fn event(happened: &trace::Event) -> Event {
+fn event(happened: &trace::TraceEvent) -> Event {
     let mut attributes = vec![sentence("sentence", &happened.sentence)];
     if let Some(decision) = happened.decision {
-        attributes.push(own("decision", words::strategy(decision)));
+        attributes.push(own("decision", names::strategy(decision)));
     }
     if let Some(code) = happened.code {
         attributes.push(own("error.type", code.as_str()));
     }
-    Event::new(words::turn_event(happened.event_type), time(happened.timestamp), attributes, 0)
+    Event::new(names::turn_event(happened.event_type), time(happened.timestamp), attributes, 0)
 }
 
 /// An attribute with a text for operators.
@@ -203,7 +203,7 @@ fn sentence(name: &'static str, value: &str) -> KeyValue {
 impl CallSpans {
     /// Ends the span of the current activity. `rule` is the rule that classified a failed attempt.
     pub(crate) fn end_child(&mut self, at: Timestamp, rule: Option<&Label>) {
-        if let Some(Child { mut span, .. }) = self.child.take() {
+        if let Some(ActivitySpan { mut span, .. }) = self.child.take() {
             if let Some(rule) = rule {
                 span.set_attribute(KeyValue::new("error.type", Value::from(rule.clone())));
                 span.set_status(Status::error(rule.as_str().to_owned()));
@@ -234,7 +234,7 @@ impl CallSpans {
 
     /// Returns the traceparent for the tool, if this is the current attempt.
     pub(crate) fn traceparent(&self, attempt: u32) -> Option<String> {
-        let child = self.child.as_ref().filter(|child| child.doing == Doing::Attempting(attempt))?;
+        let child = self.child.as_ref().filter(|child| child.doing == CallActivity::Attempting(attempt))?;
         let context = child.span.span_context();
         context.is_valid().then(|| traceparent(context))
     }
@@ -258,13 +258,13 @@ pub(crate) fn text(name: &'static str, value: &str) -> KeyValue {
 
 /// Returns the context of the caller's span. An unreadable one is ignored.
 fn parent(traceparent: Option<&str>) -> Context {
-    TraceContextPropagator::new().extract_with_context(&Context::new(), &Only(traceparent))
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &TraceparentCarrier(traceparent))
 }
 
 /// A carrier that contains only a traceparent.
-struct Only<'a>(Option<&'a str>);
+struct TraceparentCarrier<'a>(Option<&'a str>);
 
-impl Extractor for Only<'_> {
+impl Extractor for TraceparentCarrier<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.filter(|_| key == "traceparent")
     }

@@ -4,7 +4,7 @@ use std::env;
 
 /// The kind of run that a test is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
+pub enum TestEffort {
     /// The whole test is repeated many times, so each run does little.
     Stress,
     /// `cargo xtask test`.
@@ -13,7 +13,7 @@ pub enum Effort {
     Long,
 }
 
-impl Effort {
+impl TestEffort {
     /// Returns the kind of run that `cargo xtask` set.
     pub fn of_this_run() -> Self {
         match (env::var_os("STRESS_TESTS"), env::var_os("LONG_TESTS")) {

@@ -21,23 +21,23 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A Redis server.
 #[derive(Debug)]
-pub struct Server {
-    port: Port,
+pub struct RedisServer {
+    port: RedisPort,
     /// Further ports that its settings name.
-    _others: Vec<Port>,
+    _others: Vec<RedisPort>,
     folder: PathBuf,
     settings: Vec<String>,
-    kind: Kind,
-    process: Option<Running>,
+    kind: RedisServerKind,
+    process: Option<RedisProcess>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RedisServerKind {
     Data,
     Sentinel,
 }
 
-impl Server {
+impl RedisServer {
     /// Starts an empty server without persistence.
     pub fn start() -> Self {
         Self::with(&[])
@@ -45,7 +45,7 @@ impl Server {
 
     /// Returns the server that all concurrent tests of this process share. They need different key prefixes.
     pub fn shared() -> Arc<Self> {
-        static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
         share(&SHARED, Self::start)
     }
 
@@ -57,14 +57,14 @@ impl Server {
     /// Starts a server with settings in the form of `redis-server` arguments.
     pub fn with(settings: &[&str]) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        Self::launch(Kind::Data, || (settings.clone(), Vec::new()))
+        Self::launch(RedisServerKind::Data, || (settings.clone(), Vec::new()))
     }
 
     /// Returns a port that stays unused while this process lives: for a second port of a server, or for a server that
     /// does not exist.
     pub fn free_port() -> u16 {
-        static HELD: Mutex<Vec<Port>> = Mutex::new(Vec::new());
-        let port = Port::reserve();
+        static HELD: Mutex<Vec<RedisPort>> = Mutex::new(Vec::new());
+        let port = RedisPort::reserve();
         let number = port.number;
         HELD.lock().unwrap_or_else(PoisonError::into_inner).push(port);
         number
@@ -123,10 +123,10 @@ impl Server {
     }
 
     /// Starts a server. The settings are created for every try, because they may contain ports.
-    fn launch(kind: Kind, settings: impl Fn() -> (Vec<String>, Vec<Port>)) -> Self {
+    fn launch(kind: RedisServerKind, settings: impl Fn() -> (Vec<String>, Vec<RedisPort>)) -> Self {
         // Another program may take a port before the server listens on it.
         for _ in 0..20 {
-            let (port, folder, (settings, others)) = (Port::reserve(), new_folder(), settings());
+            let (port, folder, (settings, others)) = (RedisPort::reserve(), new_folder(), settings());
             let mut server = Self { port, _others: others, folder, settings, kind, process: None };
             server.spawn();
             if server.answers_before(Instant::now() + PATIENCE) {
@@ -140,10 +140,10 @@ impl Server {
         let log = fs::File::create(self.log_path()).expect("the log of a server can be written");
         let mut command = Command::new("redis-server");
         match self.kind {
-            Kind::Data => {
+            RedisServerKind::Data => {
                 command.args(["--save", "", "--appendonly", "no"]);
             }
-            Kind::Sentinel => {
+            RedisServerKind::Sentinel => {
                 let file = self.folder.join("sentinel.conf");
                 if !file.exists() {
                     fs::write(&file, "").expect("the file of a sentinel can be written");
@@ -156,7 +156,7 @@ impl Server {
         command.arg("--dir").arg(&self.folder);
         command.args(&self.settings).stdin(Stdio::null());
         command.stderr(log.try_clone().expect("a file handle can be copied")).stdout(log);
-        self.process = command.spawn().ok().map(|process| Running::new(process, &self.folder));
+        self.process = command.spawn().ok().map(|process| RedisProcess::new(process, &self.folder));
     }
 
     fn answers_before(&mut self, deadline: Instant) -> bool {
@@ -204,7 +204,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
         let _ = fs::remove_dir_all(&self.folder);
@@ -213,13 +213,13 @@ impl Drop for Server {
 
 /// A running server, with a guard that ends it if this process cannot.
 #[derive(Debug)]
-struct Running {
+struct RedisProcess {
     server: Child,
     /// Reads from this process. When that ends, however it happens, the guard ends the server and removes its folder.
     guard: Option<Child>,
 }
 
-impl Running {
+impl RedisProcess {
     fn new(server: Child, folder: &Path) -> Self {
         let script = r#"trap '' INT TERM HUP; read -r _ || { kill -9 "$1"; rm -rf -- "$2"; }"#;
         let guard = Command::new("sh")
@@ -249,14 +249,14 @@ impl Running {
 /// A port of 127.0.0.1 that is reserved against other tests, in this process and others, with or without a server on
 /// it.
 #[derive(Debug)]
-struct Port {
+struct RedisPort {
     number: u16,
     /// Reservation on the same port of another address of this machine, if there is one: a server can still listen on
     /// the port itself.
     _held: Option<TcpListener>,
 }
 
-impl Port {
+impl RedisPort {
     /// Below the ephemeral ports of common systems.
     const RANGE: (u64, u64) = (10_000, 30_000);
     const STANDS_FOR_IT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -282,19 +282,19 @@ impl Port {
 
 /// A Redis Cluster of three servers.
 #[derive(Debug)]
-pub struct Cluster {
-    nodes: Vec<Server>,
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
 }
 
-impl Cluster {
+impl RedisCluster {
     const SLOTS: u16 = 16_384;
 
     /// Starts a Cluster of three nodes without replicas.
     pub fn start() -> Self {
-        let nodes: Vec<Server> = (0..3)
+        let nodes: Vec<RedisServer> = (0..3)
             .map(|_| {
-                Server::launch(Kind::Data, || {
-                    let bus = Port::reserve();
+                RedisServer::launch(RedisServerKind::Data, || {
+                    let bus = RedisPort::reserve();
                     // No node counts as failed because the machine is slow.
                     let fixed = [
                         "--cluster-enabled",
@@ -313,7 +313,7 @@ impl Cluster {
             let [from, to] = range else { continue };
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &(to - 1).to_string()]);
         }
-        let bus_of = |node: &Server| node.settings.last().cloned().unwrap_or_default();
+        let bus_of = |node: &RedisServer| node.settings.last().cloned().unwrap_or_default();
         for (number, node) in nodes.iter().enumerate() {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
         }
@@ -329,17 +329,17 @@ impl Cluster {
 
     /// Returns the Cluster that all concurrent tests of this process share. They need different key prefixes.
     pub fn shared() -> Arc<Self> {
-        static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
         share(&SHARED, Self::start)
     }
 
     /// Returns its nodes.
-    pub fn nodes(&self) -> &[Server] {
+    pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
     /// Returns its nodes, to kill and restart them.
-    pub fn nodes_mut(&mut self) -> &mut [Server] {
+    pub fn nodes_mut(&mut self) -> &mut [RedisServer] {
         &mut self.nodes
     }
 
@@ -362,27 +362,27 @@ impl Cluster {
 
 /// A primary with a replica, and one sentinel with a quorum of one.
 #[derive(Debug)]
-pub struct Sentinel {
-    servers: [Server; 2],
-    sentinel: Server,
+pub struct RedisSentinel {
+    servers: [RedisServer; 2],
+    sentinel: RedisServer,
 }
 
-impl Sentinel {
+impl RedisSentinel {
     /// Name of the pair for the sentinel.
     pub const SERVICE: &str = "steadfast";
 
     /// Starts a primary and a replica with these settings, and waits until the replica has caught up.
     pub fn start(settings: &[&str]) -> Self {
         let settings = [&["--repl-diskless-sync-delay", "0"], settings].concat();
-        let primary = Server::with(&settings);
+        let primary = RedisServer::with(&settings);
         let port = primary.port().to_string();
-        let replica = Server::with(&[&settings[..], &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
+        let replica = RedisServer::with(&[&settings[..], &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
         eventually("the replica has caught up", || {
             replica
                 .try_command(&["INFO", "replication"])
                 .is_ok_and(|info| info.contains("master_link_status:up"))
         });
-        let sentinel = Server::launch(Kind::Sentinel, Default::default);
+        let sentinel = RedisServer::launch(RedisServerKind::Sentinel, Default::default);
         sentinel.command(&["SENTINEL", "MONITOR", Self::SERVICE, "127.0.0.1", &port, "1"]);
         // It fails over only on command, never because the machine is slow.
         for (name, value) in [("down-after-milliseconds", NEVER_MILLIS), ("failover-timeout", NEVER_MILLIS)] {
@@ -403,21 +403,21 @@ impl Sentinel {
     }
 
     /// Returns the current primary.
-    pub fn primary(&mut self) -> &mut Server {
+    pub fn primary(&mut self) -> &mut RedisServer {
         let port = self.primary_port();
         let [first, second] = &mut self.servers;
         if first.port() == port { first } else { second }
     }
 
     /// Returns the sentinel.
-    pub fn sentinel(&self) -> &Server {
+    pub fn sentinel(&self) -> &RedisServer {
         &self.sentinel
     }
 
     /// Waits until the replica has all writes that the primary has received until now. `WAIT` would not do here: it
     /// only covers the writes of its own connection.
     pub fn wait_until_replicated(&self) {
-        let offset = |server: &Server, name: &str| {
+        let offset = |server: &RedisServer, name: &str| {
             let info = server.try_command(&["INFO", "replication"]).ok()?;
             info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
         };
@@ -549,12 +549,12 @@ mod tests {
 
     #[test]
     fn a_server_responds_and_persists_as_configured() {
-        let mut server = Server::start();
+        let mut server = RedisServer::start();
         server.command(&["SET", "a", "1"]);
         server.restart();
         assert_eq!(server.command(&["GET", "a"]), "", "it keeps nothing");
 
-        let mut durable = Server::durable();
+        let mut durable = RedisServer::durable();
         durable.command(&["SET", "a", "1"]);
         durable.restart();
         assert_eq!(durable.command(&["GET", "a"]), "1");
@@ -564,7 +564,7 @@ mod tests {
 
     #[test]
     fn a_server_ends_with_its_test_also_when_that_panics() {
-        let server = Server::start();
+        let server = RedisServer::start();
         let (port, folder) = (server.port(), server.folder.clone());
         let ended = thread::spawn(move || {
             assert_eq!(server.command(&["PING"]), "a test that fails");
@@ -580,7 +580,7 @@ mod tests {
         const PART: &str = "STEADFAST_TESTKIT_PART";
         const OWN: &str = "redis::tests::a_server_ends_also_when_the_process_of_its_test_is_killed";
         if std::env::var_os(PART).is_some() {
-            let server = Server::start();
+            let server = RedisServer::start();
             println!("\n> {} {}", server.port(), server.folder.display());
             let _ = io::stdin().read_line(&mut String::new());
             return;
@@ -606,12 +606,12 @@ mod tests {
 
     #[test]
     fn a_port_is_reserved_also_without_a_listener() {
-        let (one, other) = (Port::reserve(), Port::reserve());
+        let (one, other) = (RedisPort::reserve(), RedisPort::reserve());
         assert_ne!(one.number, other.number);
         assert!(TcpStream::connect(("127.0.0.1", one.number)).is_err());
         if one._held.is_some() {
             assert!(
-                TcpListener::bind((Port::STANDS_FOR_IT, one.number)).is_err(),
+                TcpListener::bind((RedisPort::STANDS_FOR_IT, one.number)).is_err(),
                 "nobody else can reserve it"
             );
         }
@@ -620,7 +620,7 @@ mod tests {
 
     #[test]
     fn a_sentinel_fails_over() {
-        let mut pair = Sentinel::start(&[]);
+        let mut pair = RedisSentinel::start(&[]);
         let before = pair.primary().port();
         pair.primary().command(&["SET", "a", "1"]);
         pair.wait_until_replicated();
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn a_cluster_spreads_its_keys() {
-        let cluster = Cluster::start();
+        let cluster = RedisCluster::start();
         let answers: Vec<String> =
             cluster.nodes().iter().map(|node| node.command(&["SET", "a", "1"])).collect();
         assert_eq!(answers.iter().filter(|answer| *answer == "OK").count(), 1, "{answers:?}");

@@ -8,26 +8,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_config::CommandToolSettings;
-use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::id::ToolRef;
-use steadfast_core::output::Output;
-use steadfast_executor::{Answer, Attempt, NotDone, Tool};
-use steadfast_process::{Child, Environment, Exit, Launch, LaunchError, Leash, Patience, Started, Stderr};
+use steadfast_core::output::ToolOutput;
+use steadfast_executor::{ToolResult, Attempt, AttemptError, ToolHandler};
+use steadfast_process::{ChildProcess, Environment, ChildExit, Launch, LaunchError, Leash, StopTimeouts, SpawnedChild, StderrLog};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::{Instant, timeout};
 
 use crate::LONGEST_ANSWER;
-use crate::said::{Secrets, content, excerpt};
-use crate::toolbox::Unusable;
+use crate::output::{Secrets, content, excerpt};
+use crate::toolbox::UnusableReason;
 
 /// A tool that is a command. Its debug output has neither its arguments nor its variables, which may be secret.
 #[derive(Clone)]
 pub struct CommandTool {
-    parts: Arc<Parts>,
+    parts: Arc<CommandParts>,
 }
 
-struct Parts {
+struct CommandParts {
     tool: ToolRef,
     launch: Launch,
     leash: Leash,
@@ -35,9 +35,9 @@ struct Parts {
 }
 
 impl CommandTool {
-    pub(crate) fn new(tool: ToolRef, settings: &CommandToolSettings, leash: Leash) -> Result<Self, Unusable> {
+    pub(crate) fn new(tool: ToolRef, settings: &CommandToolSettings, leash: Leash) -> Result<Self, UnusableReason> {
         let CommandToolSettings { command, env: given, cwd, .. } = settings;
-        let (program, args) = command.split_first().ok_or(Unusable::NoCommand)?;
+        let (program, args) = command.split_first().ok_or(UnusableReason::NoCommand)?;
         let secrets = Secrets::among(given);
         let given: BTreeMap<_, _> =
             given.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
@@ -49,7 +49,7 @@ impl CommandTool {
             environment: Environment::allowed_and(env::vars_os(), &given),
             patience: PATIENCE,
         };
-        Ok(Self { parts: Arc::new(Parts { tool, launch, leash, secrets }) })
+        Ok(Self { parts: Arc::new(CommandParts { tool, launch, leash, secrets }) })
     }
 
     /// Returns its name.
@@ -67,50 +67,50 @@ impl fmt::Debug for CommandTool {
     }
 }
 
-impl Tool for CommandTool {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for CommandTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let parts = Arc::clone(&self.parts);
         async move { parts.run(&attempt).await }
     }
 }
 
-impl Parts {
-    async fn run(&self, attempt: &Attempt) -> Answer {
-        let (begin, stderr) = (Instant::now(), Stderr::new());
+impl CommandParts {
+    async fn run(&self, attempt: &Attempt) -> ToolResult {
+        let (begin, stderr) = (Instant::now(), StderrLog::new());
         let launch = self.launch_of(attempt);
         let started = tokio::select! {
             biased;
             started = launch.start(&self.leash, &stderr) => started,
             // On drop, the leash ends everything that it may have started.
-            () = attempt.cancelled() => return Err(withdrawn(begin)),
+            () = attempt.cancelled() => return Err(cancelled_fault(begin)),
         };
-        let Started { child, stdin, stdout } = started.map_err(|error| not_started(&error))?;
+        let SpawnedChild { child, stdin, stdout } = started.map_err(|error| not_started(&error))?;
         let ended = tokio::select! {
             biased;
-            ended = talk(&child, stdin, stdout, attempt.params()) => ended,
+            ended = exchange(&child, stdin, stdout, attempt.params()) => ended,
             () = attempt.cancelled() => {
                 // Output after that comes from a program that was asked to end, so it proves neither success nor
                 // failure.
                 child.stop(&PATIENCE).await;
-                return Err(withdrawn(begin));
+                return Err(cancelled_fault(begin));
             }
         };
         match ended {
-            Ended::TooLong => {
+            CommandEnd::TooLong => {
                 let message = format!("the answer is longer than {LONGEST_ANSWER} bytes");
-                Err(Fault::new(Source::BadAnswer, message).into())
+                Err(AttemptFault::new(FaultSource::BadAnswer, message).into())
             }
-            Ended::Exited { exit: Exit::Code(0), said } => {
-                Ok(Output { content: content(said.trim_ascii_end()), metadata: None })
+            CommandEnd::Exited { exit: ChildExit::Code(0), said } => {
+                Ok(ToolOutput { content: content(said.trim_ascii_end()), metadata: None })
             }
-            Ended::Exited { exit, said } => Err(self.failure(exit, &stderr, &said).into()),
+            CommandEnd::Exited { exit, said } => Err(self.failure(exit, &stderr, &said).into()),
         }
     }
 
     fn launch_of(&self, attempt: &Attempt) -> Launch {
         let mut launch = self.launch.clone();
         // If the mechanisms are off, the call is not changed.
-        if !attempt.modes.leave_alone() {
+        if !attempt.modes.is_pass_through() {
             launch.environment = launch
                 .environment
                 .with("TOOL_IDEMPOTENCY_KEY", attempt.idempotency_key())
@@ -126,11 +126,11 @@ impl Parts {
     /// Returns the fault for an unsuccessful exit. A program that exited by itself has answered, whatever its code.
     /// Exit codes prove nothing, not even those with which a shell reports that it could not start a command. The
     /// rules of the tool can give them a meaning. A program that was killed has not answered.
-    fn failure(&self, exit: Exit, stderr: &Stderr, said: &[u8]) -> Fault {
+    fn failure(&self, exit: ChildExit, stderr: &StderrLog, said: &[u8]) -> AttemptFault {
         let (source, code) = match exit {
-            Exit::Code(code) => (Source::Tool, Some(code)),
-            Exit::Signal(signal) => (Source::Exit { code: None, signal: Some(signal) }, None),
-            Exit::Unknown => (Source::Exit { code: None, signal: None }, None),
+            ChildExit::Code(code) => (FaultSource::Tool, Some(code)),
+            ChildExit::Signal(signal) => (FaultSource::Exit { code: None, signal: Some(signal) }, None),
+            ChildExit::Unknown => (FaultSource::Exit { code: None, signal: None }, None),
         };
         let mut lines = stderr.tail(SHOWN_LINES);
         if lines.iter().all(|line| line.trim().is_empty()) {
@@ -154,14 +154,14 @@ impl Parts {
                 message.push_str(&shown(line));
             }
         }
-        Fault { exit: code, ..Fault::new(source, message) }
+        AttemptFault { exit: code, ..AttemptFault::new(source, message) }
     }
 }
 
 /// End of a command that was not cancelled.
-enum Ended {
+enum CommandEnd {
     Exited {
-        exit: Exit,
+        exit: ChildExit,
         said: Vec<u8>,
     },
     /// The output exceeded the limit, and the command is ended for it.
@@ -169,7 +169,7 @@ enum Ended {
 }
 
 /// Sends the parameters to a command, and reads its output until the command and its output have ended.
-async fn talk(child: &Child, mut stdin: ChildStdin, mut stdout: ChildStdout, params: &str) -> Ended {
+async fn exchange(child: &ChildProcess, mut stdin: ChildStdin, mut stdout: ChildStdout, params: &str) -> CommandEnd {
     let mut said = Vec::new();
     let (exit, heard) = {
         let talking = async {
@@ -184,61 +184,61 @@ async fn talk(child: &Child, mut stdin: ChildStdin, mut stdout: ChildStdout, par
         tokio::pin!(talking);
         tokio::select! {
             heard = &mut talking => match heard {
-                Heard::All => (child.gone().await, heard),
-                Heard::TooMuch => (Exit::Unknown, heard),
+                OutputEnd::All => (child.gone().await, heard),
+                OutputEnd::TooMuch => (ChildExit::Unknown, heard),
             },
             exit = child.gone() => {
                 // Buffered output is read at once. A process that left the group may keep the pipe open forever.
                 let heard = timeout(LAST_WORDS, &mut talking).await;
-                (exit, heard.unwrap_or(Heard::All))
+                (exit, heard.unwrap_or(OutputEnd::All))
             }
         }
     };
     match heard {
-        Heard::All => Ended::Exited { exit, said },
-        Heard::TooMuch => Ended::TooLong,
+        OutputEnd::All => CommandEnd::Exited { exit, said },
+        OutputEnd::TooMuch => CommandEnd::TooLong,
     }
 }
 
 #[derive(Clone, Copy)]
-enum Heard {
+enum OutputEnd {
     All,
     TooMuch,
 }
 
 /// Reads the output of a command into a buffer, which keeps what was read if the future is dropped.
-async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> Heard {
+async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> OutputEnd {
     while let Ok(read) = stdout.read_buf(said).await
         && read > 0
     {
         if said.len() > LONGEST_ANSWER {
-            return Heard::TooMuch;
+            return OutputEnd::TooMuch;
         }
     }
-    Heard::All
+    OutputEnd::All
 }
 
 /// Returns the fault of a cancelled attempt.
-fn withdrawn(begin: Instant) -> NotDone {
-    let source = Source::Timeout { after: begin.elapsed() };
-    Fault::new(source, "the command had not ended when it was cancelled").into()
+fn cancelled_fault(begin: Instant) -> AttemptError {
+    let source = FaultSource::Timeout { after: begin.elapsed() };
+    AttemptFault::new(source, "the command had not ended when it was cancelled").into()
 }
 
 /// Returns the fault of a command that could not be started. The fault itself states that nothing ran.
-fn not_started(error: &LaunchError) -> NotDone {
+fn not_started(error: &LaunchError) -> AttemptError {
     let source = if matches!(error, LaunchError::NotExecutable { .. }) {
-        Source::Exit { code: Some(126), signal: None }
+        FaultSource::Exit { code: Some(126), signal: None }
     } else if error.is_lasting() {
-        Source::Exit { code: Some(127), signal: None }
+        FaultSource::Exit { code: Some(127), signal: None }
     } else {
-        Source::Transport { error: Transport::Other, written: false }
+        FaultSource::Transport { error: TransportError::Other, written: false }
     };
-    Fault::new(source, error.to_string()).into()
+    AttemptFault::new(source, error.to_string()).into()
 }
 
 /// Timeout of each step of ending a command. Further output is not needed, so it is asked to end at once.
-const PATIENCE: Patience =
-    Patience { stdin: Duration::ZERO, term: Duration::from_secs(2), kill: Duration::from_secs(6) };
+const PATIENCE: StopTimeouts =
+    StopTimeouts { stdin: Duration::ZERO, term: Duration::from_secs(2), kill: Duration::from_secs(6) };
 const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Number of lines of stderr in a fault message.
 const SHOWN_LINES: usize = 8;

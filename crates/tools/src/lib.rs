@@ -13,12 +13,12 @@
 
 mod command;
 mod http;
-mod said;
+mod output;
 mod toolbox;
 
 pub use self::command::CommandTool;
 pub use self::http::HttpTool;
-pub use self::toolbox::{PlainTool, Toolbox, Unusable, UnusableTool};
+pub use self::toolbox::{PlainTool, Toolbox, UnusableReason, UnusableTool};
 
 /// Maximum length of a tool's output, the same as for servers of the gateway. Longer output is a fault.
 pub const LONGEST_ANSWER: usize = steadfast_mcp::lines::LONGEST_LINE;

@@ -7,8 +7,8 @@ use std::io;
 
 use steadfast_config::{COMMAND_NAMESPACE, Config, HTTP_NAMESPACE};
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast_executor::{Answer, Attempt, Tool};
-use steadfast_mcp::http::back::{BadUrl, Origin, Settings};
+use steadfast_executor::{ToolResult, Attempt, ToolHandler};
+use steadfast_mcp::http::upstream::{InvalidServerUrl, HttpOrigin, HttpUpstreamSettings};
 use steadfast_process::Leash;
 
 use crate::LONGEST_ANSWER;
@@ -72,15 +72,15 @@ impl Toolbox {
     fn collected(config: &Config, leash: impl Fn() -> io::Result<Leash>) -> (Self, Vec<UnusableTool>) {
         let (mut made, mut problems) = (Self::default(), Vec::new());
         // Tools with the same host share connections.
-        let mut origins: BTreeMap<&str, Origin> = BTreeMap::new();
+        let mut origins: BTreeMap<&str, HttpOrigin> = BTreeMap::new();
         for (name, settings) in config.http_tools() {
             let tool = named(HTTP_NAMESPACE, name);
             let url = settings.url.origin();
             let origin = match origins.get(url) {
                 Some(origin) => Ok(origin.clone()),
                 None => {
-                    let limits = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
-                    let origin = Origin::new(url, limits).map_err(Unusable::Url);
+                    let limits = HttpUpstreamSettings { message_bytes: LONGEST_ANSWER, ..HttpUpstreamSettings::default() };
+                    let origin = HttpOrigin::new(url, limits).map_err(UnusableReason::Url);
                     origin.map(|origin| origins.entry(url).or_insert(origin).clone())
                 }
             };
@@ -91,7 +91,7 @@ impl Toolbox {
         }
         for (name, settings) in config.command_tools() {
             let tool = named(COMMAND_NAMESPACE, name);
-            let leash = leash().map_err(Unusable::Leash);
+            let leash = leash().map_err(UnusableReason::Leash);
             match leash.and_then(|leash| CommandTool::new(tool.clone(), settings, leash)) {
                 Ok(command) => _ = made.commands.insert(name.clone(), command),
                 Err(why) => problems.push(UnusableTool { tool, why }),
@@ -126,8 +126,8 @@ impl PlainTool {
     }
 }
 
-impl Tool for PlainTool {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for PlainTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let tool = self.clone();
         async move {
             match tool {
@@ -144,15 +144,15 @@ pub struct UnusableTool {
     /// The tool.
     pub tool: ToolRef,
     /// The reason.
-    pub why: Unusable,
+    pub why: UnusableReason,
 }
 
 /// Reason for which a tool cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Unusable {
+pub enum UnusableReason {
     /// Its URL is invalid.
-    Url(BadUrl),
+    Url(InvalidServerUrl),
     /// The header with this name is invalid.
     Header(String),
     /// Its command is empty.
@@ -165,10 +165,10 @@ impl fmt::Display for UnusableTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let section = format!("[{}_tools.{}]", self.tool.namespace, self.tool.tool);
         match &self.why {
-            Unusable::Url(bad) => write!(f, "{section}: {bad}"),
-            Unusable::Header(name) => write!(f, "{section}: no header has the name {name}, or such a value"),
-            Unusable::NoCommand => write!(f, "{section}: the command is empty"),
-            Unusable::Leash(error) => {
+            UnusableReason::Url(bad) => write!(f, "{section}: {bad}"),
+            UnusableReason::Header(name) => write!(f, "{section}: no header has the name {name}, or such a value"),
+            UnusableReason::NoCommand => write!(f, "{section}: the command is empty"),
+            UnusableReason::Leash(error) => {
                 write!(f, "{section}: this program cannot determine its own path: {error}")
             }
         }
@@ -178,9 +178,9 @@ impl fmt::Display for UnusableTool {
 impl Error for UnusableTool {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.why {
-            Unusable::Url(bad) => Some(bad),
-            Unusable::Leash(error) => Some(error),
-            Unusable::Header(_) | Unusable::NoCommand => None,
+            UnusableReason::Url(bad) => Some(bad),
+            UnusableReason::Leash(error) => Some(error),
+            UnusableReason::Header(_) | UnusableReason::NoCommand => None,
         }
     }
 }

@@ -2,11 +2,11 @@
 
 /// The bytes of an input, taken one by one.
 #[derive(Clone, Debug)]
-pub(crate) struct Draw<'a> {
+pub(crate) struct InputDraw<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Draw<'a> {
+impl<'a> InputDraw<'a> {
     pub(crate) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }

@@ -17,10 +17,10 @@ pub use classify::classify;
 pub use envelope::envelope;
 
 /// A function that takes any bytes. It must neither panic nor take long.
-pub type Body = fn(&[u8]);
+pub type FuzzBody = fn(&[u8]);
 
 /// All targets by name: the name of the file in `fuzz/fuzz_targets` and of the folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Body); 4] =
+pub const TARGETS: [(&str, FuzzBody); 4] =
     [("envelope", envelope), ("canonical", canonical), ("classify", classify), ("call_events", call_events)];
 
 #[cfg(test)]

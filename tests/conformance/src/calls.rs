@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast_core::call::Notice;
-use steadfast_core::classify::{Fault, Source};
-use steadfast_core::code::{Code, Status};
-use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_executor::{Answer, Attempt, Called, Engine, EngineEvent, Tool};
+use steadfast_core::call::CallNotice;
+use steadfast_core::classify::{AttemptFault, FaultSource};
+use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFieldPolicy};
+use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_executor::{ToolResult, Attempt, CallResponse, Engine, EngineEvent, ToolHandler};
 use tokio::sync::{Semaphore, broadcast, watch};
 
 /// Timeout of tests, and of a store that waits for its server. It only prevents hanging and is not measured.
@@ -46,7 +46,7 @@ pub(crate) fn single(number: usize) -> CallEnvelope {
 /// Reads an envelope like a surface does.
 pub(crate) fn read(envelope: &Value) -> Result<CallEnvelope, ErrorBody> {
     let text = envelope.to_string();
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).map_err(|error| ErrorBody::from(&error))
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).map_err(|error| ErrorBody::from(&error))
 }
 
 fn change(value: &mut Value, changes: Value) {
@@ -64,37 +64,37 @@ fn change(value: &mut Value, changes: Value) {
     }
 }
 
-pub(crate) fn paid() -> Answer {
+pub(crate) fn paid() -> ToolResult {
     says("paid")
 }
 
-pub(crate) fn says(text: &str) -> Answer {
-    Ok(Output { content: RawJson::string(text), metadata: None })
+pub(crate) fn says(text: &str) -> ToolResult {
+    Ok(ToolOutput { content: RawJson::string(text), metadata: None })
 }
 
-pub(crate) fn http(status: u16) -> Answer {
-    Err(Fault::new(Source::Http { status }, format!("the server said {status}")).into())
+pub(crate) fn http(status: u16) -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status }, format!("the server said {status}")).into())
 }
 
 /// Returns the status and code of a result.
-pub(crate) fn status(called: &Called) -> (Status, Option<Code>) {
+pub(crate) fn status(called: &CallResponse) -> (CallStatus, Option<Code>) {
     (called.result.status, called.result.error.as_ref().map(|error| error.code))
 }
 
-pub(crate) const SUCCESS: (Status, Option<Code>) = (Status::Success, None);
-pub(crate) const OPEN: (Status, Option<Code>) = (Status::CircuitOpen, Some(Code::CircuitOpen));
+pub(crate) const SUCCESS: (CallStatus, Option<Code>) = (CallStatus::Success, None);
+pub(crate) const OPEN: (CallStatus, Option<Code>) = (CallStatus::CircuitOpen, Some(Code::CircuitOpen));
 
 /// A tool that counts its runs, answers each by its number, and may wait for a permit.
 #[derive(Clone)]
-pub(crate) struct Counted {
+pub(crate) struct CountingTool {
     runs: watch::Sender<u32>,
     leave: Option<Arc<Semaphore>>,
-    answer: Arc<dyn Fn(u32) -> Answer + Send + Sync>,
+    answer: Arc<dyn Fn(u32) -> ToolResult + Send + Sync>,
 }
 
-impl Counted {
+impl CountingTool {
     /// Creates one that answers at once. The first run has the number 1.
-    pub(crate) fn new(answer: impl Fn(u32) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(answer: impl Fn(u32) -> ToolResult + Send + Sync + 'static) -> Self {
         Self { runs: watch::Sender::new(0), leave: None, answer: Arc::new(answer) }
     }
 
@@ -118,14 +118,14 @@ impl Counted {
     }
 
     /// Waits until this many runs have begun.
-    pub(crate) async fn has_begun(&self, runs: u32) {
+    pub(crate) async fn wait_for_runs(&self, runs: u32) {
         let mut seen = self.runs.subscribe();
         within("the tool is run", seen.wait_for(|begun| *begun >= runs)).await.unwrap();
     }
 }
 
-impl Tool for Counted {
-    fn run(&self, _attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for CountingTool {
+    fn run(&self, _attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let this = self.clone();
         async move {
             let mut run = 0;
@@ -148,16 +148,16 @@ pub(crate) async fn fail(engine: &Engine, calls: usize) {
             "payload": { "params": { "failing": number } },
             "transport": { "retryBudget": { "maxAttempts": 1 } },
         }));
-        let called = engine.call(once, Counted::new(|_| http(503))).await;
+        let called = engine.call(once, CountingTool::new(|_| http(503))).await;
         assert_eq!(called.result.attempts, 1, "{called:?}");
     }
 }
 
 /// Waits for a notice of a call.
-pub(crate) async fn heard(
+pub(crate) async fn wait_for_notice(
     events: &mut broadcast::Receiver<EngineEvent>,
-    wanted: impl Fn(&Notice) -> bool,
-) -> Notice {
+    wanted: impl Fn(&CallNotice) -> bool,
+) -> CallNotice {
     within("the notice", async {
         loop {
             let event = events.recv().await.unwrap();

@@ -10,11 +10,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast_core::call::{CallId, EqualCalls};
+use steadfast_core::call::{CallId, EqualCallPolicy};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::policy::{Mode, Policy, ToolClass};
+use steadfast_core::policy::{EnforcementMode, ToolPolicy, ToolClass};
 use steadfast_executor::{CallOptions, Engine};
 use steadfast_store::Store;
 use steadfast_store_redis::RedisStore;
@@ -22,7 +22,7 @@ use steadfast_store_sqlite::SqliteStore;
 use tokio::task::JoinSet;
 
 use crate::calls::{PATIENCE, read};
-use crate::ledger::{Ledger, moment};
+use crate::ledger::{LedgerTool, moment};
 use crate::world::{plain, redis_options, sqlite_options};
 
 /// Variable with the orders of a child.
@@ -37,13 +37,13 @@ const AFTER_TELLING: Duration = Duration::from_millis(20);
 const LINGER: Duration = Duration::from_millis(20);
 
 /// A process that makes calls.
-pub(crate) struct Child {
+pub(crate) struct CallingProcess {
     process: std::process::Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<Value>,
 }
 
-impl Child {
+impl CallingProcess {
     /// Starts it with these orders.
     pub(crate) fn start(orders: &Value) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
@@ -72,7 +72,7 @@ impl Child {
     }
 
     /// Sends it a line. A dead process receives nothing.
-    pub(crate) fn tell(&mut self, line: &Value) {
+    pub(crate) fn send_line(&mut self, line: &Value) {
         if let Some(stdin) = &mut self.stdin {
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
         }
@@ -89,7 +89,7 @@ impl Child {
 
     /// Returns everything that it has sent since the last call. It is asked for a final line.
     pub(crate) fn said(&mut self) -> Vec<Value> {
-        self.tell(&Value::Null);
+        self.send_line(&Value::Null);
         std::iter::repeat_with(|| self.next()).take_while(|said| !said.is_null()).collect()
     }
 
@@ -109,7 +109,7 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for CallingProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -117,7 +117,7 @@ impl Drop for Child {
 }
 
 /// Sends a line to the parent process.
-pub(crate) fn say(value: &Value) {
+pub(crate) fn send_to_parent(value: &Value) {
     let mut stdout = std::io::stdout().lock();
     // In one piece, on a line of its own. If no reader is left, this process is not needed any more.
     let _ = stdout.write_all(format!("\n{MARK}{value}\n").as_bytes());
@@ -146,8 +146,8 @@ async fn make_calls(orders: &Value) {
     };
     let lease = Duration::from_millis(orders["lease_ms"].as_u64().unwrap());
     let engine = Engine::builder().store(store).policies(by_name(lease)).start().await;
-    let ledger = Ledger::at(text("ledger"), orders["seed"].as_u64().unwrap());
-    say(&json!({ "ready": true }));
+    let ledger = LedgerTool::at(text("ledger"), orders["seed"].as_u64().unwrap());
+    send_to_parent(&json!({ "ready": true }));
     let (sender, mut calls) = tokio::sync::mpsc::channel::<Value>(64);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -159,7 +159,7 @@ async fn make_calls(orders: &Value) {
     let mut open = JoinSet::new();
     while let Some(mut call) = calls.recv().await {
         let Some(fields) = call.as_object_mut() else {
-            say(&Value::Null);
+            send_to_parent(&Value::Null);
             continue;
         };
         let options = options(&fields.remove(SURFACE).unwrap_or_default());
@@ -169,16 +169,16 @@ async fn make_calls(orders: &Value) {
         open.spawn(async move {
             let called = calling.await;
             // A response saying that the call may still take effect has no delivery to mark.
-            let is_final = called.arrival.is_some();
+            let is_final = called.delivery.is_some();
             let process = std::process::id();
-            say(&json!({
+            send_to_parent(&json!({
                 "answer": called.result, "final": is_final, "begun": begun, "at": moment(), "process": process,
             }));
             // The response reaches the parent even if this process is killed now. Only responses with an unknown
             // outcome are marked as delivered, so that everything else has to be replayed.
             let unknown = called.result.error.is_some_and(|error| error.code == Code::OutcomeUnknown);
-            if let Some(arrival) = called.arrival.filter(|_| unknown) {
-                engine.delivered(arrival);
+            if let Some(arrival) = called.delivery.filter(|_| unknown) {
+                engine.mark_delivered(arrival);
             }
         });
     }
@@ -193,15 +193,15 @@ pub(crate) const SURFACE: &str = "surface";
 
 fn options(surface: &Value) -> CallOptions {
     let equal_calls = match surface["equalCalls"].as_str() {
-        Some("joined") => EqualCalls::Joined,
-        _ => EqualCalls::Apart,
+        Some("joined") => EqualCallPolicy::Joined,
+        _ => EqualCallPolicy::Separate,
     };
     let call_id = surface["callId"].as_str().map(|id| CallId::Unique(ToolCallId::new(id).unwrap()));
     CallOptions { equal_calls, call_id, ..CallOptions::default() }
 }
 
 /// Returns policies by name of the tool: `pay` must not run twice, `put` may, `get` changes nothing.
-pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<Policy> + Send + Sync + 'static {
+pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<ToolPolicy> + Send + Sync + 'static {
     let policy = |class| {
         let mut policy = plain(class);
         policy.dedupe.keep.lease = lease;
@@ -209,7 +209,7 @@ pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<Policy> 
         policy.dedupe.after_telling = AFTER_TELLING;
         policy.settling.linger = LINGER;
         // These tests are about records. An open breaker would only keep calls away from them.
-        policy.modes.breaker = Mode::Off;
+        policy.modes.breaker = EnforcementMode::Off;
         Arc::new(policy)
     };
     let (pay, put, get) =

@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use steadfast_testkit::effort::Effort;
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::effort::TestEffort;
+use steadfast_testkit::redis::RedisServer;
 
 use crate::calls::{PATIENCE, envelope};
-use crate::child::{Child, SURFACE};
-use crate::ledger::{Ledger, began, draw};
-use crate::world::{Folder, unused_prefix};
+use crate::child::{CallingProcess, SURFACE};
+use crate::ledger::{LedgerTool, began, draw};
+use crate::world::{ConformanceFolder, unused_prefix};
 
 /// Processes on one store.
 const PROCESSES: usize = 2;
@@ -41,35 +41,35 @@ const HELD_CALLS: usize = 4;
 /// Maximum number of rounds. They end earlier once every required case has happened.
 const MOST_ROUNDS: usize = 4_000;
 /// The kinds of new calls, in turn.
-const KINDS: [Kind; 8] = [
-    Kind::Keyed,
-    Kind::Safe,
-    Kind::Keyed,
-    Kind::Keyless,
-    Kind::Computed,
-    Kind::Safe,
-    Kind::Dispatched,
-    Kind::Keyless,
+const KINDS: [CrashCallKind; 8] = [
+    CrashCallKind::Keyed,
+    CrashCallKind::Safe,
+    CrashCallKind::Keyed,
+    CrashCallKind::Keyless,
+    CrashCallKind::Computed,
+    CrashCallKind::Safe,
+    CrashCallKind::Dispatched,
+    CrashCallKind::Keyless,
 ];
 
 #[test]
 fn sf_2_kill_9_at_any_moment_with_a_file() {
-    let folder = Folder::new();
+    let folder = ConformanceFolder::new();
     let store = json!({ "store": "sqlite", "path": folder.file("state.db"), "lease_ms": 120_000 });
-    Story::new(folder, store, Leases::Process).run();
+    CrashRun::new(folder, store, LeaseTermination::Process).run();
 }
 
 #[test]
 fn sf_2_kill_9_at_any_moment_with_a_server() {
-    let (folder, server) = (Folder::new(), Server::shared());
+    let (folder, server) = (ConformanceFolder::new(), RedisServer::shared());
     let prefix = unused_prefix();
     let store = json!({ "store": "redis", "url": server.url(), "prefix": prefix, "lease_ms": 600 });
-    Story::new(folder, store, Leases::Time).run();
+    CrashRun::new(folder, store, LeaseTermination::Time).run();
 }
 
 /// The event that ends the lease of a killed process.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Leases {
+enum LeaseTermination {
     /// The end of the process.
     Process,
     /// Time. A slow but living holder may lose its lease too, and its late answer still counts.
@@ -78,7 +78,7 @@ enum Leases {
 
 /// The effect of running a call twice, and its identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CrashCallKind {
     /// Harm; it has a key.
     Keyed,
     /// Harm; its caller asked for a key that is made of its arguments.
@@ -93,32 +93,32 @@ enum Kind {
 }
 
 /// A call as its caller means it: the same, however often it is sent.
-struct Wish {
-    kind: Kind,
-    acknowledged: Option<Acknowledged>,
+struct IntendedCall {
+    kind: CrashCallKind,
+    acknowledged: Option<AcknowledgedAnswer>,
     /// Times at which a final response with an unknown outcome arrived.
     told_unknown: Vec<u64>,
     executed: usize,
 }
 
 /// A recorded answer that has arrived.
-struct Acknowledged {
+struct AcknowledgedAnswer {
     output: String,
     /// Number of executions of the call by then.
     executed: usize,
     at: u64,
 }
 
-impl Wish {
+impl IntendedCall {
     /// Returns true if two runs of it may be in flight at once: one whose lease has expired, and the one after the
     /// final response.
-    fn may_run_twice(&self, leases: Leases) -> bool {
-        self.kind == Kind::Keyless && leases == Leases::Time && !self.told_unknown.is_empty()
+    fn may_run_twice(&self, leases: LeaseTermination) -> bool {
+        self.kind == CrashCallKind::Keyless && leases == LeaseTermination::Time && !self.told_unknown.is_empty()
     }
 
     /// Returns true if its caller received a final unknown outcome after each of these executions but the last, and
     /// before the next.
-    fn was_told_between(&self, runs: &[String], leases: Leases) -> bool {
+    fn was_told_between(&self, runs: &[String], leases: LeaseTermination) -> bool {
         if runs.len() > 1 + self.told_unknown.len() {
             return false;
         }
@@ -126,38 +126,38 @@ impl Wish {
         began.sort_unstable();
         let told = |from: u64, to: u64| self.told_unknown.iter().any(|at| (from..=to).contains(at));
         // A holder whose lease has expired may begin after the final response.
-        leases == Leases::Time || began.windows(2).all(|pair| told(pair[0], pair[1]))
+        leases == LeaseTermination::Time || began.windows(2).all(|pair| told(pair[0], pair[1]))
     }
 }
 
-struct Story {
+struct CrashRun {
     orders: Value,
-    leases: Leases,
-    ledger: Ledger,
-    wishes: BTreeMap<String, Wish>,
-    children: Vec<Child>,
+    leases: LeaseTermination,
+    ledger: LedgerTool,
+    wishes: BTreeMap<String, IntendedCall>,
+    children: Vec<CallingProcess>,
     seed: u64,
     drawn: u64,
     replays: usize,
-    _folder: Folder,
+    _folder: ConformanceFolder,
 }
 
-impl Story {
-    fn new(folder: Folder, mut orders: Value, leases: Leases) -> Self {
+impl CrashRun {
+    fn new(folder: ConformanceFolder, mut orders: Value, leases: LeaseTermination) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
         let given = std::env::var("STEADFAST_SEED").ok().map(|seed| seed.parse().unwrap());
         let seed = given.unwrap_or(u64::from(now));
         println!("STEADFAST_SEED={seed}");
         orders["role"] = json!("calls");
         orders["ledger"] = json!(folder.file("ledger"));
-        let ledger = Ledger::at(folder.file("ledger"), 0);
+        let ledger = LedgerTool::at(folder.file("ledger"), 0);
         let wishes = BTreeMap::new();
         let children = Vec::new();
         Self { orders, leases, ledger, wishes, children, seed, drawn: 0, replays: 0, _folder: folder }
     }
 
     fn run(mut self) {
-        let least = Effort::of_this_run().pick(4, 40, 200);
+        let least = TestEffort::of_this_run().pick(4, 40, 200);
         let mut rounds = 0;
         while rounds < least || !self.has_seen_everything() {
             assert!(rounds < MOST_ROUNDS, "seed {}: what is to be judged does not happen", self.seed);
@@ -166,7 +166,7 @@ impl Story {
         }
         // After the faults stop, every call ends.
         let said: Vec<Value> =
-            std::mem::take(&mut self.children).into_iter().flat_map(Child::finish).collect();
+            std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish).collect();
         self.judge(rounds, &said, &self.ledger.read());
         let all: Vec<String> = self.wishes.keys().cloned().collect();
         self.start_what_is_missing();
@@ -174,7 +174,7 @@ impl Story {
         for some in all.chunks(AT_ONCE) {
             for child in &mut self.children {
                 for name in some {
-                    child.tell(&Self::envelope(name, self.wishes[name].kind));
+                    child.send_line(&Self::envelope(name, self.wishes[name].kind));
                 }
             }
             for child in &self.children {
@@ -182,13 +182,13 @@ impl Story {
                 said.extend(answers.filter(|said| said.get("answer").is_some()).take(some.len()));
             }
         }
-        said.extend(std::mem::take(&mut self.children).into_iter().flat_map(Child::finish));
+        said.extend(std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish));
         assert_eq!(said.len(), PROCESSES * all.len(), "every call is answered once");
         self.judge(rounds, &said, &self.ledger.read());
-        let count = |which: fn(&Wish) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
+        let count = |which: fn(&IntendedCall) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
         let unknown = count(|wish| !wish.told_unknown.is_empty());
         let again = count(|wish| wish.executed > 1);
-        let keyless_again = count(|wish| wish.kind == Kind::Keyless && wish.executed > 1);
+        let keyless_again = count(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1);
         let acknowledged = count(|wish| wish.acknowledged.is_some());
         println!(
             "{} calls: {acknowledged} answered, {unknown} unknown, {again} executed again ({keyless_again} of those \
@@ -209,10 +209,10 @@ impl Story {
     /// Returns true if the kills caused another execution of calls without a key and of calls that may run again, and
     /// of no others.
     fn has_seen_everything(&self) -> bool {
-        let is_any = |which: fn(&Wish) -> bool| self.wishes.values().any(which);
-        is_any(|wish| wish.kind == Kind::Keyless && wish.executed > 1)
-            && is_any(|wish| wish.kind == Kind::Safe && wish.executed > 1)
-            && is_any(|wish| wish.kind != Kind::Keyless && !wish.told_unknown.is_empty())
+        let is_any = |which: fn(&IntendedCall) -> bool| self.wishes.values().any(which);
+        is_any(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1)
+            && is_any(|wish| wish.kind == CrashCallKind::Safe && wish.executed > 1)
+            && is_any(|wish| wish.kind != CrashCallKind::Keyless && !wish.told_unknown.is_empty())
     }
 
     fn round(&mut self, round: usize) {
@@ -236,16 +236,16 @@ impl Story {
         let executed = self.ledger.read();
         let said = self.kill();
         if is_held {
-            self.ledger.go_on();
+            self.ledger.resume();
         }
         self.judge(round, &said, &executed);
     }
 
     /// Returns the next calls: new ones, all unsettled ones, and some of the settled ones.
     fn next_calls(&mut self, round: usize) -> Vec<String> {
-        let settled = |wish: &Wish| wish.acknowledged.is_some() || !wish.told_unknown.is_empty();
+        let settled = |wish: &IntendedCall| wish.acknowledged.is_some() || !wish.told_unknown.is_empty();
         let (done, mut calls): (Vec<_>, Vec<_>) = self.wishes.iter().partition(|(_, wish)| settled(wish));
-        let names = |list: Vec<(&String, &Wish)>| list.into_iter().map(|(name, _)| name.clone()).collect();
+        let names = |list: Vec<(&String, &IntendedCall)>| list.into_iter().map(|(name, _)| name.clone()).collect();
         calls.truncate(10 * NEW);
         let (done, mut calls): (Vec<String>, Vec<String>) = (names(done), names(calls));
         for _ in 0..AGAIN.min(done.len()) {
@@ -255,7 +255,7 @@ impl Story {
         for number in 0..NEW {
             let kind = KINDS[number % KINDS.len()];
             let name = format!("{round}-{number}");
-            let wish = Wish { kind, acknowledged: None, told_unknown: Vec::new(), executed: 0 };
+            let wish = IntendedCall { kind, acknowledged: None, told_unknown: Vec::new(), executed: 0 };
             self.wishes.insert(name.clone(), wish);
             // Some are sent twice at once.
             calls.extend(std::iter::repeat_n(name, 1 + usize::from(number % 5 == 0)));
@@ -266,7 +266,7 @@ impl Story {
     fn start_what_is_missing(&mut self) {
         while self.children.len() < PROCESSES {
             self.orders["seed"] = json!(self.draw(u64::MAX));
-            let child = Child::start(&self.orders);
+            let child = CallingProcess::start(&self.orders);
             // Some are killed before they are up.
             if self.draw(10) > 0 {
                 assert_eq!(child.next(), json!({ "ready": true }));
@@ -281,7 +281,7 @@ impl Story {
             for (number, child) in self.children.iter_mut().enumerate() {
                 // To one process, to the other, or to both.
                 if to >= 2 || to == number as u64 {
-                    child.tell(&call);
+                    child.send_line(&call);
                 }
             }
         }
@@ -309,16 +309,16 @@ impl Story {
         said
     }
 
-    fn envelope(name: &str, kind: Kind) -> Value {
+    fn envelope(name: &str, kind: CrashCallKind) -> Value {
         let mut call = envelope(json!({
             "requestId": name, "payload": { "params": { "name": name } },
         }));
         match kind {
-            Kind::Computed => call["transport"] = json!({ "dedupeMode": "enforced" }),
-            Kind::Dispatched => call[SURFACE] = json!({ "equalCalls": "joined", "callId": name }),
-            Kind::Keyless => call[SURFACE] = json!({ "equalCalls": "joined" }),
-            Kind::Keyed => call["payload"]["idempotencyKey"] = json!(name),
-            Kind::Safe => {
+            CrashCallKind::Computed => call["transport"] = json!({ "dedupeMode": "enforced" }),
+            CrashCallKind::Dispatched => call[SURFACE] = json!({ "equalCalls": "joined", "callId": name }),
+            CrashCallKind::Keyless => call[SURFACE] = json!({ "equalCalls": "joined" }),
+            CrashCallKind::Keyed => call["payload"]["idempotencyKey"] = json!(name),
+            CrashCallKind::Safe => {
                 call["payload"]["idempotencyKey"] = json!(name);
                 call["toolName"] = json!("put");
             }
@@ -350,7 +350,7 @@ impl Story {
                     self.replays += usize::from(answer["fromCache"] == true);
                     if answer["recorded"] == false {
                         // Its lease has expired. The answer of another run counts.
-                        assert!(self.leases == Leases::Time, "not recorded: {}", story());
+                        assert!(self.leases == LeaseTermination::Time, "not recorded: {}", story());
                         continue;
                     }
                     if let Some(recorded) = &wish.acknowledged {
@@ -362,29 +362,29 @@ impl Story {
                     } else {
                         assert!(
                             wish.told_unknown.is_empty()
-                                || wish.kind == Kind::Keyless
-                                || self.leases == Leases::Time,
+                                || wish.kind == CrashCallKind::Keyless
+                                || self.leases == LeaseTermination::Time,
                             "it was not settled: {}",
                             story()
                         );
-                        wish.acknowledged = Some(Acknowledged { output, executed: runs.len(), at });
+                        wish.acknowledged = Some(AcknowledgedAnswer { output, executed: runs.len(), at });
                     }
                 }
                 ("error", Some("outcome_unknown")) => {
                     let lost = wish.acknowledged.as_ref().is_some_and(|acknowledged| {
                         // Two concurrent callers may get this response one after the other, and it ran again meanwhile.
                         // Where leases expire there may be two runs: one was answered, and the other is unknown.
-                        let was_told = wish.kind == Kind::Keyless && !wish.told_unknown.is_empty();
+                        let was_told = wish.kind == CrashCallKind::Keyless && !wish.told_unknown.is_empty();
                         !(may_run_twice || was_told && begun <= acknowledged.at)
                     });
                     assert!(!lost, "an acknowledged result is lost: {}", story());
-                    assert_ne!(wish.kind, Kind::Safe, "it could have run again: {}", story());
+                    assert_ne!(wish.kind, CrashCallKind::Safe, "it could have run again: {}", story());
                     if said["final"] == true {
                         wish.told_unknown.push(at);
                     }
                 }
                 // A process that paused for longer than its lease has sent nothing, and says so.
-                ("retriable_error", Some("overloaded")) if self.leases == Leases::Time => {
+                ("retriable_error", Some("overloaded")) if self.leases == LeaseTermination::Time => {
                     let sent = (&answer["attempts"], &answer["error"]["rule"]);
                     assert_eq!(sent, (&json!(0), &json!("lease")), "{}", story());
                     let process = format!(" {}.", said["process"]);
@@ -400,10 +400,10 @@ impl Story {
             wish.executed = runs.len();
             let story = || format!("seed {seed}, round {round}, {name}, {:?}: {runs:?}", wish.kind);
             match wish.kind {
-                Kind::Keyed | Kind::Computed | Kind::Dispatched => {
+                CrashCallKind::Keyed | CrashCallKind::Computed | CrashCallKind::Dispatched => {
                     assert!(runs.len() <= 1, "a key ran twice: {}", story());
                 }
-                Kind::Keyless => {
+                CrashCallKind::Keyless => {
                     let runs = before.get(name).map_or(&[][..], Vec::as_slice);
                     assert!(
                         wish.was_told_between(runs, self.leases),
@@ -411,12 +411,12 @@ impl Story {
                         story()
                     );
                 }
-                Kind::Safe => {}
+                CrashCallKind::Safe => {}
             }
             // A holder whose lease has expired may still be running. That does no harm where the call may run again.
-            let may_lag = wish.kind == Kind::Safe && self.leases == Leases::Time;
+            let may_lag = wish.kind == CrashCallKind::Safe && self.leases == LeaseTermination::Time;
             let may_lag = may_lag || wish.may_run_twice(self.leases);
-            if let Some(Acknowledged { executed, .. }) = wish.acknowledged
+            if let Some(AcknowledgedAnswer { executed, .. }) = wish.acknowledged
                 && !may_lag
             {
                 assert_eq!(runs.len(), executed, "executed again after it was acknowledged: {}", story());

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use steadfast_executor::{Answer, Attempt, Tool};
+use steadfast_executor::{ToolResult, Attempt, ToolHandler};
 
 use crate::calls::says;
 
 /// The tool. It pauses briefly before and after its effect, so that a crash can fall between any two steps.
 #[derive(Clone)]
-pub(crate) struct Ledger {
+pub(crate) struct LedgerTool {
     path: Arc<Path>,
     /// While this file exists, no execution answers after its effect.
     hold: Arc<Path>,
@@ -28,7 +28,7 @@ const WHILE: u64 = 4;
 /// the file, and the next writer must not continue that line.
 const WHOLE: &str = " .";
 
-impl Ledger {
+impl LedgerTool {
     pub(crate) fn at(path: impl Into<PathBuf>, seed: u64) -> Self {
         let path = path.into();
         let hold = path.with_extension("hold").into();
@@ -41,7 +41,7 @@ impl Ledger {
     }
 
     /// Lets them answer again.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         std::fs::remove_file(&self.hold).unwrap();
     }
 
@@ -68,8 +68,8 @@ impl Ledger {
     }
 }
 
-impl Tool for Ledger {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for LedgerTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let this = self.clone();
         async move {
             let began = moment();

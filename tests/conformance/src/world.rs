@@ -8,37 +8,37 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::Record;
-use steadfast_core::policy::{Mode, Policy, Profile, ToolClass};
+use steadfast_core::dedupe::DedupeRecord;
+use steadfast_core::policy::{EnforcementMode, ToolPolicy, PolicyProfile, ToolClass};
 use steadfast_executor::{Engine, EngineBuilder, RuntimeClock};
-use steadfast_store::{Clock, MemoryOptions, MemoryStore, Page, Selection, Store};
-use steadfast_store_redis::{Options, Prefix, RedisStore};
+use steadfast_store::{TimeSource, MemoryOptions, MemoryStore, RecordPage, RecordFilter, Store};
+use steadfast_store_redis::{Options, KeyPrefix, RedisStore};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::redis::RedisServer;
 
 use crate::calls::{LONG, PATIENCE};
 
 /// A store of some kind, and the clock of its users.
-pub(crate) struct World {
-    clock: Arc<Ahead>,
-    home: Home,
+pub(crate) struct ConformanceWorld {
+    clock: Arc<AdjustableClock>,
+    home: StoreLocation,
 }
 
 /// The location of the data.
-enum Home {
+enum StoreLocation {
     Memory(Arc<dyn Store>),
-    Sqlite(Files),
-    Redis { server: Arc<Server>, prefix: String },
+    Sqlite(SqliteFolder),
+    Redis { server: Arc<RedisServer>, prefix: String },
 }
 
 /// A folder with a state file, and the clocks of the stores that were opened on it. A store keeps its clock until its
 /// threads have ended, which is after its last handle was dropped.
-struct Files {
-    folder: Folder,
-    opened: Mutex<Vec<Weak<ClockOfStore>>>,
+struct SqliteFolder {
+    folder: ConformanceFolder,
+    opened: Mutex<Vec<Weak<StoreClock>>>,
 }
 
-impl Drop for Files {
+impl Drop for SqliteFolder {
     fn drop(&mut self) {
         // An engine releases its store shortly after it was dropped, and a store recreates a missing folder.
         let deadline = Instant::now() + PATIENCE;
@@ -76,38 +76,38 @@ macro_rules! for_every_store {
 }
 pub(crate) use for_every_store;
 
-impl World {
+impl ConformanceWorld {
     pub(crate) fn memory() -> Self {
-        let clock = Arc::new(Ahead::default());
+        let clock = Arc::new(AdjustableClock::default());
         let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
-        Self { clock, home: Home::Memory(store) }
+        Self { clock, home: StoreLocation::Memory(store) }
     }
 
     pub(crate) fn sqlite() -> Self {
         Self {
             clock: Arc::default(),
-            home: Home::Sqlite(Files { folder: Folder::new(), opened: Mutex::default() }),
+            home: StoreLocation::Sqlite(SqliteFolder { folder: ConformanceFolder::new(), opened: Mutex::default() }),
         }
     }
 
     pub(crate) fn redis() -> Self {
         Self {
             clock: Arc::default(),
-            home: Home::Redis { server: Server::shared(), prefix: unused_prefix() },
+            home: StoreLocation::Redis { server: RedisServer::shared(), prefix: unused_prefix() },
         }
     }
 
     /// Returns a new handle to the store, like that of another process.
     pub(crate) async fn store(&self) -> Arc<dyn Store> {
         match &self.home {
-            Home::Memory(store) => store.clone(),
-            Home::Sqlite(Files { folder, opened }) => {
-                let clock = Arc::new(ClockOfStore(self.clock.clone()));
+            StoreLocation::Memory(store) => store.clone(),
+            StoreLocation::Sqlite(SqliteFolder { folder, opened }) => {
+                let clock = Arc::new(StoreClock(self.clock.clone()));
                 opened.lock().push(Arc::downgrade(&clock));
                 let options = SqliteOptions { clock, ..sqlite_options(folder.file("state.db")) };
                 Arc::new(SqliteStore::open(options).unwrap())
             }
-            Home::Redis { server, prefix } => {
+            StoreLocation::Redis { server, prefix } => {
                 Arc::new(RedisStore::connect(redis_options(&server.url(), prefix)).await.unwrap())
             }
         }
@@ -119,22 +119,22 @@ impl World {
     }
 
     /// Returns an engine that has the same policy for every call.
-    pub(crate) async fn engine(&self, policy: &Policy) -> Engine {
+    pub(crate) async fn engine(&self, policy: &ToolPolicy) -> Engine {
         self.builder().await.policies(Arc::new(policy.clone())).start().await
     }
 
     /// Returns true if an engine learns of the writes of another one. A store in memory belongs to one process and
     /// notifies no other.
-    pub(crate) fn tells(&self) -> bool {
+    pub(crate) fn notifies_engines(&self) -> bool {
         match &self.home {
-            Home::Memory(_) => false,
-            Home::Sqlite(_) | Home::Redis { .. } => true,
+            StoreLocation::Memory(_) => false,
+            StoreLocation::Sqlite(_) | StoreLocation::Redis { .. } => true,
         }
     }
 
     /// Returns true if waits cost nothing: everything happens in this process, and its time advances when nothing does.
-    pub(crate) fn leaps(&self) -> bool {
-        matches!(self.home, Home::Memory(_))
+    pub(crate) fn has_paused_time(&self) -> bool {
+        matches!(self.home, StoreLocation::Memory(_))
     }
 
     /// Stops the clock for all decisions, except for [`World::pass`]. A sleeping task wakes and finds that its time has
@@ -144,31 +144,31 @@ impl World {
     }
 
     /// Advances the clock for all decisions. No sleeping task is woken.
-    pub(crate) fn pass(&self, span: Duration) {
+    pub(crate) fn advance_clock(&self, span: Duration) {
         self.clock.ahead.fetch_add(steadfast_core::millis(span), Ordering::SeqCst);
     }
 
     /// Returns all records in the store.
-    pub(crate) async fn records(&self) -> Vec<Record> {
-        let page = Page { after: None, limit: 1000 };
-        self.store().await.records(&Selection::default(), page).await.unwrap()
+    pub(crate) async fn records(&self) -> Vec<DedupeRecord> {
+        let page = RecordPage { after: None, limit: 1000 };
+        self.store().await.records(&RecordFilter::default(), page).await.unwrap()
     }
 
     /// Returns all stored bytes.
     pub(crate) async fn kept(&self) -> Vec<u8> {
         match &self.home {
-            Home::Memory(store) => {
+            StoreLocation::Memory(store) => {
                 let mut text = format!("{:?}", self.records().await);
                 for kind in steadfast_store::DocumentKind::ALL {
                     text.push_str(&format!("{:?}", store.documents(kind).await.unwrap()));
                 }
                 text.into_bytes()
             }
-            Home::Sqlite(Files { folder, .. }) => {
+            StoreLocation::Sqlite(SqliteFolder { folder, .. }) => {
                 let files = fs::read_dir(&folder.path).unwrap();
                 files.flat_map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
             }
-            Home::Redis { server, prefix } => {
+            StoreLocation::Redis { server, prefix } => {
                 let keys = server.command(&["KEYS", &format!("{prefix}*")]);
                 let mut kept = keys.clone().into_bytes();
                 for key in keys.split(' ') {
@@ -192,11 +192,11 @@ impl World {
 
 /// Returns a policy of the standard profile in which only deduplication, retries and the breaker act. Guard and trust
 /// have their own tests, and would act before the others. No attempt takes too long because the machine is slow.
-pub(crate) fn plain(class: ToolClass) -> Policy {
-    let mut policy = Profile::Standard.policy(class);
+pub(crate) fn plain(class: ToolClass) -> ToolPolicy {
+    let mut policy = PolicyProfile::Standard.policy(class);
     (policy.time.attempt, policy.time.total, policy.retry.total) = (LONG, LONG, None);
-    policy.modes.guard = Mode::Off;
-    policy.modes.trust = Mode::Off;
+    policy.modes.guard = EnforcementMode::Off;
+    policy.modes.trust = EnforcementMode::Off;
     policy
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn sqlite_options(path: impl Into<PathBuf>) -> SqliteOptions {
 /// Returns options with which a slow server never times out.
 pub(crate) fn redis_options(url: &str, prefix: &str) -> Options {
     let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
-    let prefix = Prefix::new(prefix).unwrap();
+    let prefix = KeyPrefix::new(prefix).unwrap();
     Options { prefix, command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
@@ -220,19 +220,19 @@ pub(crate) fn unused_prefix() -> String {
 
 /// The time of the runtime, or the time at which it was stopped, plus the advances.
 #[derive(Debug, Default)]
-struct Ahead {
+struct AdjustableClock {
     runtime: RuntimeClock,
     stopped: OnceLock<Timestamp>,
     ahead: AtomicU64,
 }
 
-impl Ahead {
+impl AdjustableClock {
     fn stop(&self) {
         self.stopped.get_or_init(|| self.runtime.now());
     }
 }
 
-impl Clock for Ahead {
+impl TimeSource for AdjustableClock {
     fn now(&self) -> Timestamp {
         let now = self.stopped.get().copied().unwrap_or_else(|| self.runtime.now());
         now + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
@@ -241,9 +241,9 @@ impl Clock for Ahead {
 
 /// The clock of a world, for one store.
 #[derive(Debug)]
-struct ClockOfStore(Arc<Ahead>);
+struct StoreClock(Arc<AdjustableClock>);
 
-impl Clock for ClockOfStore {
+impl TimeSource for StoreClock {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
@@ -251,11 +251,11 @@ impl Clock for ClockOfStore {
 
 /// A temporary folder of a test, removed with it.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct ConformanceFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl ConformanceFolder {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -270,7 +270,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ConformanceFolder {
     fn drop(&mut self) {
         // A store that is being closed still removes and creates files of its own.
         for _ in 0..100 {

@@ -9,7 +9,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::{Out, modern, note, received, wait_for};
+use crate::{AnswerOutput, modern, note, received, wait_for};
 
 /// Serves until this process ends, on the socket that is its stdin. The parent process listens there already, and the
 /// next server process will use it too. Sessions of another process are not known.
@@ -37,7 +37,7 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     let header = |name: &str| {
         head.iter().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name))
     };
-    let mut answer = Answer { stream, session: session.to_owned(), begun: false };
+    let mut answer = HttpAnswer { stream, session: session.to_owned(), begun: false };
     if !head.first()?.starts_with("POST ") {
         answer.refuse("405 Method Not Allowed", "");
         return None;
@@ -68,21 +68,21 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     if message["id"].is_null() || message["method"].is_null() {
         wait_for(ledger, "deaf");
         answer.refuse("202 Accepted", "");
-        received(ledger, &message, &Out::Line);
+        received(ledger, &message, &AnswerOutput::Line);
         return None;
     }
-    received(ledger, &message, &Out::Http(Mutex::new(answer)));
+    received(ledger, &message, &AnswerOutput::Http(Mutex::new(answer)));
     Some(())
 }
 
 /// The answer to a request.
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     stream: TcpStream,
     session: String,
     begun: bool,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// Sends a status without a body, and closes the connection.
     pub(crate) fn refuse(&mut self, status: &str, headers: &str) {
         let _ = write!(

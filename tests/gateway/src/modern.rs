@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Out, called, note, question, tools};
+use crate::{AnswerOutput, called, note, question, tools};
 
 const VERSION: &str = "2026-07-28";
 
@@ -11,7 +11,7 @@ pub(crate) fn is_era() -> bool {
 }
 
 /// Returns the answer to a message, if it gets one.
-pub(crate) fn answer(ledger: &str, message: &Value, out: &Out) -> Option<Value> {
+pub(crate) fn answer(ledger: &str, message: &Value, out: &AnswerOutput) -> Option<Value> {
     let (params, method) = (&message["params"], message["method"].as_str()?);
     if method == "notifications/cancelled" {
         note(ledger, "cancelled");

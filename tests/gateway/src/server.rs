@@ -57,7 +57,7 @@ fn main() {
         let Ok(message) = serde_json::from_str::<Value>(&line.unwrap()) else { continue };
         let ledger = ledger.clone();
         // A call that hangs must not block others.
-        thread::spawn(move || received(&ledger, &message, &Out::Line));
+        thread::spawn(move || received(&ledger, &message, &AnswerOutput::Line));
     }
     note(&ledger, "stdin closed");
 }
@@ -66,7 +66,7 @@ fn main() {
 fn run(ledger: &str, tool: &str) {
     let arguments: Value = serde_json::from_reader(io::stdin()).unwrap();
     let Some(result) =
-        called(ledger, &Value::Null, &json!({ "name": tool, "arguments": arguments }), &Out::Line)
+        called(ledger, &Value::Null, &json!({ "name": tool, "arguments": arguments }), &AnswerOutput::Line)
     else {
         return;
     };
@@ -79,12 +79,12 @@ fn run(ledger: &str, tool: &str) {
 }
 
 /// The output for answers.
-enum Out {
+enum AnswerOutput {
     Line,
-    Http(Mutex<http::Answer>),
+    Http(Mutex<http::HttpAnswer>),
 }
 
-impl Out {
+impl AnswerOutput {
     fn say(&self, message: &Value) {
         match self {
             Self::Line => say(message.to_string().as_bytes()),
@@ -112,7 +112,7 @@ impl Out {
     }
 }
 
-fn received(ledger: &str, message: &Value, out: &Out) {
+fn received(ledger: &str, message: &Value, out: &AnswerOutput) {
     let (id, params) = (&message["id"], &message["params"]);
     if modern::is_era() {
         if let Some(answer) = modern::answer(ledger, message, out) {
@@ -183,7 +183,7 @@ fn received(ledger: &str, message: &Value, out: &Out) {
     out.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
 }
 
-fn fail(id: &Value, code: i64, out: &Out) {
+fn fail(id: &Value, code: i64, out: &AnswerOutput) {
     let error = json!({ "code": code, "message": "it went wrong" });
     out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
 }
@@ -227,7 +227,7 @@ fn names(ledger: &str) -> String {
 const TOOLS: [&str; 6] = ["pay", "look", "draw", "fold", "send", "sort"];
 
 /// Sends all messages that servers send unasked.
-fn tell(out: &Out) -> Value {
+fn tell(out: &AnswerOutput) -> Value {
     let told = |method: &str, params: Value| {
         out.say(&json!({ "jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params }));
     };
@@ -247,7 +247,7 @@ fn question() -> Value {
 }
 
 /// Asks the client while the call runs, as in the older era.
-fn ask(ledger: &str, params: &Value, out: &Out) -> Value {
+fn ask(ledger: &str, params: &Value, out: &AnswerOutput) -> Value {
     let (id, times) = (params["arguments"]["id"].as_str().unwrap(), params["arguments"]["times"].as_u64());
     note(ledger, &format!("ask {id}"));
     let mut names = Vec::new();
@@ -266,7 +266,7 @@ fn ask(ledger: &str, params: &Value, out: &Out) -> Value {
 }
 
 /// Returns the result of a call. `None` if it gets none.
-fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> {
+fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Option<Value> {
     let (tool, arguments) = (params["name"].as_str().unwrap_or(""), &params["arguments"]);
     match tool {
         "ask" => return Some(ask(ledger, params, out)),
@@ -300,13 +300,13 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
         }));
     }
     note(ledger, &did);
-    if let (Out::Http(answer), Some((status, headers))) = (out, refusal(fault)) {
+    if let (AnswerOutput::Http(answer), Some((status, headers))) = (out, refusal(fault)) {
         answer.lock().unwrap().refuse(status, headers);
         return None;
     }
     let size = usize::try_from(arguments["size"].as_u64().unwrap_or(0)).unwrap();
     let text = arguments["text"].as_str();
-    if let (Out::Http(answer), "body") = (out, fault) {
+    if let (AnswerOutput::Http(answer), "body") = (out, fault) {
         let said = ["status", "type"].map(|name| arguments[name].as_str().unwrap());
         answer.lock().unwrap().whole(said[0], said[1], &bytes(text.unwrap(), id));
         return None;
@@ -383,7 +383,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
 }
 
 /// Sends an answer of this size, with its id at this place.
-fn huge(size: usize, place: &str, id: &Value, out: &Out) {
+fn huge(size: usize, place: &str, id: &Value, out: &AnswerOutput) {
     let result = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(size));
     let answer = match place {
         "last" => format!(r#"{{"result":{result},"jsonrpc":"2.0","id":{id}}}"#),
@@ -391,14 +391,14 @@ fn huge(size: usize, place: &str, id: &Value, out: &Out) {
         _ => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
     };
     match out {
-        Out::Http(http) if place == "body" => {
+        AnswerOutput::Http(http) if place == "body" => {
             http.lock().unwrap().whole("200 OK", "application/json", answer.as_bytes());
         }
-        Out::Http(_) | Out::Line => out.write(answer.as_bytes()),
+        AnswerOutput::Http(_) | AnswerOutput::Line => out.write(answer.as_bytes()),
     }
 }
 
-fn progress(token: &Value, step: usize, out: &Out) {
+fn progress(token: &Value, step: usize, out: &AnswerOutput) {
     let params = json!({ "progressToken": token, "progress": step });
     out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
 }

@@ -29,11 +29,11 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::{Value, json};
 
 /// Number of cancelled requests.
-type Cancelled = Arc<(Mutex<usize>, Condvar)>;
+type CancelCount = Arc<(Mutex<usize>, Condvar)>;
 
 fn main() {
     let database = std::env::args().nth(1).unwrap();
-    let cancelled = Cancelled::default();
+    let cancelled = CancelCount::default();
     for line in io::stdin().lock().lines() {
         let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
         let (database, cancelled) = (database.clone(), cancelled.clone());
@@ -62,7 +62,7 @@ fn answer(
     database: &str,
     method: &str,
     params: Option<&Value>,
-    cancelled: &Cancelled,
+    cancelled: &CancelCount,
     request: &Value,
 ) -> Value {
     match method {
@@ -111,7 +111,7 @@ fn orders(shop: &Connection) -> Vec<String> {
     rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-fn add(database: &str, shop: &Connection, item: &str, cancelled: &Cancelled, request: &Value) -> Value {
+fn add(database: &str, shop: &Connection, item: &str, cancelled: &CancelCount, request: &Value) -> Value {
     let order = || assert_eq!(shop.execute("INSERT INTO orders (item) VALUES (?1)", params![item]), Ok(1));
     match planned(shop, item).as_deref() {
         Some("crash_before") => std::process::exit(3),

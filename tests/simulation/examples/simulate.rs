@@ -8,13 +8,13 @@ use steadfast_simulation::{Summary, run};
 
 fn main() -> ExitCode {
     let (mut seeds, mut first) = (None, None);
-    let mut coverage = Show::Nothing;
+    let mut coverage = CoverageDetail::Nothing;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
         match argument.as_str() {
-            "--coverage" => coverage = Show::Coverage,
-            "--check-coverage" => coverage = Show::Unreached,
+            "--coverage" => coverage = CoverageDetail::Coverage,
+            "--check-coverage" => coverage = CoverageDetail::Unreached,
             "--seeds" => match number() {
                 Some(number) => seeds = Some(number),
                 None => return usage(),
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let mut total = Summary::default();
     let count = range.end - range.start;
-    let mut progress = Progress::new(begun, count);
+    let mut progress = SimulationProgress::new(begun, count);
     for (done, seed) in (0_u64..).zip(range) {
         progress.tell(done);
         match run(seed, None) {
@@ -64,12 +64,12 @@ fn main() -> ExitCode {
         total.resolved,
     );
     let unreached = match coverage {
-        Show::Nothing => Vec::new(),
-        Show::Coverage => {
+        CoverageDetail::Nothing => Vec::new(),
+        CoverageDetail::Coverage => {
             println!("\n{}", total.coverage.report());
             total.coverage.unreached()
         }
-        Show::Unreached => total.coverage.unreached(),
+        CoverageDetail::Unreached => total.coverage.unreached(),
     };
     for place in &unreached {
         println!("{place}");
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 }
 
 /// The part of the coverage that is printed.
-enum Show {
+enum CoverageDetail {
     Nothing,
     /// All of it, with its errors.
     Coverage,
@@ -93,7 +93,7 @@ fn usage() -> ExitCode {
 
 /// The progress of a long run, on stderr. On a terminal one line is overwritten. Otherwise an occasional line is enough
 /// for a log. A short run prints nothing.
-struct Progress {
+struct SimulationProgress {
     begun: Instant,
     count: u64,
     terminal: bool,
@@ -101,7 +101,7 @@ struct Progress {
     shown: bool,
 }
 
-impl Progress {
+impl SimulationProgress {
     fn new(begun: Instant, count: u64) -> Self {
         let terminal = io::stderr().is_terminal();
         let next = Duration::from_secs(if terminal { 3 } else { 30 });

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use steadfast_core::call::{Event, Others};
+use steadfast_core::call::{CallEvent, OtherWaiters};
 
-use crate::invariants::Broken;
-use crate::system::{Connection, Dispatch, World};
-use crate::transition::Happening;
+use crate::invariants::InvariantViolation;
+use crate::system::{SimulatedConnection, Dispatch, SimulatedWorld};
+use crate::transition::SimulationEvent;
 
 /// Maximum number of tries, after which a client gives up unless it is a patient one.
 const MOST_TRIES: u64 = 8;
@@ -18,18 +18,18 @@ pub(crate) enum Departure {
     Goes,
 }
 
-impl World {
-    pub(crate) fn send(&mut self, wish: usize) -> Result<(), Broken> {
-        if self.model.wishes[wish].over {
+impl SimulatedWorld {
+    pub(crate) fn send(&mut self, wish: usize) -> Result<(), InvariantViolation> {
+        if self.model.goals[wish].over {
             return Ok(());
         }
         if self.has_equal_wish_open(wish) {
             let pause = self.rng.between(1_000, 5_000);
-            self.later(pause, Happening::Send { wish });
+            self.later(pause, SimulationEvent::Send { wish });
             return Ok(());
         }
-        let there = self.model.effects_like(&self.model.wishes[wish]);
-        let wished = &mut self.model.wishes[wish];
+        let there = self.model.effects_like(&self.model.goals[wish]);
+        let wished = &mut self.model.goals[wish];
         wished.tries += 1;
         wished.before.get_or_insert(there);
         let (client, told_by) = (wished.client, wished.told_by);
@@ -40,21 +40,21 @@ impl World {
         };
         let connection = self.line(client, node);
         let heard = self.heard.get(&connection).cloned().unwrap_or_default();
-        let call = self.model.wishes[wish].calls;
+        let call = self.model.goals[wish].calls;
         self.dispatches.push(Dispatch::new((wish, call), connection, heard, self.now));
         let dispatch = self.dispatches.len() - 1;
         let travel = self.rng.between(0, 5);
-        self.later(travel, Happening::Arrive { dispatch });
-        if self.stormy() {
+        self.later(travel, SimulationEvent::Arrive { dispatch });
+        if self.faults_active() {
             let patience = self.rng.between(500, 90_000);
-            self.later(patience, Happening::Impatient { dispatch });
-            if let Some(soon) = self.leaves_at_once() {
-                self.later(soon, Happening::Impatient { dispatch });
+            self.later(patience, SimulationEvent::Impatient { dispatch });
+            if let Some(soon) = self.draw_early_departure() {
+                self.later(soon, SimulationEvent::Impatient { dispatch });
             }
         }
         if self.fault(self.weather.connection_breaks) {
             let after = self.rng.between(0, 10_000);
-            self.later(after, Happening::Break { connection });
+            self.later(after, SimulationEvent::Break { connection });
         }
         Ok(())
     }
@@ -65,10 +65,10 @@ impl World {
 
     /// Returns a connection of a client to a process, and opens it if need be. Some clients have two.
     pub(crate) fn line(&mut self, client: usize, node: usize) -> usize {
-        let line = (client, node, self.takes_the_second_line());
+        let line = (client, node, self.draw_second_connection());
         let open = self.lines.get(&line).copied().filter(|line| self.connections[*line].open);
         let connection = open.unwrap_or_else(|| {
-            self.connections.push(Connection { node, life: self.nodes[node].identity.started, open: true });
+            self.connections.push(SimulatedConnection { node, life: self.nodes[node].identity.started, open: true });
             self.connections.len() - 1
         });
         self.lines.insert(line, connection);
@@ -77,10 +77,10 @@ impl World {
 
     /// Schedules another try of a client. Some do not try for ever. Obedient ones try less often when it takes long.
     pub(crate) fn send_again(&mut self, wish: usize) {
-        let (wished, obedient) = (&self.model.wishes[wish], self.is_obedient(wish));
+        let (wished, obedient) = (&self.model.goals[wish], self.is_obedient(wish));
         let tries = u64::from(wished.tries);
         if wished.over || !obedient && tries >= MOST_TRIES {
-            self.model.wishes[wish].over = true;
+            self.model.goals[wish].over = true;
             return;
         }
         let [short, long] = self.weather.pauses;
@@ -89,9 +89,9 @@ impl World {
     }
 
     /// Ends the caller's wait for this dispatch: it cancels, disconnects, or ignores the answer.
-    pub(crate) fn impatient(&mut self, dispatch: usize) -> Result<(), Broken> {
+    pub(crate) fn impatient(&mut self, dispatch: usize) -> Result<(), InvariantViolation> {
         let Dispatch { wish, connection, answered, sent, taken, .. } = self.dispatches[dispatch];
-        if answered || !self.connections[connection].open || !self.stormy() {
+        if answered || !self.connections[connection].open || !self.faults_active() {
             return Ok(());
         }
         // An answer that comes now is later than any that counts as delivered, unless the process has not even begun.
@@ -100,7 +100,7 @@ impl World {
             && taken.is_some_and(|taken| taken.since(sent) < Duration::from_millis(500))
             && self.will_not_begin(dispatch);
         if is_late && self.rng.chance(60) {
-            self.tell(format!("wish {wish}: its client does not listen to dispatch {dispatch} any more"));
+            self.log_event(format!("wish {wish}: its client does not listen to dispatch {dispatch} any more"));
             let given_up = &mut self.dispatches[dispatch];
             (given_up.answered, given_up.given_up) = (true, true);
             self.send_again(wish);
@@ -111,7 +111,7 @@ impl World {
             if self.is_obedient(wish) {
                 self.send_again(wish);
             } else {
-                self.model.wishes[wish].over = true;
+                self.model.goals[wish].over = true;
             }
             let node = self.connections[connection].node;
             self.dispatches[dispatch].given_up = true;
@@ -121,7 +121,7 @@ impl World {
                 .iter()
                 .find(|(_, running)| running.dispatch == dispatch)
                 .map(|(number, _)| *number);
-            self.tell(format!("wish {wish} is cancelled"));
+            self.log_event(format!("wish {wish} is cancelled"));
             return match number {
                 Some(number) => self.leave(node, number, Departure::Cancels),
                 None => Ok(()),
@@ -146,11 +146,11 @@ impl World {
         own.all(|running| running.sent || running.awaits.is_some() || running.follows.is_some() && wakeful)
     }
 
-    pub(crate) fn break_connection(&mut self, connection: usize) -> Result<(), Broken> {
+    pub(crate) fn break_connection(&mut self, connection: usize) -> Result<(), InvariantViolation> {
         if !std::mem::replace(&mut self.connections[connection].open, false) {
             return Ok(());
         }
-        self.tell(format!("connection {connection} breaks"));
+        self.log_event(format!("connection {connection} breaks"));
         let waiting: Vec<_> = (0..self.dispatches.len())
             .filter(|&dispatch| {
                 self.dispatches[dispatch].connection == connection && !self.dispatches[dispatch].answered
@@ -164,14 +164,14 @@ impl World {
         self.verifications_lost(connection);
         for crossed in std::mem::take(&mut self.crossing) {
             if self.dispatches[crossed].connection == connection {
-                let wish = &self.model.wishes[self.dispatches[crossed].wish];
+                let wish = &self.model.goals[self.dispatches[crossed].wish];
                 self.model.crossed.insert((wish.client, wish.arguments));
             } else {
                 self.crossing.push(crossed);
             }
         }
-        self.turn_is_dropped(connection)?;
-        let Connection { node, life, .. } = self.connections[connection];
+        self.drop_turn(connection)?;
+        let SimulatedConnection { node, life, .. } = self.connections[connection];
         if !self.nodes[node].alive || self.nodes[node].identity.started != life {
             return Ok(());
         }
@@ -194,14 +194,14 @@ impl World {
     }
 
     /// Makes a caller leave its call. A frozen process learns of it later. Turns are given back where they are.
-    pub(crate) fn leave(&mut self, node: usize, number: u64, how: Departure) -> Result<(), Broken> {
+    pub(crate) fn leave(&mut self, node: usize, number: u64, how: Departure) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         if let Some(running) = home.calls.get(&number)
             && home.frozen_until > self.now
             && running.in_turn.is_none()
         {
             let (until, life, dispatch) = (home.frozen_until, home.identity.started, running.dispatch);
-            self.at(until, Happening::Left { node, life, number, dispatch, how });
+            self.at(until, SimulationEvent::Left { node, life, number, dispatch, how });
             return Ok(());
         }
         let others = self.others(node, number);
@@ -209,14 +209,14 @@ impl World {
             self.dispatches[running.dispatch].withdrawn = true;
         }
         let event = match how {
-            Departure::Cancels => Event::Cancelled(others),
-            Departure::Goes => Event::Disconnected(others),
+            Departure::Cancels => CallEvent::Cancelled(others),
+            Departure::Goes => CallEvent::Disconnected(others),
         };
         self.drive(node, number, event)
     }
 
     /// Returns whether other calls in the same process wait for the run of this call.
-    pub(crate) fn others(&self, node: usize, number: u64) -> Others {
+    pub(crate) fn others(&self, node: usize, number: u64) -> OtherWaiters {
         let record = self.nodes[node]
             .calls
             .get(&number)
@@ -224,6 +224,6 @@ impl World {
             .map(|record| record.key);
         let waiting =
             record.is_some() && self.nodes[node].calls.values().any(|other| other.follows == record);
-        if waiting { Others::Waiting } else { Others::None }
+        if waiting { OtherWaiters::Waiting } else { OtherWaiters::None }
     }
 }

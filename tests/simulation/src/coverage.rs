@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use steadfast_core::approval::Spend;
-use steadfast_core::call::{Approval, Event, Notice, Outcome, StoreFault, Wake};
+use steadfast_core::approval::SpendVerdict;
+use steadfast_core::call::{ApprovalOutcome, CallEvent, CallNotice, AttemptReport, StoreFault, WakeReason};
 use steadfast_core::dedupe::{ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict};
 
 /// A table of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Table {
+pub(crate) enum CoverageTable {
     /// The record that a claim finds, by the kind of lookup.
     Claim,
     /// The record that a save finds, by the kind of answer.
@@ -33,7 +33,7 @@ pub(crate) enum Table {
     Notice,
 }
 
-impl Table {
+impl CoverageTable {
     const ALL: [Self; 9] = [
         Self::Claim,
         Self::Save,
@@ -255,10 +255,10 @@ const NOTICES: [&str; 25] = [
 ];
 
 /// Entries that cannot be reached, with the reason. An empty row or column stands for all of them.
-const UNREACHABLE: &[(Table, &str, &str, &str)] = &[
-    (Table::Call, "Looking", "claimed: mine", "a look takes nothing"),
+const UNREACHABLE: &[(CoverageTable, &str, &str, &str)] = &[
+    (CoverageTable::Call, "Looking", "claimed: mine", "a look takes nothing"),
     (
-        Table::Notice,
+        CoverageTable::Notice,
         "Verified",
         "",
         "the engine sends it, after a call of another tool; no call sends it itself",
@@ -267,19 +267,19 @@ const UNREACHABLE: &[(Table, &str, &str, &str)] = &[
 
 /// The number of times that each entry was reached.
 #[derive(Clone, Debug, Default)]
-pub struct Coverage(BTreeMap<(Table, &'static str, &'static str), u64>);
+pub struct TableCoverage(BTreeMap<(CoverageTable, &'static str, &'static str), u64>);
 
-impl Coverage {
-    pub(crate) fn count(&mut self, table: Table, row: &'static str, column: &'static str) {
+impl TableCoverage {
+    pub(crate) fn count(&mut self, table: CoverageTable, row: &'static str, column: &'static str) {
         *self.0.entry((table, row, column)).or_default() += 1;
     }
 
-    pub(crate) fn event(&mut self, state: &'static str, event: &Event) {
-        self.count(Table::Call, state, name_of_event(event));
+    pub(crate) fn event(&mut self, state: &'static str, event: &CallEvent) {
+        self.count(CoverageTable::Call, state, name_of_event(event));
     }
 
-    pub(crate) fn notice(&mut self, notice: &Notice) {
-        self.count(Table::Notice, name_of_notice(notice), "");
+    pub(crate) fn notice(&mut self, notice: &CallNotice) {
+        self.count(CoverageTable::Notice, name_of_notice(notice), "");
     }
 
     /// Adds the counters of another world.
@@ -313,7 +313,7 @@ impl Coverage {
     /// Returns the tables as text, with the count of each entry.
     pub fn report(&self) -> String {
         let mut text = String::new();
-        for table in Table::ALL {
+        for table in CoverageTable::ALL {
             let _ = writeln!(text, "{table:?}");
             for row in table.rows() {
                 let _ = writeln!(text, "  {row}");
@@ -330,8 +330,8 @@ impl Coverage {
     }
 }
 
-fn places() -> impl Iterator<Item = (Table, &'static str, &'static str)> {
-    Table::ALL.into_iter().flat_map(|table| {
+fn places() -> impl Iterator<Item = (CoverageTable, &'static str, &'static str)> {
+    CoverageTable::ALL.into_iter().flat_map(|table| {
         table
             .rows()
             .into_iter()
@@ -339,7 +339,7 @@ fn places() -> impl Iterator<Item = (Table, &'static str, &'static str)> {
     })
 }
 
-fn why_not(table: Table, row: &str, column: &str) -> Option<&'static str> {
+fn why_not(table: CoverageTable, row: &str, column: &str) -> Option<&'static str> {
     let fits = |wanted: &str, is: &str| wanted.is_empty() || wanted == is;
     UNREACHABLE
         .iter()
@@ -347,10 +347,10 @@ fn why_not(table: Table, row: &str, column: &str) -> Option<&'static str> {
         .map(|one| one.3)
 }
 
-fn name_of_event(event: &Event) -> &'static str {
+fn name_of_event(event: &CallEvent) -> &'static str {
     match event {
-        Event::Claimed(verdict) => match verdict {
-            ClaimVerdict::Mine(_) => "claimed: mine",
+        CallEvent::Claimed(verdict) => match verdict {
+            ClaimVerdict::Acquired(_) => "claimed: mine",
             ClaimVerdict::Follow(_) => "claimed: follow",
             ClaimVerdict::Busy => "claimed: busy",
             ClaimVerdict::Replay(_) => "claimed: replay",
@@ -358,82 +358,82 @@ fn name_of_event(event: &Event) -> &'static str {
             ClaimVerdict::Conflict => "claimed: conflict",
             ClaimVerdict::Nothing => "claimed: nothing",
             ClaimVerdict::Full => "claimed: full",
-            ClaimVerdict::Closed => "claimed: closed",
+            ClaimVerdict::StoreRecovering => "claimed: closed",
             ClaimVerdict::RecordsLost => "claimed: records lost",
         },
-        Event::Woke(wake) => match wake {
-            Wake::Time => "woke: time",
-            Wake::Changed => "woke: changed",
-            Wake::LeaderRefused(_) => "woke: leader refused",
+        CallEvent::Woke(wake) => match wake {
+            WakeReason::Time => "woke: time",
+            WakeReason::Changed => "woke: changed",
+            WakeReason::LeaderRefused(_) => "woke: leader refused",
         },
-        Event::Answered(approval) => match approval {
-            Approval::Granted(None) => "answered: granted",
-            Approval::Granted(Some(_)) => "answered: granted, to be spent",
-            Approval::Denied => "answered: denied",
-            Approval::Nobody => "answered: nobody",
-            Approval::PutToCaller(_) => "answered: put to caller",
+        CallEvent::Answered(approval) => match approval {
+            ApprovalOutcome::Granted(None) => "answered: granted",
+            ApprovalOutcome::Granted(Some(_)) => "answered: granted, to be spent",
+            ApprovalOutcome::Denied => "answered: denied",
+            ApprovalOutcome::Unreachable => "answered: nobody",
+            ApprovalOutcome::PutToCaller(_) => "answered: put to caller",
         },
-        Event::Spent(spend) => match spend {
-            Spend::Spent => "spent",
-            Spend::AlreadyMine => "spent: already",
-            Spend::Holds => "spent: holds",
-            Spend::Lost => "spent: lost",
-            Spend::Gone => "spent: gone",
+        CallEvent::Spent(spend) => match spend {
+            SpendVerdict::Spent => "spent",
+            SpendVerdict::AlreadyMine => "spent: already",
+            SpendVerdict::Holds => "spent: holds",
+            SpendVerdict::Lost => "spent: lost",
+            SpendVerdict::Gone => "spent: gone",
         },
-        Event::Started(StartVerdict::Started) => "started",
-        Event::Started(StartVerdict::Lost) => "started: lost",
-        Event::Probed => "probed",
-        Event::Ran(outcome) => match outcome {
-            Outcome::Success { .. } => "ran: success",
-            Outcome::InputRequired { .. } => "ran: input required",
-            Outcome::Failure { .. } | Outcome::Remembered(_) => "ran: failure",
-            Outcome::NotRun { .. } => "ran: not run",
+        CallEvent::Started(StartVerdict::Started) => "started",
+        CallEvent::Started(StartVerdict::Lost) => "started: lost",
+        CallEvent::Probed => "probed",
+        CallEvent::Ran(outcome) => match outcome {
+            AttemptReport::Success { .. } => "ran: success",
+            AttemptReport::InputRequired { .. } => "ran: input required",
+            AttemptReport::Failure { .. } | AttemptReport::Replayed(_) => "ran: failure",
+            AttemptReport::NotRun { .. } => "ran: not run",
         },
-        Event::Progressed => "progressed",
-        Event::Settled => "settled",
-        Event::DriverEnds => "driver ends",
-        Event::Renewed { verdict, .. } => match verdict {
+        CallEvent::Progressed => "progressed",
+        CallEvent::Settled => "settled",
+        CallEvent::DriverEnds => "driver ends",
+        CallEvent::Renewed { verdict, .. } => match verdict {
             RenewVerdict::Renewed => "renewed",
             RenewVerdict::MarkedUnknown => "renewed: unknown",
             RenewVerdict::Lost => "renewed: lost",
         },
-        Event::Saved(SaveVerdict::Saved(_)) => "saved",
-        Event::Saved(SaveVerdict::FenceLost) => "saved: fence lost",
-        Event::Released => "released",
-        Event::StoreFailed(StoreFault::NotDone) => "store failed: not done",
-        Event::StoreFailed(StoreFault::Unanswered) => "store failed: unanswered",
-        Event::Cancelled(_) => "cancelled",
-        Event::Disconnected(_) => "disconnected",
+        CallEvent::Saved(SaveVerdict::Saved(_)) => "saved",
+        CallEvent::Saved(SaveVerdict::FenceLost) => "saved: fence lost",
+        CallEvent::Released => "released",
+        CallEvent::StoreFailed(StoreFault::NotDone) => "store failed: not done",
+        CallEvent::StoreFailed(StoreFault::Unanswered) => "store failed: unanswered",
+        CallEvent::Cancelled(_) => "cancelled",
+        CallEvent::Disconnected(_) => "disconnected",
     }
 }
 
-fn name_of_notice(notice: &Notice) -> &'static str {
+fn name_of_notice(notice: &CallNotice) -> &'static str {
     match notice {
-        Notice::CallStarted { .. } => "CallStarted",
-        Notice::CallBlocked { .. } => "CallBlocked",
-        Notice::Following => "Following",
-        Notice::Replayed { .. } => "Replayed",
-        Notice::TookOver => "TookOver",
-        Notice::KeyConflict => "KeyConflict",
-        Notice::ApprovalAsked => "ApprovalAsked",
-        Notice::ApprovalEnded { .. } => "ApprovalEnded",
-        Notice::AttemptStarted { .. } => "AttemptStarted",
-        Notice::AttemptEnded { .. } => "AttemptEnded",
-        Notice::InputRequired => "InputRequired",
-        Notice::RetryScheduled { .. } => "RetryScheduled",
-        Notice::RetryStopped { .. } => "RetryStopped",
-        Notice::AttemptCut { .. } => "AttemptCut",
-        Notice::AnsweredEarly { .. } => "AnsweredEarly",
-        Notice::OutcomeUnknown { .. } => "OutcomeUnknown",
+        CallNotice::CallStarted { .. } => "CallStarted",
+        CallNotice::CallBlocked { .. } => "CallBlocked",
+        CallNotice::Following => "Following",
+        CallNotice::Replayed { .. } => "Replayed",
+        CallNotice::TookOver => "TookOver",
+        CallNotice::KeyConflict => "KeyConflict",
+        CallNotice::ApprovalAsked => "ApprovalAsked",
+        CallNotice::ApprovalEnded { .. } => "ApprovalEnded",
+        CallNotice::AttemptStarted { .. } => "AttemptStarted",
+        CallNotice::AttemptEnded { .. } => "AttemptEnded",
+        CallNotice::InputRequired => "InputRequired",
+        CallNotice::RetryScheduled { .. } => "RetryScheduled",
+        CallNotice::RetryStopped { .. } => "RetryStopped",
+        CallNotice::AttemptCut { .. } => "AttemptCut",
+        CallNotice::AnsweredEarly { .. } => "AnsweredEarly",
+        CallNotice::OutcomeUnknown { .. } => "OutcomeUnknown",
         // The engine sends this notice, not the machine of a call.
-        Notice::Verified { .. } => "Verified",
-        Notice::BreakerChanged { .. } => "BreakerChanged",
-        Notice::ProbeMoved { .. } => "ProbeMoved",
-        Notice::TrustChanged(_) => "TrustChanged",
-        Notice::GuardTripped { .. } => "GuardTripped",
-        Notice::FenceLost => "FenceLost",
-        Notice::StoreFailed { .. } => "StoreFailed",
-        Notice::WouldHave(_) => "WouldHave",
-        Notice::CallFinished { .. } => "CallFinished",
+        CallNotice::Verified { .. } => "Verified",
+        CallNotice::BreakerChanged { .. } => "BreakerChanged",
+        CallNotice::ProbeMoved { .. } => "ProbeMoved",
+        CallNotice::TrustChanged(_) => "TrustChanged",
+        CallNotice::GuardTripped { .. } => "GuardTripped",
+        CallNotice::FenceLost => "FenceLost",
+        CallNotice::StoreFailed { .. } => "StoreFailed",
+        CallNotice::WouldHave(_) => "WouldHave",
+        CallNotice::CallFinished { .. } => "CallFinished",
     }
 }

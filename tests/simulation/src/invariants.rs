@@ -66,30 +66,30 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Address, Claim, Record, RecordState};
+use steadfast_core::dedupe::{RecordAddress, Claim, DedupeRecord, DedupeState};
 
-use crate::emptied::FoundBy;
-use crate::model::{Effect, Fate, Intent, Kind, Model};
-use crate::system::World;
+use crate::store_loss::RecordLookup;
+use crate::model::{Effect, GoalStatus, UniqueEffect, CallIdentity, GroundTruth};
+use crate::system::SimulatedWorld;
 use crate::transition::COMMAND_LIVES;
 use crate::turns;
 
 /// A violated invariant: its name and a description.
-pub(crate) type Broken = (&'static str, String);
+pub(crate) type InvariantViolation = (&'static str, String);
 
 /// Checked whenever a tool that must not be repeated takes effect.
-pub(crate) fn effect(model: &Model, new: &Effect, after_telling: Duration) -> Result<(), Broken> {
+pub(crate) fn effect(model: &GroundTruth, new: &Effect, after_telling: Duration) -> Result<(), InvariantViolation> {
     if let Some(intent) = new.intent {
         let unprotected = match intent {
-            Intent::Explicit(key) => model.unprotected_keys.contains(&key),
-            Intent::CallId(..) => model.unprotected.contains(&new.equal),
-            Intent::Turn(made) => {
+            UniqueEffect::Explicit(key) => model.unprotected_keys.contains(&key),
+            UniqueEffect::CallId(..) => model.unprotected.contains(&new.equal),
+            UniqueEffect::Turn(made) => {
                 turns::done_once(model, made, new)?;
                 model.unprotected_turns.contains(&(made.turn, made.call))
             }
         };
         let mut same = model.effects.iter().filter(|effect| effect.intent == Some(intent));
-        let first = same.find(|other| !forgotten(model, other, new, FoundBy::Key));
+        let first = same.find(|other| !forgotten(model, other, new, RecordLookup::Key));
         if let Some(first) = first.filter(|_| !unprotected) {
             return Err((
                 "one run per key",
@@ -114,16 +114,16 @@ pub(crate) fn effect(model: &Model, new: &Effect, after_telling: Duration) -> Re
 /// Returns true if the later of two equal effects belongs to a run that was claimed in the knowledge of the earlier
 /// one.
 fn runs_again(
-    model: &Model,
+    model: &GroundTruth,
     earlier: &Effect,
     later: &Effect,
     after_telling: Duration,
-) -> Result<(), Broken> {
-    let explicit = |effect: &Effect| matches!(effect.intent, Some(Intent::Explicit(_) | Intent::Turn(_)));
+) -> Result<(), InvariantViolation> {
+    let explicit = |effect: &Effect| matches!(effect.intent, Some(UniqueEffect::Explicit(_) | UniqueEffect::Turn(_)));
     let Some(owner) = earlier.owner.as_ref().filter(|_| !explicit(earlier) && !explicit(later)) else {
         return Ok(());
     };
-    if forgotten(model, earlier, later, FoundBy::EqualArguments) {
+    if forgotten(model, earlier, later, RecordLookup::EqualArguments) {
         return Ok(());
     }
     let told = model.told.get(owner).is_some_and(|at| *at <= later.claimed);
@@ -151,19 +151,19 @@ fn runs_again(
 }
 
 /// Returns true if the answer of the earlier run had waited for its client for so long that it is no longer replayed.
-fn has_waited(model: &Model, earlier: &Effect, later: &Effect) -> bool {
+fn has_waited(model: &GroundTruth, earlier: &Effect, later: &Effect) -> bool {
     let ended = earlier.owner.as_ref().and_then(|owner| model.ended.get(owner));
     ended.is_some_and(|at| later.claimed.since(*at).as_secs() >= 600)
 }
 
 /// Checks that a goal of an obedient client has one effect.
-pub(crate) fn once_for_the_obedient(model: &Model, new: &Effect) -> Result<(), Broken> {
+pub(crate) fn once_for_the_obedient(model: &GroundTruth, new: &Effect) -> Result<(), InvariantViolation> {
     if model.unprotected.contains(&new.equal) || model.crossed.contains(&new.equal) {
         return Ok(());
     }
     let of_the_same = |other: &&Effect| {
         other.wish == new.wish
-            && !forgotten(model, other, new, FoundBy::EqualArguments)
+            && !forgotten(model, other, new, RecordLookup::EqualArguments)
             && !has_waited(model, other, new)
     };
     match model.effects.iter().find(of_the_same) {
@@ -175,7 +175,7 @@ pub(crate) fn once_for_the_obedient(model: &Model, new: &Effect) -> Result<(), B
     }
 }
 
-impl World {
+impl SimulatedWorld {
     /// Checked when a call gets a run in place of an earlier one. Two equal calls are one call that was sent twice if
     /// the second arrived before the first had its answer. The age of a call does not include the time that its claim
     /// is in transit.
@@ -183,18 +183,18 @@ impl World {
         &self,
         node: usize,
         claim: &Claim,
-        before: &[Record],
-    ) -> Option<Broken> {
+        before: &[DedupeRecord],
+    ) -> Option<InvariantViolation> {
         let home = &self.nodes[node];
         let running = home.calls.get(&claim.owner.call)?;
         let index = claim.address.index().filter(|_| claim.rules.double_dispatch && self.defect.is_none())?;
         let arrived = home.moment(running.call.arrived());
-        let came_before = |record: &&Record| {
+        let came_before = |record: &&DedupeRecord| {
             let two_ids = match claim.address {
-                Address::CallId { id, .. } => record.call_id.is_some_and(|theirs| theirs != id),
-                Address::Keyless { .. } | Address::Explicit(_) => false,
+                RecordAddress::CallId { id, .. } => record.call_id.is_some_and(|theirs| theirs != id),
+                RecordAddress::Keyless { .. } | RecordAddress::Explicit(_) => false,
             };
-            let is_over = matches!(record.state, RecordState::Done(_)) && record.index == Some(index);
+            let is_over = matches!(record.state, DedupeState::Done(_)) && record.index == Some(index);
             let ended = self.model.ended.get(&record.owner);
             is_over
                 && !two_ids
@@ -215,16 +215,16 @@ impl World {
     }
 
     /// Checked at rest.
-    pub(crate) fn obedient_at_rest(&self) -> Result<(), Broken> {
-        for (number, wish) in self.model.wishes.iter().enumerate() {
+    pub(crate) fn obedient_at_rest(&self) -> Result<(), InvariantViolation> {
+        for (number, wish) in self.model.goals.iter().enumerate() {
             let is_done = match wish.fate {
-                Fate::Refused => true,
-                Fate::Done => {
+                GoalStatus::Refused => true,
+                GoalStatus::Done => {
                     self.model.effects_like(wish) > wish.before.filter(|_| wish.is_indexed()).unwrap_or(0)
                 }
-                Fate::Open => false,
+                GoalStatus::Open => false,
             };
-            if self.is_obedient(number) && !matches!(wish.kind, Kind::Turn(_)) && !is_done {
+            if self.is_obedient(number) && !matches!(wish.kind, CallIdentity::Turn(_)) && !is_done {
                 return Err((
                     "done for the obedient",
                     format!("wish {number} is {:?} after {} tries", wish.fate, wish.tries),
@@ -237,7 +237,7 @@ impl World {
 
 /// Returns true if the store lost everything between the two runs. A claim decides whether a run knows of another one.
 /// So this compares which claim came first and what the store lost before the second, whichever effect comes first.
-fn forgotten(model: &Model, one: &Effect, other: &Effect, by: FoundBy) -> bool {
+fn forgotten(model: &GroundTruth, one: &Effect, other: &Effect, by: RecordLookup) -> bool {
     let (earlier, later) = if one.claimed < other.claimed { (one, other) } else { (other, one) };
     model.lost_between(earlier, later, by)
 }
@@ -274,13 +274,13 @@ pub(crate) fn is_refusal(code: Code) -> bool {
 }
 
 /// Checks that under an explicit key all calls get the same answer once it was given out as recorded.
-pub(crate) fn recorded(model: &mut Model, key: u64, content: &str, now: Timestamp) -> Result<(), Broken> {
+pub(crate) fn recorded(model: &mut GroundTruth, key: u64, content: &str, now: Timestamp) -> Result<(), InvariantViolation> {
     if model.unprotected_keys.contains(&key) {
         return Ok(());
     }
     let runs = |first: &str| model.effect_of(first).zip(model.effect_of(content));
     let lost =
-        |first: &str| runs(first).is_some_and(|(one, other)| forgotten(model, one, other, FoundBy::Key));
+        |first: &str| runs(first).is_some_and(|(one, other)| forgotten(model, one, other, RecordLookup::Key));
     // Finished records are lost with the store.
     let is_there = |at: &Timestamp| !model.emptyings.iter().any(|emptying| emptying.at >= *at);
     let first = model.recorded.get(&key).filter(|(first, at)| first != content && is_there(at));

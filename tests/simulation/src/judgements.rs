@@ -5,26 +5,26 @@
 use std::collections::BTreeMap;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::Notice;
-use steadfast_core::classify::{Nature, Severity};
+use steadfast_core::call::CallNotice;
+use steadfast_core::classify::{FaultNature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::guard::{GuardedCall, Stopped};
+use steadfast_core::guard::{GuardedCall, ActiveRefusal};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
-use steadfast_core::policy::{AskWhen, Mode};
+use steadfast_core::policy::{ApprovalTrigger, EnforcementMode};
 use steadfast_core::trust::{TrustChange, TrustState};
 
-use crate::invariants::Broken;
-use crate::system::{Attempt, World, is_shared};
+use crate::invariants::InvariantViolation;
+use crate::system::{RunningAttempt, SimulatedWorld, is_shared};
 use crate::transition::digest;
 
 /// The observations that a process has made of its tool, by its own clock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ToolObservations {
     /// Ends of the calls of each client, the newest last.
-    endings: Vec<Ending>,
+    endings: Vec<CallEnding>,
     /// Calls whose failure may cost trust, with the last time at which it may have counted, and successes that may
     /// restore it.
-    failures: BTreeMap<u64, Failed>,
+    failures: BTreeMap<u64, JudgedFailure>,
     successes: Vec<Timestamp>,
     /// Times at which failures counted for certain.
     counted: Vec<Timestamp>,
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
 
 /// A call that has failed.
 #[derive(Clone, Debug)]
-struct Failed {
+struct JudgedFailure {
     arrived: Timestamp,
     at: Timestamp,
     /// Severities that any of its attempts may have counted as.
@@ -48,7 +48,7 @@ struct Failed {
 }
 
 #[derive(Clone, Debug)]
-struct Ending {
+struct CallEnding {
     client: usize,
     arguments: Digest,
     at: Timestamp,
@@ -56,10 +56,10 @@ struct Ending {
     failed: Option<(Digest, String)>,
 }
 
-impl Seen {
+impl ToolObservations {
     fn fails(&mut self, number: u64, arrived: Timestamp, severity: Severity, now: Timestamp) {
         let failed =
-            self.failures.entry(number).or_insert(Failed { arrived, at: now, severities: Vec::new() });
+            self.failures.entry(number).or_insert(JudgedFailure { arrived, at: now, severities: Vec::new() });
         failed.at = now;
         failed.severities.push(severity);
     }
@@ -72,17 +72,17 @@ impl Seen {
     }
 }
 
-impl World {
+impl SimulatedWorld {
     /// Checks that guard and trust have a reason for every action, and act whenever they have a reason.
     pub(crate) fn check_judgements(
         &mut self,
         node: usize,
         number: u64,
-        attempt: Option<Attempt>,
-        notices: &[Notice],
-    ) -> Result<(), Broken> {
+        attempt: Option<RunningAttempt>,
+        notices: &[CallNotice],
+    ) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
-        let started = notices.iter().filter(|notice| matches!(notice, Notice::AttemptStarted { .. }));
+        let started = notices.iter().filter(|notice| matches!(notice, CallNotice::AttemptStarted { .. }));
         self.nodes[node].seen.starts_of_all.extend(started.map(|_| now));
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         if !is_shared(&running.call.request().tool) || self.defect.is_some() {
@@ -95,32 +95,32 @@ impl World {
         let (is_first, arrived) = (running.attempts == 0, running.call.arrived());
         let is_open = matches!(running.call.state(), "Marking" | "Settling");
         let severities = running.call.policy().trust.severities.clone();
-        let client = self.model.wishes[running.wish].client;
-        let arguments = digest(self.model.wishes[running.wish].arguments);
-        let again = notices.iter().any(|notice| matches!(notice, Notice::RetryScheduled { .. }));
+        let client = self.model.goals[running.wish].client;
+        let arguments = digest(self.model.goals[running.wish].arguments);
+        let again = notices.iter().any(|notice| matches!(notice, CallNotice::RetryScheduled { .. }));
         for notice in notices {
-            if let Notice::AttemptStarted { .. } = notice
+            if let CallNotice::AttemptStarted { .. } = notice
                 && is_first
             {
-                self.no_loop_goes_on(node, number, (client, arguments))?;
-                self.is_trusted_or_allowed(node, number)?;
+                self.check_no_loop(node, number, (client, arguments))?;
+                self.check_trusted_or_approved(node, number)?;
             }
-            if let Notice::CallBlocked { code: Code::Overloaded, .. } = notice {
-                self.is_really_full(node, number)?;
+            if let CallNotice::CallBlocked { code: Code::Overloaded, .. } = notice {
+                self.check_limit_reached(node, number)?;
             }
-            if let Notice::ApprovalAsked = notice {
-                self.is_asked_with_reason(node, number)?;
+            if let CallNotice::ApprovalAsked = notice {
+                self.check_approval_reason(node, number)?;
             }
             let seen = &mut self.nodes[node].seen;
             match notice {
-                Notice::AttemptStarted { attempt, .. } => {
+                CallNotice::AttemptStarted { attempt, .. } => {
                     seen.starts.push(now);
                     if *attempt == 1 {
                         seen.firsts.push(now);
                     }
                 }
-                Notice::RetryScheduled { .. } => seen.retries.push(now),
-                Notice::AttemptEnded { failure, .. } => {
+                CallNotice::RetryScheduled { .. } => seen.retries.push(now),
+                CallNotice::AttemptEnded { failure, .. } => {
                     match failure {
                         Some(failure) => {
                             seen.fails(number, arrived, failure.severity, now);
@@ -128,10 +128,10 @@ impl World {
                         None => seen.successes.push(now),
                     }
                     let plain =
-                        failure.as_ref().filter(|failure| is_plain && failure.nature == Nature::Permanent);
+                        failure.as_ref().filter(|failure| is_plain && failure.nature == FaultNature::Permanent);
                     let failed = plain.map(|failure| (arguments, failure.said.to_string()));
                     if !again {
-                        seen.endings.push(Ending { client, arguments, at: now, failed });
+                        seen.endings.push(CallEnding { client, arguments, at: now, failed });
                     }
                     let counts =
                         failure.as_ref().is_some_and(|failure| severities.contains(&failure.severity));
@@ -139,20 +139,20 @@ impl World {
                         seen.counted.push(now);
                     }
                 }
-                Notice::AttemptCut { .. } if attempt.is_some() => {
+                CallNotice::AttemptCut { .. } if attempt.is_some() => {
                     seen.fails(number, arrived, Severity::Timeout, now);
                 }
-                Notice::AnsweredEarly { .. } => seen.counts_now(number, now),
-                Notice::CallFinished { code, replayed, .. } => {
+                CallNotice::AnsweredEarly { .. } => seen.counts_now(number, now),
+                CallNotice::CallFinished { code, replayed, .. } => {
                     seen.counts_now(number, now);
                     // A refusal by anything but the guard is another failure.
                     let is_refused =
                         is_first && !matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit));
                     if code.is_none() || *replayed || is_refused {
-                        seen.endings.push(Ending { client, arguments, at: now, failed: None });
+                        seen.endings.push(CallEnding { client, arguments, at: now, failed: None });
                     }
                 }
-                Notice::TrustChanged(change) => {
+                CallNotice::TrustChanged(change) => {
                     seen.counts_now(number, now);
                     self.trust_changes(node, change)?;
                 }
@@ -164,25 +164,25 @@ impl World {
 
     /// Checks that a call is not made again at once after it has failed in the same way as often as a model may repeat
     /// it.
-    fn no_loop_goes_on(
+    fn check_no_loop(
         &self,
         node: usize,
         number: u64,
         (client, arguments): (usize, Digest),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number).filter(|running| running.in_turn.is_none()) else {
             return Ok(());
         };
         let policy = running.call.policy();
-        if policy.modes.guard != Mode::Enforce {
+        if policy.modes.guard != EnforcementMode::Enforce {
             return Ok(());
         }
         let most = policy.guard.identical.get() as usize;
-        let of_client: Vec<&Ending> =
+        let of_client: Vec<&CallEnding> =
             home.seen.endings.iter().rev().filter(|ending| ending.client == client).take(most).collect();
         let (now, arrived) = (self.clock(node), running.call.arrived());
-        let is_recent = |ending: &&&Ending| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
+        let is_recent = |ending: &&&CallEnding| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
         let said = of_client
             .first()
             .and_then(|ending| ending.failed.as_ref())
@@ -193,7 +193,7 @@ impl World {
             same.count() >= most
         });
         // An invalid call stays invalid, whatever else works.
-        let of_call: Vec<&Ending> = home
+        let of_call: Vec<&CallEnding> = home
             .seen
             .endings
             .iter()
@@ -201,7 +201,7 @@ impl World {
             .filter(|ending| ending.client == client && ending.arguments == arguments)
             .take(most)
             .collect();
-        let is_mistake = |ending: &&&Ending| {
+        let is_mistake = |ending: &&&CallEnding| {
             ending.failed.as_ref().is_some_and(|(_, said)| said.starts_with("Missing required parameter"))
         };
         let is_loop = is_loop || of_call.iter().filter(is_recent).filter(is_mistake).count() >= most;
@@ -215,11 +215,11 @@ impl World {
     }
 
     /// Checks that an approval is requested only while the tool is not trusted, and that this ends by itself.
-    fn is_asked_with_reason(&self, node: usize, number: u64) -> Result<(), Broken> {
+    fn check_approval_reason(&self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let (now, policy) = (self.clock(node), running.call.policy());
-        if policy.approval.when == AskWhen::Always || policy.modes.trust != Mode::Enforce {
+        if policy.approval.when == ApprovalTrigger::Always || policy.modes.trust != EnforcementMode::Enforce {
             return Ok(());
         }
         let has_reason = match home.seen.trust {
@@ -243,11 +243,11 @@ impl World {
     }
 
     /// Checks that the tool runs only with approval while it is not trusted.
-    fn is_trusted_or_allowed(&self, node: usize, number: u64) -> Result<(), Broken> {
+    fn check_trusted_or_approved(&self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let (now, policy) = (self.clock(node), running.call.policy());
-        let asks = policy.modes.trust == Mode::Enforce && policy.approval.when != AskWhen::Never;
+        let asks = policy.modes.trust == EnforcementMode::Enforce && policy.approval.when != ApprovalTrigger::Never;
         let Some((at, state)) = home.seen.trust.filter(|_| asks && self.weather.other_answers == 0) else {
             return Ok(());
         };
@@ -266,12 +266,12 @@ impl World {
         Ok(())
     }
 
-    fn trust_changes(&mut self, node: usize, change: &TrustChange) -> Result<(), Broken> {
+    fn trust_changes(&mut self, node: usize, change: &TrustChange) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
         let rule = self.weather.policy.trust.clone();
         let seen = &mut self.nodes[node].seen;
         let (since, was) = seen.trust.unwrap_or((Timestamp::ZERO, TrustState::Trusted));
-        let recent = |failed: &&Failed| {
+        let recent = |failed: &&JudgedFailure| {
             failed.severities.iter().any(|severity| rule.severities.contains(severity))
                 && now.since(failed.at) <= rule.window
                 && failed.at >= since
@@ -318,10 +318,10 @@ impl World {
     }
 
     /// Returns the guard's refusals for the client of a call, in worlds where models loop.
-    pub(crate) fn stopped(&self, node: usize, number: u64) -> Vec<Stopped> {
+    pub(crate) fn stopped(&self, node: usize, number: u64) -> Vec<ActiveRefusal> {
         let home = &self.nodes[node];
         let running = home.calls.get(&number).filter(|_| self.weather.mistaken);
-        let guard = running.and_then(|running| home.guards.get(&self.model.wishes[running.wish].client));
+        let guard = running.and_then(|running| home.guards.get(&self.model.goals[running.wish].client));
         guard.map_or_else(Vec::new, |guard| guard.stopped(&self.weather.policy.guard, self.clock(node)))
     }
 
@@ -330,20 +330,20 @@ impl World {
         &self,
         node: usize,
         number: u64,
-        before: &[Stopped],
-        notices: &[Notice],
-    ) -> Result<(), Broken> {
-        let by_guard = |notice: &Notice| {
-            matches!(notice, Notice::CallBlocked { code: Code::LoopDetected | Code::ToolErrorLimit, .. })
+        before: &[ActiveRefusal],
+        notices: &[CallNotice],
+    ) -> Result<(), InvariantViolation> {
+        let by_guard = |notice: &CallNotice| {
+            matches!(notice, CallNotice::CallBlocked { code: Code::LoopDetected | Code::ToolErrorLimit, .. })
         };
         if !notices.iter().any(by_guard) {
             return Ok(());
         }
         let after = self.stopped(node, number);
-        let name = |stopped: &Stopped| {
+        let name = |stopped: &ActiveRefusal| {
             (stopped.layer, stopped.tool.clone(), stopped.arguments, stopped.turn.clone())
         };
-        let is_same = |one: &Stopped, other: &Stopped| name(one) == name(other);
+        let is_same = |one: &ActiveRefusal, other: &ActiveRefusal| name(one) == name(other);
         let longer =
             after.iter().find(|now| before.iter().any(|was| is_same(now, was) && now.until > was.until));
         match longer {
@@ -355,7 +355,7 @@ impl World {
     }
 
     /// Checks that a tool that never failed is not refused because another one does.
-    pub(crate) fn healthy_tool_is_free(&self, node: usize, client: usize) -> Result<(), Broken> {
+    pub(crate) fn healthy_tool_is_free(&self, node: usize, client: usize) -> Result<(), InvariantViolation> {
         let Some(guard) = self.nodes[node].guards.get(&client) else { return Ok(()) };
         let tool = ToolRef {
             namespace: Namespace::new("bank").expect("a name"),

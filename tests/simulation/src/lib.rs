@@ -34,7 +34,7 @@ mod answers;
 mod breakers;
 mod clients;
 mod coverage;
-mod emptied;
+mod store_loss;
 mod history;
 mod interference;
 mod invariants;
@@ -54,12 +54,12 @@ mod transition;
 mod turns;
 mod unknown_outcomes;
 mod verification;
-mod weather;
+mod scenario;
 
 #[cfg(test)]
 mod tests;
 
-pub use coverage::Coverage;
+pub use coverage::TableCoverage;
 pub use system::Summary;
 
 /// A defect planted on purpose, to show that the simulation finds it.
@@ -366,7 +366,7 @@ impl Defect {
 
 /// A seed that broke an invariant.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct SimulationFailure {
     /// The seed.
     pub seed: u64,
     /// Name of the broken invariant.
@@ -378,9 +378,9 @@ pub struct Failure {
 }
 
 /// Tests the machines of one seed alone, then runs its world. Defects are planted in worlds only.
-pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<Failure>> {
-    let of_machines = if defect.is_none() { machines::run(seed)? } else { Coverage::default() };
-    let mut summary = system::World::new(seed, defect).live()?;
+pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<SimulationFailure>> {
+    let of_machines = if defect.is_none() { machines::run(seed)? } else { TableCoverage::default() };
+    let mut summary = system::SimulatedWorld::new(seed, defect).run_to_end()?;
     summary.coverage.add(&of_machines);
     Ok(summary)
 }

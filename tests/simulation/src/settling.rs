@@ -19,17 +19,17 @@
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{AttemptEnd, Event, Kept, Outcome};
-use steadfast_core::dedupe::{Ending, Owner, SettlesIn};
+use steadfast_core::call::{AttemptEndVisibility, CallEvent, DeferredWrite, AttemptReport};
+use steadfast_core::dedupe::{RunOutcome, ClaimOwner, SettleDelay};
 
-use crate::invariants::Broken;
+use crate::invariants::InvariantViolation;
 use crate::model::Effect;
-use crate::system::World;
-use crate::transition::Happening;
+use crate::system::SimulatedWorld;
+use crate::transition::SimulationEvent;
 
 /// The work that an attempt has started.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct AttemptWork {
     node: usize,
     life: u64,
     /// The effect, until it happens.
@@ -43,28 +43,28 @@ pub(crate) struct Work {
 /// An event of an attempt that arrives while its call waits for the store.
 #[derive(Debug)]
 pub(crate) enum AttemptEvent {
-    Answered(Outcome),
+    Answered(AttemptReport),
     ChildEnded,
 }
 
 /// Maximum time in milliseconds that the leash takes to kill the children of a dead process.
 const LEASH: u64 = 5_000;
 
-impl World {
+impl SimulatedWorld {
     /// Starts the work of an attempt. Its effect happens after `delay` milliseconds, or never. `first` is the start of
     /// the first attempt of the same call.
     pub(crate) fn start_work(&mut self, node: usize, effect: Effect, first: Timestamp, delay: Option<u64>) {
         let settling = self.weather.policy.settling;
         let attempt = effect.number;
         let to_end = match self.weather.end {
-            AttemptEnd::Seen => settling.to_end_child() + settling.after_child(),
-            AttemptEnd::Unseen => settling.linger,
+            AttemptEndVisibility::Visible => settling.child_stop_time() + settling.after_child(),
+            AttemptEndVisibility::Hidden => settling.linger,
         };
         // The limit that is written with the claim is counted from a slightly earlier time.
         let slack = Duration::from_secs(1);
         let last = (first + self.weather.policy.time.total + to_end).before(slack);
         let life = self.nodes[node].identity.started;
-        self.works.insert(attempt, Work { node, life, effect: Some(effect), due: None, last });
+        self.works.insert(attempt, AttemptWork { node, life, effect: Some(effect), due: None, last });
         if let Some(delay) = delay {
             self.schedule_effect(attempt, self.now + Duration::from_millis(delay));
         }
@@ -75,11 +75,11 @@ impl World {
         let Some(work) = self.works.get_mut(&attempt).filter(|work| work.effect.is_some()) else { return };
         let at = at.min(work.last);
         work.due = Some(at);
-        self.at(at, Happening::Effect { attempt });
+        self.at(at, SimulationEvent::Effect { attempt });
     }
 
     /// Takes the effect of an attempt, if it is due.
-    pub(crate) fn effect_due(&mut self, attempt: u64) -> Result<(), Broken> {
+    pub(crate) fn effect_due(&mut self, attempt: u64) -> Result<(), InvariantViolation> {
         let now = self.now;
         let Some(work) = self.works.get_mut(&attempt).filter(|work| work.due.is_some_and(|due| due <= now))
         else {
@@ -157,19 +157,19 @@ impl World {
     /// Records that no caller waits for the answer of the attempt any more.
     pub(crate) fn abandon_attempt(&mut self, attempt: u64) {
         match self.weather.end {
-            AttemptEnd::Unseen => {
+            AttemptEndVisibility::Hidden => {
                 let linger = self.weather.policy.settling.linger;
                 self.limit_effect(attempt, self.now + linger);
             }
             // Its process ends the child.
-            AttemptEnd::Seen => {}
+            AttemptEndVisibility::Visible => {}
         }
     }
 
     /// Records that the holder of a claim was silent for one lease, and that another process has noticed.
-    pub(crate) fn holder_missed(&mut self, owner: &Owner) {
+    pub(crate) fn holder_missed(&mut self, owner: &ClaimOwner) {
         let is_owned =
-            |work: &Work| work.effect.as_ref().is_some_and(|effect| effect.owner.as_ref() == Some(owner));
+            |work: &AttemptWork| work.effect.as_ref().is_some_and(|effect| effect.owner.as_ref() == Some(owner));
         let works = self.works.iter().filter(|(_, work)| is_owned(work));
         let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
         for attempt in attempts {
@@ -185,10 +185,10 @@ impl World {
         let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
         for attempt in attempts {
             let span = match self.weather.end {
-                AttemptEnd::Seen => {
+                AttemptEndVisibility::Visible => {
                     Duration::from_millis(self.rng.between(0, LEASH)) + settling.after_child()
                 }
-                AttemptEnd::Unseen => settling.linger,
+                AttemptEndVisibility::Hidden => settling.linger,
             };
             self.limit_effect(attempt, self.now + span);
         }
@@ -196,15 +196,15 @@ impl World {
 
     /// Checks that a process which shuts down without having observed the end of a child leaves the leash its time in
     /// the writes that it defers. `from` is the index of the first new deferred write.
-    pub(crate) fn end_is_not_made_up(&self, node: usize, from: usize) -> Result<(), Broken> {
+    pub(crate) fn end_is_not_made_up(&self, node: usize, from: usize) -> Result<(), InvariantViolation> {
         let least = Duration::from_millis(LEASH) + self.weather.policy.settling.after_child();
         for (_, kept) in self.nodes[node].kept.iter().skip(from) {
-            let Kept::Save(save) = kept else { continue };
-            let Ending::Unknown(unknown) = &save.ending else { continue };
+            let DeferredWrite::Save(save) = kept else { continue };
+            let RunOutcome::Unknown(unknown) = &save.ending else { continue };
             let span = match unknown.settles {
-                SettlesIn::WhenOwnerSays => continue,
-                SettlesIn::After(span) => span,
-                SettlesIn::Settled => Duration::ZERO,
+                SettleDelay::WhenOwnerReports => continue,
+                SettleDelay::After(span) => span,
+                SettleDelay::Settled => Duration::ZERO,
             };
             if span < least && self.defect.is_none() {
                 let owner = &save.claimed.owner;
@@ -225,12 +225,12 @@ impl World {
             return;
         }
         let attempt = running.last_attempt;
-        let owner = running.call.claimed().map(|record| record.owner.clone());
+        let owner = running.call.claimed_record().map(|record| record.owner.clone());
         let settling = self.weather.policy.settling;
         // Sometimes a child cannot be ended, or its end cannot be observed.
-        if self.stormy() && self.rng.chance(3) {
+        if self.faults_active() && self.rng.chance(3) {
             self.unseen.extend(owner);
-            let by = self.now + settling.to_end_child() + settling.linger;
+            let by = self.now + settling.child_stop_time() + settling.linger;
             // The call counts from when the attempt was cut, slightly earlier.
             return self.limit_effect(attempt, by.before(Duration::from_secs(1)));
         }
@@ -240,11 +240,11 @@ impl World {
         } else {
             millis(settling.grace) + self.rng.between(0, millis(settling.drain)) + self.rng.between(0, 8_000)
         };
-        self.later(takes, Happening::ChildEnded { node, life, number, attempt });
+        self.later(takes, SimulationEvent::ChildEnded { node, life, number, attempt });
     }
 
     /// Records that the child of an attempt is gone, and that its last output was read.
-    pub(crate) fn child_ended(&mut self, node: usize, number: u64, attempt: u64) -> Result<(), Broken> {
+    pub(crate) fn child_ended(&mut self, node: usize, number: u64, attempt: u64) -> Result<(), InvariantViolation> {
         let after = self.weather.policy.settling.after_child();
         self.limit_effect(attempt, self.now + after);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
@@ -259,7 +259,7 @@ impl World {
             return Ok(());
         }
         running.attempt = None;
-        self.drive(node, number, Event::Settled)
+        self.drive(node, number, CallEvent::Settled)
     }
 
     /// Records that a call has stopped waiting for the end of its child.
@@ -267,13 +267,13 @@ impl World {
         let linger = self.weather.policy.settling.linger;
         if let Some(running) = self.nodes[node].calls.get(&number) {
             let attempt = running.last_attempt;
-            self.unseen.extend(running.call.claimed().map(|record| record.owner.clone()));
+            self.unseen.extend(running.call.claimed_record().map(|record| record.owner.clone()));
             self.limit_effect(attempt, self.now + linger);
         }
     }
 
     /// Feeds the events that arrived while the unknown outcome was being recorded, in order.
-    pub(crate) fn feed_deferred(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+    pub(crate) fn feed_deferred(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         if !running.call.is_settling() {
             return Ok(());

@@ -3,18 +3,18 @@
 //! In half of the worlds every process has a breaker of its own and shares nothing.
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{Snapshot, State};
-use steadfast_core::call::Event;
+use steadfast_core::breaker::{BreakerSnapshot, State};
+use steadfast_core::call::CallEvent;
 
 use crate::Defect;
-use crate::invariants::Broken;
-use crate::model::Model;
-use crate::system::{Probe, World, is_shared};
-use crate::transition::{Command, Happening, Then};
+use crate::invariants::InvariantViolation;
+use crate::model::GroundTruth;
+use crate::system::{ProbeAttempt, SimulatedWorld, is_shared};
+use crate::transition::{StoreCommand, SimulationEvent, ReplyHandling};
 
-impl World {
+impl SimulatedWorld {
     /// Asks the store before a call becomes the probe.
-    pub(crate) fn share_probe(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+    pub(crate) fn share_probe(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let now = self.now;
         let life = self.nodes[node].identity.started;
         let snapshot = self.nodes[node].breaker.snapshot();
@@ -22,46 +22,46 @@ impl World {
         let all_know = self.nodes.iter().all(|home| !home.alive || home.shared_after == emptied);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         if !is_shared(&running.call.request().tool) {
-            return self.drive(node, number, Event::Probed);
+            return self.drive(node, number, CallEvent::Probed);
         }
         // A process that has not noticed the loss of the store will write its own state back, whatever was stored
         // since.
         running.asked_to_probe = Some((now, all_know));
         if !self.weather.shared_breakers || self.defect == Some(Defect::ProbeNotShared) {
-            return self.drive(node, number, Event::Probed);
+            return self.drive(node, number, CallEvent::Probed);
         }
         running.command += 1;
         let command = running.command;
-        let lost = self.stormy() && self.side.chance(self.weather.store_lost);
-        let unanswered = self.stormy() && self.side.chance(self.weather.store_unanswered);
-        let then = if unanswered { Then::LoseTheAnswer } else { Then::Answer };
+        let lost = self.faults_active() && self.side.chance(self.weather.store_lost);
+        let unanswered = self.faults_active() && self.side.chance(self.weather.store_unanswered);
+        let then = if unanswered { ReplyHandling::LoseTheAnswer } else { ReplyHandling::Answer };
         let travel = self.side.between(0, 300);
         if lost {
-            let fault = Event::StoreFailed(steadfast_core::call::StoreFault::NotDone);
-            self.later(travel, Happening::Reply { node, life, number, command, event: Box::new(fault) });
+            let fault = CallEvent::StoreFailed(steadfast_core::call::StoreFault::NotDone);
+            self.later(travel, SimulationEvent::Reply { node, life, number, command, event: Box::new(fault) });
         } else {
-            let what = Box::new(Command::Share(life, snapshot));
-            self.later(travel, Happening::Command { node, life, number, command, what, then });
+            let what = Box::new(StoreCommand::Share(life, snapshot));
+            self.later(travel, SimulationEvent::Command { node, life, number, command, what, then });
         }
         Ok(())
     }
 
     /// Handles the reply. The process takes over the stored state before the call continues.
-    pub(crate) fn probe_was_heard(&mut self, node: usize, number: u64, event: &Event) {
+    pub(crate) fn probe_was_heard(&mut self, node: usize, number: u64, event: &CallEvent) {
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         if running.call.state() != "Probing" {
             return;
         }
-        if matches!(event, Event::StoreFailed(_)) {
+        if matches!(event, CallEvent::StoreFailed(_)) {
             running.asked_to_probe = running.asked_to_probe.map(|(since, _)| (since, false));
-        } else if matches!(event, Event::Probed) {
+        } else if matches!(event, CallEvent::Probed) {
             self.adopt_shared(node);
         }
     }
 
     /// Merges the stored state and that of the process into the newer one. A state that a process sent before it died
     /// is only compared.
-    pub(crate) fn share(&mut self, node: usize, life: u64, sent: &Snapshot) {
+    pub(crate) fn share(&mut self, node: usize, life: u64, sent: &BreakerSnapshot) {
         let lives = self.nodes[node].alive && self.nodes[node].identity.started == life;
         if lives {
             self.adopt_shared(node);
@@ -82,9 +82,9 @@ impl World {
         }
         self.store.breaker = Some(newer);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            if !(self.stormy() && self.side.chance(self.weather.wake_lost)) {
+            if !(self.faults_active() && self.side.chance(self.weather.wake_lost)) {
                 let (travel, life) = (self.side.between(0, 500), self.nodes[other].identity.started);
-                self.later(travel, Happening::Shared { node: other, life });
+                self.later(travel, SimulationEvent::Shared { node: other, life });
             }
         }
     }
@@ -93,14 +93,14 @@ impl World {
     pub(crate) fn share_soon(&mut self, node: usize) {
         if self.weather.shared_breakers {
             let (gather, life) = (self.side.between(0, 50), self.nodes[node].identity.started);
-            self.later(gather, Happening::Share { node, life });
+            self.later(gather, SimulationEvent::Share { node, life });
         }
     }
 
     pub(crate) fn share_now(&mut self, node: usize) {
-        if self.stormy() && self.side.chance(self.weather.store_lost) {
+        if self.faults_active() && self.side.chance(self.weather.store_lost) {
             let life = self.nodes[node].identity.started;
-            return self.later(2_000, Happening::Share { node, life });
+            return self.later(2_000, SimulationEvent::Share { node, life });
         }
         let home = &self.nodes[node];
         let (life, snapshot) = (home.identity.started, home.breaker.snapshot());
@@ -129,7 +129,7 @@ impl World {
                 self.model.broken = self.model.broken.take().or(Some(("breakers do as they say", how)));
             }
             if let Some(change) = change {
-                self.tell(format!(
+                self.log_event(format!(
                     "process {node}: the breaker goes {:?} -> {:?}, as stored",
                     change.from, change.to
                 ));
@@ -143,7 +143,7 @@ impl World {
         if !self.weather.shared_breakers {
             return None;
         }
-        if !(self.stormy() && self.side.chance(self.weather.store_lost)) {
+        if !(self.faults_active() && self.side.chance(self.weather.store_lost)) {
             self.adopt_shared(node);
         }
         let span = self.side.chance(70).then(|| self.side.between(1_000, 90_000))?;
@@ -152,13 +152,13 @@ impl World {
 
     /// Checked when a probe starts: no other one may be in flight in the same epoch. Probes that could not be
     /// announced, and those that a store loss has removed, do not count.
-    pub(crate) fn one_probe(&self, node: usize, probe: Probe) -> Result<(), Broken> {
+    pub(crate) fn one_probe(&self, node: usize, probe: ProbeAttempt) -> Result<(), InvariantViolation> {
         let lease = self.weather.policy.breaker.probe_lease;
         let forgotten =
-            |other: &Probe| self.model.emptyings.iter().any(|emptying| emptying.at >= other.since);
+            |other: &ProbeAttempt| self.model.emptyings.iter().any(|emptying| emptying.at >= other.since);
         let mut under_way = 0;
         for (number, home) in self.nodes.iter().enumerate() {
-            let counts = |other: &Probe| {
+            let counts = |other: &ProbeAttempt| {
                 let known = if self.weather.shared_breakers {
                     !other.alone && !probe.alone && !forgotten(other)
                 } else {
@@ -180,10 +180,10 @@ impl World {
     }
 }
 
-impl Model {
+impl GroundTruth {
     /// Checks that a breaker that an operator forced open is opened by an operator or by time, whatever processes
     /// concluded meanwhile. Actions of two operators in one second that did not know of each other are not ordered.
-    fn by_hand(&self, stored: &Snapshot, newer: &Snapshot, now: Timestamp) -> Option<Broken> {
+    fn by_hand(&self, stored: &BreakerSnapshot, newer: &BreakerSnapshot, now: Timestamp) -> Option<InvariantViolation> {
         let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
         let word = times_by_hand(stored);
         let one_of_two = self.words.get(&word).is_some_and(|spoken| *spoken > 1);
@@ -193,16 +193,16 @@ impl Model {
 }
 
 /// Returns the number of the operator action that a breaker goes back to. A later action has a larger number.
-pub(crate) fn times_by_hand(snapshot: &Snapshot) -> u64 {
-    snapshot.epoch() / Snapshot::BY_HAND
+pub(crate) fn times_by_hand(snapshot: &BreakerSnapshot) -> u64 {
+    snapshot.epoch() / BreakerSnapshot::OPERATOR_EPOCH_STEP
 }
 
 /// Returns true if an operator action lies between the two.
-fn is_by_hand(one: &Snapshot, other: &Snapshot) -> bool {
+fn is_by_hand(one: &BreakerSnapshot, other: &BreakerSnapshot) -> bool {
     times_by_hand(one) != times_by_hand(other)
 }
 
 /// Returns the progress of a breaker without operator actions.
-fn by_itself(snapshot: &Snapshot) -> u64 {
-    snapshot.epoch() % Snapshot::BY_HAND
+fn by_itself(snapshot: &BreakerSnapshot) -> u64 {
+    snapshot.epoch() % BreakerSnapshot::OPERATOR_EPOCH_STEP
 }

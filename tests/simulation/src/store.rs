@@ -5,51 +5,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, GrantId, Spend};
-use steadfast_core::breaker::Snapshot;
+use steadfast_core::approval::{ApprovalLedger, GrantId, SpendVerdict};
+use steadfast_core::breaker::BreakerSnapshot;
 use steadfast_core::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, Ending, Found, IndexMove, Intent, Known, LeaseSight, Marker,
-    MarkerWatch, Owner, Receipt, Record, RecordLoss, RecordState, Records, Release, RenewVerdict, Resolution,
-    Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, SettlesIn, StartVerdict, UnknownEnding, Write,
+    RecordAbsence, RecordAddress, Claim, ClaimVerdict, RunOutcome, FoundRecords, IndexUpdate, ClaimIntent, LocalKnowledge, LeaseOwnerState, StoreMarker,
+    MarkerWatch, ClaimOwner, DeliveryReceipt, DedupeRecord, RecordLoss, DedupeState, MemoryRecords, ReleaseRequest, RenewVerdict, Resolution,
+    ResolutionRequest, ResolveVerdict, ClaimRole, DedupeRules, SaveRequest, SaveVerdict, SettleDelay, StartVerdict, UnknownOutcomeReport, RecordWrite,
     decide_claim, decide_save,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
-use steadfast_core::turn::Kept;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
+use steadfast_core::turn::TurnDocument;
 
 use crate::Defect;
-use crate::tables::Tables;
+use crate::tables::StoreTableChecker;
 
 #[derive(Debug)]
-pub(crate) struct Store {
-    pub(crate) records: Records,
-    pub(crate) approvals: Approvals,
+pub(crate) struct SimulatedStore {
+    pub(crate) records: MemoryRecords,
+    pub(crate) approvals: ApprovalLedger,
     /// The shared state of the tool's breaker.
-    pub(crate) breaker: Option<Snapshot>,
+    pub(crate) breaker: Option<BreakerSnapshot>,
     /// The holder of each turn, with the version of its document.
-    pub(crate) turns: BTreeMap<usize, (u64, Kept)>,
+    pub(crate) turns: BTreeMap<usize, (u64, TurnDocument)>,
     /// Changes when everything is lost.
-    pub(crate) marker: Marker,
+    pub(crate) marker: StoreMarker,
     /// The loss that the store knows of, until an operator accepts it.
     pub(crate) loss: Option<RecordLoss>,
     /// Owners that spent each grant, remembered by the model. A store that lost everything counts its grants from the
     /// start.
-    pub(crate) spent: BTreeMap<(u64, GrantId), Vec<Owner>>,
+    pub(crate) spent: BTreeMap<(u64, GrantId), Vec<ClaimOwner>>,
     /// Time at which each grant was given.
     granted: BTreeMap<(u64, GrantId), Timestamp>,
     /// Records that changed since they were last read.
-    pub(crate) changed: Vec<Key>,
+    pub(crate) changed: Vec<RecordKey>,
     /// Number of documents written so far.
     written: u64,
     pub(crate) defect: Option<Defect>,
-    pub(crate) tables: Tables,
+    pub(crate) tables: StoreTableChecker,
 }
 
-impl Store {
-    pub(crate) fn new(marker: Marker, defect: Option<Defect>) -> Self {
+impl SimulatedStore {
+    pub(crate) fn new(marker: StoreMarker, defect: Option<Defect>) -> Self {
         Self {
-            records: Records::default(),
-            approvals: Approvals::default(),
+            records: MemoryRecords::default(),
+            approvals: ApprovalLedger::default(),
             breaker: None,
             turns: BTreeMap::new(),
             marker,
@@ -59,22 +59,22 @@ impl Store {
             changed: Vec::new(),
             written: 0,
             defect,
-            tables: Tables::default(),
+            tables: StoreTableChecker::default(),
         }
     }
 
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
-        known: &Known,
+        known: &LocalKnowledge,
         watch: MarkerWatch,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ClaimVerdict {
         let mut claim = claim.clone();
         let mut asked_to_start = false;
         if self.defect == Some(Defect::StartedAfterAttempt)
-            && let Intent::Take { started } = &mut claim.intent
+            && let ClaimIntent::Take { started } = &mut claim.intent
         {
             asked_to_start = std::mem::replace(started, false);
         }
@@ -82,27 +82,27 @@ impl Store {
             claim.rules.linger = Duration::ZERO;
         }
         if self.defect == Some(Defect::WaiterForgetsThatItWaited) {
-            claim.role = Role::Fresh;
+            claim.role = ClaimRole::Fresh;
         }
         if self.refuses_after_loss(&claim, known, &sight, now) {
             return ClaimVerdict::RecordsLost;
         }
         if !watch.admits(claim.retry_safe, now) && self.defect != Some(Defect::EmptiedStoreTakesClaims) {
             // Records that exist again are found as usual. Only a claim that would run the call has to come again.
-            let look = Claim { intent: Intent::Look, ..claim.clone() };
+            let look = Claim { intent: ClaimIntent::Look, ..claim.clone() };
             if self.records.claim(&look, known, &sight, now) == ClaimVerdict::Nothing {
                 return match claim.intent {
-                    Intent::Take { .. } => ClaimVerdict::Closed,
-                    Intent::Look => ClaimVerdict::Nothing,
+                    ClaimIntent::Take { .. } => ClaimVerdict::StoreRecovering,
+                    ClaimIntent::Look => ClaimVerdict::Nothing,
                 };
             }
         }
         // The defect considers only the call's own record.
         if self.defect == Some(Defect::FailedDispatchDoesNotStandBack)
-            && let (Role::Fresh, Address::CallId { id, .. }) = (claim.role, claim.address)
+            && let (ClaimRole::Fresh, RecordAddress::CallId { id, .. }) = (claim.role, claim.address)
             && let Some(own) = self.records.get(&id)
         {
-            let found = Found { own: Some((own, sight(&own.owner))), ..Found::default() };
+            let found = FoundRecords { own: Some((own, sight(&own.owner))), ..FoundRecords::default() };
             let decided = decide_claim(&claim, found, known, now);
             self.records.apply(decided.write);
             self.note();
@@ -116,11 +116,11 @@ impl Store {
         self.note();
         match (self.defect, verdict) {
             (Some(Defect::ToldWhenLookedUp), ClaimVerdict::Unknown(unsettled)) => {
-                self.records.delivered(&unsettled.receipt, now);
+                self.records.mark_delivered(&unsettled.receipt, now);
                 ClaimVerdict::Unknown(unsettled)
             }
-            (Some(Defect::StartedAfterAttempt), ClaimVerdict::Mine(record)) => {
-                ClaimVerdict::Mine(Arc::new(Record { started: asked_to_start, ..(*record).clone() }))
+            (Some(Defect::StartedAfterAttempt), ClaimVerdict::Acquired(record)) => {
+                ClaimVerdict::Acquired(Arc::new(DedupeRecord { started: asked_to_start, ..(*record).clone() }))
             }
             (_, verdict) => verdict,
         }
@@ -130,8 +130,8 @@ impl Store {
     fn refuses_after_loss(
         &self,
         claim: &Claim,
-        known: &Known,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        known: &LocalKnowledge,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> bool {
         let refuses = self.loss.as_ref().is_some_and(|loss| loss.refuses(claim, now));
@@ -140,10 +140,10 @@ impl Store {
         }
         let is_own = self.records.get(&claim.address.own()).is_some_and(|own| own.owner == claim.owner);
         let verdict = self.records.clone().claim(claim, known, sight, now);
-        !is_own && matches!(verdict, ClaimVerdict::Mine(_))
+        !is_own && matches!(verdict, ClaimVerdict::Acquired(_))
     }
 
-    pub(crate) fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+    pub(crate) fn start(&mut self, key: &RecordKey, owner: &ClaimOwner, now: Timestamp) -> StartVerdict {
         match self.defect {
             Some(Defect::StartedAfterAttempt) => StartVerdict::Started,
             Some(_) | None => {
@@ -160,13 +160,13 @@ impl Store {
 
     pub(crate) fn renew(
         &mut self,
-        claimed: &Record,
-        keep: &Lifetimes,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
         watch: MarkerWatch,
         now: Timestamp,
     ) -> RenewVerdict {
         let absence = match self.defect {
-            Some(Defect::ClaimNotWrittenAgain) => Absence::Removed,
+            Some(Defect::ClaimNotWrittenAgain) => RecordAbsence::Removed,
             Some(_) | None => watch.absence(now),
         };
         let before = self.before();
@@ -178,10 +178,10 @@ impl Store {
         verdict
     }
 
-    pub(crate) fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
-        if let (Some(Defect::OverWhenCut), Ending::Unknown(unknown)) = (self.defect, &save.ending) {
-            let over = UnknownEnding { settles: SettlesIn::Settled, ..unknown.clone() };
-            let save = Save { ending: Ending::Unknown(over), ..save.clone() };
+    pub(crate) fn save(&mut self, save: &SaveRequest, now: Timestamp) -> SaveVerdict {
+        if let (Some(Defect::OverWhenCut), RunOutcome::Unknown(unknown)) = (self.defect, &save.ending) {
+            let over = UnknownOutcomeReport { settles: SettleDelay::Settled, ..unknown.clone() };
+            let save = SaveRequest { ending: RunOutcome::Unknown(over), ..save.clone() };
             let verdict = self.records.save(&save, now);
             self.note();
             return verdict;
@@ -191,7 +191,7 @@ impl Store {
             (Some(Defect::OwnerIgnoredAtSave), Some(record)) => {
                 let mut save = save.clone();
                 Arc::make_mut(&mut save.claimed).owner = record.owner.clone();
-                let open = Record { state: RecordState::Inflight, ..record.clone() };
+                let open = DedupeRecord { state: DedupeState::Inflight, ..record.clone() };
                 let decided = decide_save(&save, Some(&open), None, now);
                 self.records.apply(decided.write);
                 decided.verdict
@@ -207,7 +207,7 @@ impl Store {
         verdict
     }
 
-    pub(crate) fn release(&mut self, release: &Release) {
+    pub(crate) fn release(&mut self, release: &ReleaseRequest) {
         let before = self.before();
         self.records.release(release);
         if let Some(before) = before {
@@ -216,9 +216,9 @@ impl Store {
         self.note();
     }
 
-    pub(crate) fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
+    pub(crate) fn delivered(&mut self, receipt: &DeliveryReceipt, at: Timestamp) {
         let before = self.before();
-        self.records.delivered(receipt, at);
+        self.records.mark_delivered(receipt, at);
         if let Some(before) = before {
             self.tables.delivered(receipt, at, (&before, &self.records));
         }
@@ -227,20 +227,20 @@ impl Store {
 
     /// Returns the records before an operation, to compare it with the tables. With a defect, the invariants have to
     /// find it.
-    fn before(&self) -> Option<Records> {
+    fn before(&self) -> Option<MemoryRecords> {
         self.defect.is_none().then(|| self.records.clone())
     }
 
     pub(crate) fn resolve(
         &mut self,
-        key: &Key,
+        key: &RecordKey,
         resolution: Resolution,
-        rules: &Rules,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        rules: &DedupeRules,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ResolveVerdict {
         let before = self.before();
-        let by_hand = Resolve::by_hand(*key, resolution);
+        let by_hand = ResolutionRequest::by_operator(*key, resolution);
         let mut verdict = self.records.resolve(&by_hand, rules, &sight, now);
         if let Some(before) = before {
             let after = (&before, &self.records);
@@ -249,7 +249,7 @@ impl Store {
         if let (Some(Defect::ResolvedBeforeTheEnd), ResolveVerdict::NotSettled(_)) = (self.defect, &verdict)
             && let Some(record) = self.records.get(key)
         {
-            let write = Write::Remove { key: *key, index: record.index };
+            let write = RecordWrite::Remove { key: *key, index: record.index };
             self.records.apply(write);
             verdict = ResolveVerdict::Resolved;
         }
@@ -258,15 +258,15 @@ impl Store {
     }
 
     /// Removes everything. Some stores notice.
-    pub(crate) fn empty(&mut self, marker: Marker, noticed: Option<RecordLoss>) {
+    pub(crate) fn empty(&mut self, marker: StoreMarker, noticed: Option<RecordLoss>) {
         if let Some(loss) = noticed {
             self.loss = Some(loss.after(self.loss.take()));
         } else {
             // The evidence of an earlier loss is gone too.
             self.loss = None;
         }
-        self.records = Records::default();
-        self.approvals = Approvals::default();
+        self.records = MemoryRecords::default();
+        self.approvals = ApprovalLedger::default();
         self.breaker = None;
         self.turns.clear();
         self.marker = marker;
@@ -277,8 +277,8 @@ impl Store {
         &mut self,
         turn: usize,
         replaces: Option<u64>,
-        kept: Kept,
-    ) -> Result<u64, Option<(u64, Kept)>> {
+        kept: TurnDocument,
+    ) -> Result<u64, Option<(u64, TurnDocument)>> {
         let there = self.turns.get(&turn);
         if there.map(|(version, _)| *version) != replaces {
             return Err(there.cloned());
@@ -292,12 +292,12 @@ impl Store {
         self.changed.extend_from_slice(self.records.changed());
     }
 
-    pub(crate) fn spend(&mut self, grant: GrantId, owner: &Owner, now: Timestamp) -> Spend {
+    pub(crate) fn spend(&mut self, grant: GrantId, owner: &ClaimOwner, now: Timestamp) -> SpendVerdict {
         let spend = match (self.approvals.spend(grant, owner.digest(), now), self.defect) {
-            (Spend::Lost, Some(Defect::GrantSpentByAll)) => Spend::Spent,
+            (SpendVerdict::Lost, Some(Defect::GrantSpentByAll)) => SpendVerdict::Spent,
             (spend, _) => spend,
         };
-        if matches!(spend, Spend::Spent | Spend::AlreadyMine) {
+        if matches!(spend, SpendVerdict::Spent | SpendVerdict::AlreadyMine) {
             let owners = self.spent.entry((self.marker.0, grant)).or_default();
             if !owners.contains(owner) {
                 owners.push(owner.clone());
@@ -315,8 +315,8 @@ impl Store {
         self.granted.get(&(self.marker.0, grant)).copied()
     }
 
-    pub(crate) fn give_back(&mut self, grant: GrantId, owner: &Owner) {
-        self.approvals.give_back(grant, owner.digest());
+    pub(crate) fn give_back(&mut self, grant: GrantId, owner: &ClaimOwner) {
+        self.approvals.return_grant(grant, owner.digest());
         // The grant may be one of the lost store.
         for owners in
             self.spent.iter_mut().filter(|((_, spent), _)| *spent == grant).map(|(_, owners)| owners)
@@ -326,10 +326,10 @@ impl Store {
     }
 
     /// Stores a refusal as if it were an answer. Only a defect does that.
-    pub(crate) fn put_directly(&mut self, record: Record) {
-        self.records.apply(Write::Put {
+    pub(crate) fn put_directly(&mut self, record: DedupeRecord) {
+        self.records.apply(RecordWrite::Put {
             record: Arc::new(record),
-            index: IndexMove::Keep,
+            index: IndexUpdate::Keep,
             remove: Vec::new(),
         });
     }

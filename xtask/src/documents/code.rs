@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::Finding;
+use super::DocumentProblem;
 
 /// The section `code` of the list.
 #[derive(Deserialize)]
@@ -31,12 +31,12 @@ pub(super) struct RustFile {
 
 impl CodeRules {
     /// Reports documentation that begins with a question word, and names of types that are vague or taken.
-    pub(super) fn check(&self, files: &[RustFile]) -> Vec<Finding> {
+    pub(super) fn check(&self, files: &[RustFile]) -> Vec<DocumentProblem> {
         let openings = files.iter().flat_map(|file| self.openings(file));
         openings.chain(self.names(files)).collect()
     }
 
-    fn openings(&self, file: &RustFile) -> Vec<Finding> {
+    fn openings(&self, file: &RustFile) -> Vec<DocumentProblem> {
         let mut findings = Vec::new();
         let mut before = None;
         for (line, text) in numbered(&file.text) {
@@ -48,7 +48,7 @@ impl CodeRules {
                     let problem = format!(
                         "documentation begins with \"{first}\": name the thing, or write \"Returns …\""
                     );
-                    findings.push(Finding { file: file.path.clone(), line, problem });
+                    findings.push(DocumentProblem { file: file.path.clone(), line, problem });
                 }
             }
             before = documentation;
@@ -56,7 +56,7 @@ impl CodeRules {
         findings
     }
 
-    fn names(&self, files: &[RustFile]) -> Vec<Finding> {
+    fn names(&self, files: &[RustFile]) -> Vec<DocumentProblem> {
         let mut places: BTreeMap<&str, Vec<(&RustFile, usize)>> = BTreeMap::new();
         for file in files {
             for (line, text) in numbered(&file.text) {
@@ -80,7 +80,7 @@ impl CodeRules {
                 } else {
                     continue;
                 };
-                findings.push(Finding { file: file.path.clone(), line: *line, problem });
+                findings.push(DocumentProblem { file: file.path.clone(), line: *line, problem });
             }
         }
         findings

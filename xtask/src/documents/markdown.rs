@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// One Markdown file.
-pub(super) struct Page {
+pub(super) struct MarkdownPage {
     /// Path from the root of the repository, with `/`.
     pub(super) path: String,
     /// Text with code and comments replaced by spaces. Every other character stays at its offset.
@@ -14,12 +14,12 @@ pub(super) struct Page {
 
 /// A link, or the source of an image.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct MarkdownLink {
     pub(super) line: usize,
     pub(super) destination: String,
 }
 
-impl Page {
+impl MarkdownPage {
     pub(super) fn new(path: &str, text: &str) -> Self {
         let text = text.replace("\r\n", "\n");
         let blocks = without_blocks(&text);
@@ -36,7 +36,7 @@ impl Page {
     }
 
     /// Returns inline links, images, link definitions, and `href` and `src` of HTML, in the order of the text.
-    pub(super) fn links(&self) -> Vec<Link> {
+    pub(super) fn links(&self) -> Vec<MarkdownLink> {
         let mut found: Vec<(usize, String)> = self
             .prose
             .match_indices("](")
@@ -56,7 +56,7 @@ impl Page {
             found.extend(attributes(&self.prose, attribute).map(|(at, value)| (at, value.to_owned())));
         }
         found.sort();
-        found.into_iter().map(|(at, destination)| Link { line: self.line(at), destination }).collect()
+        found.into_iter().map(|(at, destination)| MarkdownLink { line: self.line(at), destination }).collect()
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     fn destinations(text: &str) -> Vec<String> {
-        Page::new("a.md", text).links().into_iter().map(|link| link.destination).collect()
+        MarkdownPage::new("a.md", text).links().into_iter().map(|link| link.destination).collect()
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn code_and_comments_have_no_links_and_no_words() {
         let text = "`[a](b)` ``[`](c)`` <!-- [d](e)\n -->\n```sh\n[f](g)\n```\n~~~~\n```\n[h](i)\n~~~~\nend";
-        let page = Page::new("a.md", text);
+        let page = MarkdownPage::new("a.md", text);
         assert_eq!(page.links(), []);
         assert_eq!(page.prose.split_whitespace().collect::<Vec<_>>(), ["end"]);
         assert_eq!(page.prose.len(), text.len());
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn anchors_are_those_of_github() {
-        let page = Page::new(
+        let page = MarkdownPage::new(
             "a.md",
             "# The HTTP API\n## `trust` & more\n## A [link](x.md)\n### Same\n### Same\n```\n# no heading\n```\n<a id=\"mine\"></a>\n#hash",
         );

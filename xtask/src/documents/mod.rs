@@ -11,32 +11,32 @@ use std::fs;
 use std::path::Path;
 
 use code::RustFile;
-use markdown::Page;
+use markdown::MarkdownPage;
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// A violation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
+struct DocumentProblem {
     file: String,
     line: usize,
     problem: String,
 }
 
 /// Runs `cargo xtask docs`.
-pub(crate) fn run() -> Result<(), Failure> {
+pub(crate) fn run() -> Result<(), TaskFailure> {
     let root = workspace::root();
     let texts = texts(root)?;
-    let pages: Vec<Page> = of_type(&texts, ".md").map(|(path, text)| Page::new(path, text)).collect();
+    let pages: Vec<MarkdownPage> = of_type(&texts, ".md").map(|(path, text)| MarkdownPage::new(path, text)).collect();
     let code: Vec<RustFile> = of_type(&texts, ".rs")
         .map(|(path, text)| RustFile { path: path.to_owned(), text: text.to_owned() })
         .collect();
-    let rules = words::Rules::load()?;
+    let rules = words::PhraseRules::load()?;
     let mut findings = links::check(&pages, |path| root.join(path).exists());
     findings.extend(rules.check(&pages));
     findings.extend(rules.check_code(&code));
     findings.sort();
-    for Finding { file, line, problem } in &findings {
+    for DocumentProblem { file, line, problem } in &findings {
         eprintln!("{file}:{line}: {problem}");
     }
     match findings.len() {
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 /// Returns the Markdown and Rust files of the repository with their texts. Hidden, built and installed files are left
 /// out.
-fn texts(root: &Path) -> Result<Vec<(String, String)>, Failure> {
+fn texts(root: &Path) -> Result<Vec<(String, String)>, TaskFailure> {
     let mut texts = Vec::new();
     let mut open = vec![root.to_owned()];
     while let Some(folder) = open.pop() {

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use super::mutant::Mutant;
 use crate::invocation::Invocation;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// A folder with the current files of the repository, including uncommitted ones.
-pub(super) struct Copy {
+pub(super) struct RepositoryCopy {
     folder: PathBuf,
 }
 
-impl Copy {
+impl RepositoryCopy {
     /// Updates the copy. Unchanged files are not written, so that they are not built again.
-    pub(super) fn of_the_repository(folder: &Path) -> Result<Self, Failure> {
+    pub(super) fn of_the_repository(folder: &Path) -> Result<Self, TaskFailure> {
         let listed = Invocation::of("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .output()?;
         let files = listed.split('\0').filter(|file| !file.is_empty()).map(PathBuf::from);
@@ -24,7 +24,7 @@ impl Copy {
         Self::with(workspace::root(), &files, folder)
     }
 
-    fn with(source: &Path, files: &BTreeSet<PathBuf>, folder: &Path) -> Result<Self, Failure> {
+    fn with(source: &Path, files: &BTreeSet<PathBuf>, folder: &Path) -> Result<Self, TaskFailure> {
         for file in files {
             let (from, to) = (source.join(file), folder.join(file));
             let bytes = fs::read(&from).map_err(|error| told("read", &from, &error))?;
@@ -43,8 +43,8 @@ impl Copy {
     pub(super) fn while_changed<T>(
         &self,
         mutant: &Mutant,
-        action: impl FnOnce() -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        action: impl FnOnce() -> Result<T, TaskFailure>,
+    ) -> Result<T, TaskFailure> {
         let path = self.folder.join(&mutant.file);
         let before = workspace::read(&path)?;
         let changed = mutant.apply(&before).ok_or_else(|| format!("{} is not in the file", mutant.name))?;
@@ -55,7 +55,7 @@ impl Copy {
     }
 }
 
-fn remove_others(folder: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Result<(), Failure> {
+fn remove_others(folder: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Result<(), TaskFailure> {
     let here = folder.join(below);
     let entries = fs::read_dir(&here).map_err(|error| told("list", &here, &error))?;
     for entry in entries.flatten() {
@@ -69,7 +69,7 @@ fn remove_others(folder: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Resu
     Ok(())
 }
 
-fn told(verb: &str, path: &Path, error: &std::io::Error) -> Failure {
+fn told(verb: &str, path: &Path, error: &std::io::Error) -> TaskFailure {
     format!("cannot {verb} {}: {error}", workspace::shown(path))
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let file = PathBuf::from("crates/core/src/key.rs");
         workspace::write(&source.join(&file), "a < b\n").unwrap();
         workspace::write(&folder.join("old/gone.rs"), "").unwrap();
-        let copy = Copy::with(&source, &BTreeSet::from([file.clone()]), &folder).unwrap();
+        let copy = RepositoryCopy::with(&source, &BTreeSet::from([file.clone()]), &folder).unwrap();
         let now = || workspace::read(&folder.join(&file)).unwrap();
         assert_eq!(now(), "a < b\n");
         assert!(!folder.join("old/gone.rs").exists());

@@ -24,10 +24,10 @@ use clap::Args;
 
 use crate::invocation::Invocation;
 use crate::machine::CARGO_MUTANTS;
-use crate::{Failure, step, workspace};
-use copy::Copy;
+use crate::{TaskFailure, step, workspace};
+use copy::RepositoryCopy;
 use mutant::Mutant;
-use results::{Results, Score};
+use results::{MutantResults, MutationScore};
 
 /// Options of `cargo xtask mutants`.
 #[derive(Args)]
@@ -70,16 +70,16 @@ const PROFILE: &str = "mutants";
 const SLOW: [&str; 2] = ["redact::tests::hostile_texts", "json::tests::sf_5_hostile_texts"];
 
 /// Runs `cargo xtask mutants`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let missing = step::set_up([&CARGO_MUTANTS])?;
     if !missing.is_empty() {
         return Err(missing.into_values().collect::<Vec<_>>().join("; "));
     }
-    let place = Place::new()?;
+    let place = MutantFolders::new()?;
     if options.fresh {
         place.forget()?;
     }
-    let mut results = Results::load(&place.results)?;
+    let mut results = MutantResults::load(&place.results)?;
     // An interrupted run left its results there.
     results.add_lists(&place.lists)?;
     let all = list(None)?;
@@ -96,12 +96,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         eprintln!("{} mutants, {open} to test", wanted.len());
         if open > 0 {
             // Not earlier, because another run may be using it.
-            let copy = Copy::of_the_repository(&place.tree)?;
+            let copy = RepositoryCopy::of_the_repository(&place.tree)?;
             test(&place, &all, &wanted, &mut results)?;
             simulate::run(&place, &copy, &wanted, options.seeds, &mut results)?;
         }
     }
-    let score = Score::of(&chosen, &equivalent, &results);
+    let score = MutationScore::of(&chosen, &equivalent, &results);
     print!("{score}");
     match score.survived() {
         0 => Ok(()),
@@ -110,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// Folders and files that are kept between runs.
-struct Place {
+struct MutantFolders {
     /// Copy of the repository in which changes are made.
     tree: PathBuf,
     /// Cargo's output for the copy.
@@ -123,8 +123,8 @@ struct Place {
     results: PathBuf,
 }
 
-impl Place {
-    fn new() -> Result<Self, Failure> {
+impl MutantFolders {
+    fn new() -> Result<Self, TaskFailure> {
         let folder = workspace::scratch("mutants")?;
         let output = folder.clone();
         Ok(Self {
@@ -136,7 +136,7 @@ impl Place {
         })
     }
 
-    fn forget(&self) -> Result<(), Failure> {
+    fn forget(&self) -> Result<(), TaskFailure> {
         if self.lists.exists() {
             fs::remove_dir_all(&self.lists)
                 .map_err(|error| format!("cannot remove {}: {error}", workspace::shown(&self.lists)))?;
@@ -159,7 +159,7 @@ fn in_workspace(folder: &Path) -> [String; 2] {
 }
 
 /// Returns all mutants of all modules in the current repository. With a diff, only those in lines that it adds.
-fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, Failure> {
+fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, TaskFailure> {
     let arguments =
         ["--list".to_owned(), "--json".to_owned()].into_iter().chain(in_workspace(workspace::root()));
     let diff = diff.map(|diff| ["--in-diff".to_owned(), diff.display().to_string()]);
@@ -169,7 +169,7 @@ fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, Failure> {
 }
 
 /// Returns the names of the mutants in lines that changed since a commit.
-fn changed_since(commit: &str, place: &Place) -> Result<BTreeSet<String>, Failure> {
+fn changed_since(commit: &str, place: &MutantFolders) -> Result<BTreeSet<String>, TaskFailure> {
     let diff = Invocation::of("git", &["diff", "--unified=0", commit, "--", SOURCES]).output()?;
     let file = place.output.join("since.diff");
     workspace::write(&file, &diff)?;
@@ -187,7 +187,7 @@ fn selection() -> impl Iterator<Item = String> {
 }
 
 /// Returns the requested mutants.
-fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, Failure> {
+fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, TaskFailure> {
     for name in &options.modules {
         if !all.iter().any(|mutant| mutant.is_below(name)) {
             return Err(format!("no mutants in {name}; there are the modules {}", MODULES.join(", ")));
@@ -201,7 +201,7 @@ fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, F
 }
 
 /// Runs the tests of the core against each mutant without a known result.
-fn test(place: &Place, all: &[Mutant], wanted: &[&Mutant], results: &mut Results) -> Result<(), Failure> {
+fn test(place: &MutantFolders, all: &[Mutant], wanted: &[&Mutant], results: &mut MutantResults) -> Result<(), TaskFailure> {
     let took = time_unchanged(place)?;
     let limit = (took * 5).max(Duration::from_secs(20));
     let open: BTreeSet<&str> =
@@ -238,7 +238,7 @@ fn test(place: &Place, all: &[Mutant], wanted: &[&Mutant], results: &mut Results
 }
 
 /// Runs the tests without a change. They must pass, and their duration determines the timeout for mutants.
-fn time_unchanged(place: &Place) -> Result<Duration, Failure> {
+fn time_unchanged(place: &MutantFolders) -> Result<Duration, TaskFailure> {
     let tests = |more: &[&str]| {
         let all = ["test", "--quiet", "--package", PACKAGE, "--lib", "--profile", PROFILE];
         place.cargo(&all).args(more.iter().map(|&word| word.to_owned()))

@@ -12,20 +12,20 @@ pub(super) struct Mutant {
     /// File, line, column and change. Unique.
     pub(super) name: String,
     pub(super) file: PathBuf,
-    span: Span,
+    span: SourceSpan,
     replacement: String,
 }
 
 /// The replaced range. The end is exclusive.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Span {
-    start: Position,
-    end: Position,
+struct SourceSpan {
+    start: MutantPosition,
+    end: MutantPosition,
 }
 
 /// Counted from 1, in characters.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Position {
+struct MutantPosition {
     line: usize,
     column: usize,
 }
@@ -49,7 +49,7 @@ impl Mutant {
 
     /// Returns true if it begins within this part of a line.
     pub(super) fn begins_in(&self, part: &str, text: &str) -> bool {
-        let Position { line, column } = self.span.start;
+        let MutantPosition { line, column } = self.span.start;
         let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
         let column = line.chars().take(column.saturating_sub(1)).map(char::len_utf8).sum();
         line.match_indices(part).any(|(at, part)| (at..at + part.len()).contains(&column))
@@ -62,7 +62,7 @@ impl Mutant {
     }
 }
 
-impl Position {
+impl MutantPosition {
     /// Returns the offset in bytes from the start of the text.
     fn offset(self, text: &str) -> Option<usize> {
         let mut lines = text.split_inclusive('\n');
@@ -90,7 +90,7 @@ impl Mutant {
         Self {
             name: format!("{file}:{line}:{column}: {change}"),
             file: file.into(),
-            span: Span { start: Position { line, column }, end: Position { line: end.0, column: end.1 } },
+            span: SourceSpan { start: MutantPosition { line, column }, end: MutantPosition { line: end.0, column: end.1 } },
             replacement: replacement.to_owned(),
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// All requirements.
 #[derive(Debug, Deserialize)]
@@ -14,13 +14,13 @@ pub(crate) struct Catalogue {
     /// The current issue. Requirements that are due up to here must have a test.
     pub(crate) current: u32,
     #[serde(rename = "seed")]
-    pub(crate) seeds: Vec<Seed>,
+    pub(crate) seeds: Vec<RequirementSource>,
 }
 
 /// The requirements from one document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Seed {
+pub(crate) struct RequirementSource {
     /// Prefix of its ids.
     pub(crate) prefix: String,
     /// Name of the document.
@@ -38,14 +38,14 @@ pub(crate) struct Requirement {
     pub(crate) due: u32,
     /// Kind of test that shows it.
     #[serde(default)]
-    pub(crate) shown_by: ShownBy,
+    pub(crate) shown_by: EvidenceKind,
     pub(crate) what: String,
 }
 
 /// Kind of test that shows a requirement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ShownBy {
+pub(crate) enum EvidenceKind {
     /// A test on a surface that users have.
     #[default]
     Surface,
@@ -54,12 +54,12 @@ pub(crate) enum ShownBy {
 }
 
 impl Catalogue {
-    pub(crate) fn load() -> Result<Self, Failure> {
+    pub(crate) fn load() -> Result<Self, TaskFailure> {
         let path = workspace::root().join("requirements.toml");
         Self::parse(&workspace::read(&path)?).map_err(|problem| format!("requirements.toml: {problem}"))
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
+    pub(crate) fn parse(text: &str) -> Result<Self, TaskFailure> {
         let catalogue: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let mut seen = BTreeSet::new();
         for seed in &catalogue.seeds {
@@ -105,7 +105,7 @@ impl Catalogue {
     }
 }
 
-impl Seed {
+impl RequirementSource {
     /// Returns the id at the beginning of a test's name: `tr_02_a_sentence` gives `TR-2`. A sentence must follow the
     /// number. If the ids of a seed have two numbers, both are read.
     fn id_from(&self, test: &str) -> Option<String> {

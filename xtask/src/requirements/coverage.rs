@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::catalogue::{Catalogue, Requirement, ShownBy};
-use super::scan::Test;
+use super::catalogue::{Catalogue, Requirement, EvidenceKind};
+use super::scan::TestFunction;
 use super::surface::Surface;
 
 /// Tests of each requirement by surface. Printed, it is a table.
@@ -15,12 +15,12 @@ pub(crate) struct Coverage<'c> {
 }
 
 impl<'c> Coverage<'c> {
-    pub(crate) fn of(catalogue: &'c Catalogue, tests: &[Test]) -> Self {
+    pub(crate) fn of(catalogue: &'c Catalogue, tests: &[TestFunction]) -> Self {
         let all = catalogue.seeds.iter().flat_map(|seed| &seed.requirements);
         let mut counts: BTreeMap<String, BTreeMap<Surface, usize>> =
             all.map(|requirement| (requirement.id.clone(), BTreeMap::new())).collect();
         let mut strangers = Vec::new();
-        for Test { name, file, line } in tests {
+        for TestFunction { name, file, line } in tests {
             let Some(id) = catalogue.id_carried_by(name) else { continue };
             match counts.get_mut(&id) {
                 Some(count) => *count.entry(Surface::of(file)).or_default() += 1,
@@ -48,8 +48,8 @@ impl<'c> Coverage<'c> {
         let is_unreached = |requirement: &&Requirement| {
             let surfaces = self.surfaces_of(requirement);
             let shows = |surface: &Surface| match requirement.shown_by {
-                ShownBy::Surface => surface.is_of_users(),
-                ShownBy::Simulation => *surface == Surface::Simulation,
+                EvidenceKind::Surface => surface.is_of_users(),
+                EvidenceKind::Simulation => *surface == Surface::Simulation,
             };
             surfaces.is_some_and(|tests| !tests.is_empty() && !tests.keys().any(shows))
         };
@@ -130,12 +130,12 @@ mod tests {
         ]
     "#;
 
-    fn test(name: &str) -> Test {
+    fn test(name: &str) -> TestFunction {
         test_in("x.rs", name)
     }
 
-    fn test_in(file: &str, name: &str) -> Test {
-        Test { name: name.to_owned(), file: file.to_owned(), line: 7 }
+    fn test_in(file: &str, name: &str) -> TestFunction {
+        TestFunction { name: name.to_owned(), file: file.to_owned(), line: 7 }
     }
 
     #[test]

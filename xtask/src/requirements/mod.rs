@@ -13,7 +13,7 @@ use clap::Args;
 
 pub(crate) use catalogue::Catalogue;
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 use coverage::Coverage;
 
 /// Options of `cargo xtask requirements`.
@@ -25,7 +25,7 @@ pub(crate) struct Options {
 }
 
 /// Runs `cargo xtask requirements`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let catalogue = Catalogue::load()?;
     let tests = scan::tests_below(workspace::root())?;
     let coverage = Coverage::of(&catalogue, &tests);

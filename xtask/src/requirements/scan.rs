@@ -6,18 +6,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// A test with its location.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Test {
+pub(crate) struct TestFunction {
     pub(crate) name: String,
     pub(crate) file: String,
     pub(crate) line: usize,
 }
 
 /// Returns all tests below a folder, in the order of their files.
-pub(crate) fn tests_below(root: &Path) -> Result<Vec<Test>, Failure> {
+pub(crate) fn tests_below(root: &Path) -> Result<Vec<TestFunction>, TaskFailure> {
     let mut files = Vec::new();
     collect(root, root, &mut files)?;
     files.sort();
@@ -25,7 +25,7 @@ pub(crate) fn tests_below(root: &Path) -> Result<Vec<Test>, Failure> {
     for (path, find) in files {
         let text = workspace::read(&path)?;
         let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        tests.extend(find(&text).into_iter().map(|(line, name)| Test { name, file: file.clone(), line }));
+        tests.extend(find(&text).into_iter().map(|(line, name)| TestFunction { name, file: file.clone(), line }));
     }
     Ok(tests)
 }
@@ -42,7 +42,7 @@ fn finder_for(path: &Path) -> Option<Finder> {
     }
 }
 
-fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, Finder)>) -> Result<(), Failure> {
+fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, Finder)>) -> Result<(), TaskFailure> {
     let cannot = |error: std::io::Error| format!("cannot list {}: {error}", workspace::shown(folder));
     for entry in fs::read_dir(folder).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
@@ -304,6 +304,6 @@ test(name, () => {});
             workspace::write(&root.join(file), "#[test]\nfn found() {}\n").unwrap();
         }
         let tests = tests_below(&root).unwrap();
-        assert_eq!(tests, [Test { name: "found".to_owned(), file: "a/tests.rs".to_owned(), line: 2 }]);
+        assert_eq!(tests, [TestFunction { name: "found".to_owned(), file: "a/tests.rs".to_owned(), line: 2 }]);
     }
 }

@@ -10,25 +10,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use steadfast::{
-    Answer, Begun, Called, Engine, HostError, NotDone, Order, Pulse, Ticket, Timestamp, ToolFault,
+    ToolResult, HostStep, CallResponse, Engine, HostError, AttemptError, RunOrder, HeartbeatReply, HostCallId, Timestamp, ToolFault,
 };
-use steadfast_core::classify::{Aims, Fault, RetryAfter, Source, Transport, signature};
+use steadfast_core::classify::{ArgumentTargets, AttemptFault, RetryAfter, FaultSource, TransportError, signature};
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_core::id::Domain;
-use steadfast_core::json::{Document, Limits};
-use steadfast_core::output::Output;
-use steadfast_mcp::delivery::Link;
+use steadfast_core::json::{JsonDocument, JsonLimits};
+use steadfast_core::output::ToolOutput;
+use steadfast_mcp::delivery::DeliveryLink;
 use tokio::sync::oneshot;
 
-use super::read::{self, Wanted};
-use super::said::{Letter, answered_with};
-use super::{Seal, patient};
-use crate::access::Caller;
-use crate::answer::json as answer;
-use crate::asked::{Named, Said, body, whole, whole_or_none};
-use crate::problem::Problem;
-use crate::reports::is_for_a_host_to_say;
-use crate::{Answered, Inner, State};
+use super::call_request::{self, CallRequestParts};
+use super::call_response::{ResultDelivery, answered_with};
+use super::{CallIdSeal, streaming_options};
+use crate::access::Requester;
+use crate::encoding::json as answer;
+use crate::extractors::{PathParam, JsonBody, body, whole, whole_or_none};
+use crate::problem::ApiProblem;
+use crate::reports::check_report_target;
+use crate::{HandlerResult, ApiState, State};
 
 /// The maximum size of a report, in bytes: more than any result that is stored.
 const LONGEST_REPORT: usize = 16 << 20;
@@ -36,7 +36,7 @@ const LONGEST_REPORT: usize = 16 << 20;
 /// The next step for the host.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "next", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum Next {
+pub enum HostCallStep {
     /// Run the tool once and report the outcome.
     Run {
         /// The id of the call, for reports. It is valid for this caller only.
@@ -69,11 +69,11 @@ pub struct HostReport {
     #[serde(deserialize_with = "whole")]
     attempt: u32,
     /// The output of the tool.
-    output: Option<Output>,
+    output: Option<ToolOutput>,
     /// The failure of the tool.
-    failure: Option<Failed>,
+    failure: Option<HostFailure>,
     /// The input that the tool requires before it has any effect. The call ends and is made again with the input.
-    input_required: Option<Output>,
+    input_required: Option<ToolOutput>,
 }
 
 /// Returns the schema of an object with one field and without two others.
@@ -85,22 +85,22 @@ fn only(one: &str, other: &str, another: &str) -> Value {
 /// A failure of a tool.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Failed {
+pub struct HostFailure {
     /// The error message.
     message: String,
     /// The source of the failure. The default is the tool itself.
-    source: Option<How>,
+    source: Option<HostFailureSource>,
     /// Delay after which the other side asked to be called again, in milliseconds.
     #[serde(default, deserialize_with = "whole_or_none")]
     retry_after_ms: Option<u64>,
     /// The output of the failed tool, unchanged.
-    output: Option<Output>,
+    output: Option<ToolOutput>,
 }
 
 /// The source of a failure.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase", deny_unknown_fields)]
-pub enum How {
+pub enum HostFailureSource {
     /// The tool returned or threw an error.
     Tool {},
     /// An HTTP response with an error status.
@@ -120,7 +120,7 @@ pub enum How {
     /// A connection failure.
     Transport {
         /// The kind of failure.
-        error: Transport,
+        error: TransportError,
         /// True if the other side may have received any of the request.
         written: bool,
     },
@@ -152,7 +152,7 @@ pub enum How {
 /// A heartbeat of an attempt.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The number of the attempt.
     #[serde(deserialize_with = "whole")]
     attempt: u32,
@@ -160,41 +160,41 @@ pub struct Beat {
 
 /// The response to a heartbeat.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub struct Beating {
+pub struct HeartbeatResponse {
     /// True if the result is still wanted. If not, stop the tool if that is safe, and report the outcome.
     pub wanted: bool,
 }
 
 /// The response to a cancellation.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub struct Withdrawn {
+pub struct CancelResponse {
     /// Always true. The cancellation may have come too late; the next heartbeat or report shows it.
     pub cancelled: bool,
 }
 
 /// `POST /v1/calls/begin`.
-pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
     let engine = inner.steadfast.engine().clone();
-    let (wanted, mut envelope) = read::call(&engine, request).await?;
-    is_for_a_host_to_say(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
-    leaves_our_hosts_alone(&inner, &wanted.caller, &mut envelope);
+    let (wanted, mut envelope) = call_request::call(&engine, request).await?;
+    check_report_target(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
+    reassign_own_host(&inner, &wanted.caller, &mut envelope);
     let asking = engine.clone();
-    let begin = async move { Ok::<_, Infallible>(asking.begin(envelope, patient()).await) };
+    let begin = async move { Ok::<_, Infallible>(asking.begin(envelope, streaming_options()).await) };
     let Ok(begun) = waited_for(&engine, begin).await?;
     next(&inner, begun, wanted)
 }
 
 /// Counts a call of a client for the namespace that the client gives, if its arguments name a host that our own tools
 /// or servers use. The client's reports then do not count for that host.
-fn leaves_our_hosts_alone(inner: &Inner, caller: &Caller, envelope: &mut CallEnvelope) {
-    if matches!(caller, Caller::Admin) || envelope.target.domain.is_some() {
+fn reassign_own_host(inner: &ApiState, caller: &Requester, envelope: &mut CallEnvelope) {
+    if matches!(caller, Requester::Admin) || envelope.target.domain.is_some() {
         return;
     }
     let tool = envelope.tool();
-    let Ok(params) = Document::parse(envelope.payload.params.as_str().as_bytes(), Limits::ENVELOPE) else {
+    let Ok(params) = JsonDocument::parse(envelope.payload.params.as_str().as_bytes(), JsonLimits::ENVELOPE) else {
         return;
     };
-    if inner.steadfast.config().is_own_host(&signature::domain(&tool, &Aims::of(params.root()))) {
+    if inner.steadfast.config().is_own_host(&signature::domain(&tool, &ArgumentTargets::of(params.root()))) {
         envelope.target.domain = Some(Domain::from(&tool.namespace));
     }
 }
@@ -202,54 +202,54 @@ fn leaves_our_hosts_alone(inner: &Inner, caller: &Caller, envelope: &mut CallEnv
 /// `POST /v1/calls/{id}/report`.
 pub(crate) async fn report(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(id): Named,
+    Extension(caller): Extension<Requester>,
+    PathParam(id): PathParam,
     request: Request,
-) -> Answered {
+) -> HandlerResult {
     let engine = inner.steadfast.engine().clone();
     let call = found(&inner, &id, &caller)?;
-    let link = request.extensions().get::<Link>().cloned();
+    let link = request.extensions().get::<DeliveryLink>().cloned();
     let text = body(request.into_body(), LONGEST_REPORT).await?;
-    let unreadable = |error| Problem::misread(format!("the report cannot be read: {error}"));
+    let unreadable = |error| ApiProblem::misread(format!("the report cannot be read: {error}"));
     let report: HostReport = serde_json::from_slice(&text).map_err(unreadable)?;
     let attempt = report.attempt;
     let answer = report.into_answer()?;
     let telling = engine.clone();
     let reporting = async move { telling.report(call, attempt, answer).await };
     let begun = waited_for(&engine, reporting).await?.map_err(|error| refused(&error, &id))?;
-    let wanted = Wanted { caller, headers: http::HeaderMap::new(), link, key: None };
+    let wanted = CallRequestParts { caller, headers: http::HeaderMap::new(), link, key: None };
     next(&inner, begun, wanted)
 }
 
 /// `POST /v1/calls/{id}/heartbeat`.
 pub(crate) async fn heartbeat(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(id): Named,
-    Said(Beat { attempt }): Said<Beat>,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    PathParam(id): PathParam,
+    JsonBody(Heartbeat { attempt }): JsonBody<Heartbeat>,
+) -> HandlerResult {
     let call = found(&inner, &id, &caller)?;
     let pulse = inner.steadfast.engine().heartbeat(call, attempt);
     let wanted = match pulse.map_err(|error| refused(&error, &id))? {
-        Pulse::Wanted => true,
-        Pulse::Unwanted => false,
+        HeartbeatReply::Continue => true,
+        HeartbeatReply::Stop => false,
     };
-    Ok(answer(StatusCode::OK, &Beating { wanted }))
+    Ok(answer(StatusCode::OK, &HeartbeatResponse { wanted }))
 }
 
 /// `POST /v1/calls/{id}/cancel`.
 pub(crate) async fn cancel(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(id): Named,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    PathParam(id): PathParam,
+) -> HandlerResult {
     let call = found(&inner, &id, &caller)?;
     inner.steadfast.engine().cancel(call).map_err(|error| refused(&error, &id))?;
-    Ok(answer(StatusCode::OK, &Withdrawn { cancelled: true }))
+    Ok(answer(StatusCode::OK, &CancelResponse { cancelled: true }))
 }
 
 /// Returns the call of this id. The call of another caller counts as unknown.
-fn found(inner: &Inner, id: &str, caller: &Caller) -> Result<Ticket, Problem> {
+fn found(inner: &ApiState, id: &str, caller: &Requester) -> Result<HostCallId, ApiProblem> {
     let call = inner.seal.as_ref().and_then(|seal| seal.call(id, caller));
     call.ok_or_else(|| refused(&HostError::NoSuchCall, id))
 }
@@ -258,39 +258,39 @@ fn found(inner: &Inner, id: &str, caller: &Caller) -> Result<Ticket, Problem> {
 /// made.
 async fn waited_for<E: Send + 'static>(
     engine: &Engine,
-    asking: impl Future<Output = Result<Begun, E>> + Send + 'static,
-) -> Result<Result<Begun, E>, Problem> {
+    asking: impl Future<Output = Result<HostStep, E>> + Send + 'static,
+) -> Result<Result<HostStep, E>, ApiProblem> {
     let (tell, told) = oneshot::channel();
     let engine = engine.clone();
     tokio::spawn(async move {
-        if let Err(Ok(Begun::Run(order))) = tell.send(asking.await) {
+        if let Err(Ok(HostStep::Run(order))) = tell.send(asking.await) {
             // No caller is left that could receive an error.
-            let _ = engine.give_back(&order).await;
+            let _ = engine.return_order(&order).await;
         }
     });
     let lost = |_| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "an internal error interrupted the call")
+        ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "an internal error interrupted the call")
     };
     told.await.map_err(lost)
 }
 
-fn next(inner: &Inner, begun: Begun, wanted: Wanted) -> Answered {
+fn next(inner: &ApiState, begun: HostStep, wanted: CallRequestParts) -> HandlerResult {
     match begun {
-        Begun::Run(order) => {
+        HostStep::Run(order) => {
             let seal = inner.seal.as_ref().ok_or_else(no_names)?;
             Ok(ordered(seal, &order, &wanted.caller, wanted.key))
         }
-        Begun::Answered(called) => {
-            let Called { result, arrival, .. } = *called;
-            let letter = Letter::new(inner.steadfast.engine(), wanted.link, arrival);
-            let next = Next::Answer { result: Box::new(result.clone()) };
+        HostStep::Answered(called) => {
+            let CallResponse { result, delivery: arrival, .. } = *called;
+            let letter = ResultDelivery::new(inner.steadfast.engine(), wanted.link, arrival);
+            let next = HostCallStep::Answer { result: Box::new(result.clone()) };
             Ok(answered_with(&result, &next, letter, wanted.key))
         }
     }
 }
 
-fn ordered(seal: &Seal, order: &Order, caller: &Caller, key: Option<HeaderValue>) -> Response {
-    let next = Next::Run {
+fn ordered(seal: &CallIdSeal, order: &RunOrder, caller: &Requester, key: Option<HeaderValue>) -> Response {
+    let next = HostCallStep::Run {
         id: seal.name(order.call, caller),
         attempt: order.attempt,
         deadline_at_ms: order.deadline,
@@ -298,59 +298,59 @@ fn ordered(seal: &Seal, order: &Order, caller: &Caller, key: Option<HeaderValue>
     };
     let mut response = answer(StatusCode::OK, &next);
     if let Some(key) = key {
-        response.headers_mut().insert(read::IDEMPOTENCY_KEY, key);
+        response.headers_mut().insert(call_request::IDEMPOTENCY_KEY, key);
     }
     response
 }
 
-fn no_names() -> Problem {
+fn no_names() -> ApiProblem {
     let why = "the operating system provides no randomness, which ids of calls require";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
+    ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
 }
 
 impl HostReport {
-    fn into_answer(self) -> Result<Answer, Problem> {
+    fn into_answer(self) -> Result<ToolResult, ApiProblem> {
         match (self.output, self.failure, self.input_required) {
             (Some(output), None, None) => Ok(Ok(output)),
-            (None, Some(failed), None) => Ok(Err(NotDone::Failed(failed.into()))),
-            (None, None, Some(question)) => Ok(Err(NotDone::InputRequired(question))),
-            _ => Err(Problem::bad_request(
+            (None, Some(failed), None) => Ok(Err(AttemptError::Failed(failed.into()))),
+            (None, None, Some(question)) => Ok(Err(AttemptError::InputRequired(question))),
+            _ => Err(ApiProblem::bad_request(
                 "the report must have exactly one of output, failure and inputRequired",
             )),
         }
     }
 }
 
-impl From<Failed> for ToolFault {
-    fn from(failed: Failed) -> Self {
-        let source = failed.source.map_or(Source::Tool, Source::from);
+impl From<HostFailure> for ToolFault {
+    fn from(failed: HostFailure) -> Self {
+        let source = failed.source.map_or(FaultSource::Tool, FaultSource::from);
         let retry_after = failed.retry_after_ms.map(|ms| RetryAfter::Delay(Duration::from_millis(ms)));
-        Self { fault: Fault { retry_after, ..Fault::new(source, failed.message) }, output: failed.output }
+        Self { fault: AttemptFault { retry_after, ..AttemptFault::new(source, failed.message) }, output: failed.output }
     }
 }
 
-impl From<How> for Source {
-    fn from(how: How) -> Self {
+impl From<HostFailureSource> for FaultSource {
+    fn from(how: HostFailureSource) -> Self {
         match how {
-            How::Tool {} => Self::Tool,
-            How::Http { status } => Self::Http { status },
-            How::JsonRpc { code } => Self::JsonRpc { code },
-            How::IsError {} => Self::IsError,
-            How::Transport { error, written } => Self::Transport { error, written },
-            How::WebSocket { code } => Self::WebSocket { code },
-            How::Exit { code, signal } => Self::Exit { code, signal },
-            How::Timeout { after_ms } => Self::Timeout { after: Duration::from_millis(after_ms) },
-            How::BadAnswer {} => Self::BadAnswer,
+            HostFailureSource::Tool {} => Self::Tool,
+            HostFailureSource::Http { status } => Self::Http { status },
+            HostFailureSource::JsonRpc { code } => Self::JsonRpc { code },
+            HostFailureSource::IsError {} => Self::IsError,
+            HostFailureSource::Transport { error, written } => Self::Transport { error, written },
+            HostFailureSource::WebSocket { code } => Self::WebSocket { code },
+            HostFailureSource::Exit { code, signal } => Self::Exit { code, signal },
+            HostFailureSource::Timeout { after_ms } => Self::Timeout { after: Duration::from_millis(after_ms) },
+            HostFailureSource::BadAnswer {} => Self::BadAnswer,
         }
     }
 }
 
 /// Converts an error of the engine about the call of this id.
-fn refused(error: &HostError, id: &str) -> Problem {
+fn refused(error: &HostError, id: &str) -> ApiProblem {
     if error.is_no_such_call() {
-        Problem::no_such("call", id)
+        ApiProblem::no_such("call", id)
             .because(&"it never began in this process, or it has ended; begin it again")
     } else {
-        Problem::new(StatusCode::CONFLICT, "conflict", error.to_string())
+        ApiProblem::new(StatusCode::CONFLICT, "conflict", error.to_string())
     }
 }

@@ -9,19 +9,19 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use serde::Serialize;
-use steadfast::{Answer, Attempt, CallOptions, Called, Engine, Run, SignsOfLife, Tool};
-use steadfast_core::call::AttemptEnd;
+use steadfast::{ToolResult, Attempt, CallOptions, CallResponse, Engine, SharedTool, ProgressSignals, ToolHandler};
+use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::large_result::Reader;
+use steadfast_core::large_result::ResultReader;
 use steadfast_core::policy::SettlingPolicy;
-use steadfast_gateway::{LargeResults, ReadBy};
+use steadfast_gateway::{LargeResults, ReadMethod};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::read::{IDEMPOTENCY_KEY, Wanted};
-use super::said::Letter;
-use crate::answer::{EVENTS, SILENT, event, whole};
+use super::call_request::{IDEMPOTENCY_KEY, CallRequestParts};
+use super::call_response::ResultDelivery;
+use crate::encoding::{EVENTS, SILENT, event, whole};
 
 /// The maximum number of unsent events. A slower client misses further ones, but never the result.
 const BEHIND: usize = 256;
@@ -29,10 +29,10 @@ const BEHIND: usize = 256;
 /// The state of an attempt: `event: attempt`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct AttemptUpdate {
     /// The number of the attempt, from 1.
     attempt: u32,
-    state: Stage,
+    state: AttemptStage,
     /// The duration, once it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     took_ms: Option<u64>,
@@ -41,7 +41,7 @@ struct Told {
 /// The stage of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Stage {
+enum AttemptStage {
     Begun,
     Answered,
     Failed,
@@ -52,7 +52,7 @@ enum Stage {
 /// A heartbeat: `event: progress`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Progress {
+struct ProgressEvent {
     elapsed_ms: u64,
 }
 
@@ -60,20 +60,20 @@ struct Progress {
 pub(super) fn answer(
     engine: &Engine,
     envelope: CallEnvelope,
-    run: Run,
+    run: SharedTool,
     options: CallOptions,
-    wanted: Wanted,
-    results: Results,
+    wanted: CallRequestParts,
+    results: ResultShortener,
 ) -> Response {
     let (tell, told) = mpsc::channel(BEHIND);
-    let calling = engine.call_with(envelope, Watched { tool: run, tell }, options);
-    let signs = calling.signs_of_life();
-    let following = Following {
+    let calling = engine.call_with(envelope, WatchedTool { tool: run, tell }, options);
+    let signs = calling.progress_signals();
+    let following = CallEventStream {
         // In its own task: a client that reads slowly must not delay the call.
-        call: Some(Task(tokio::spawn(calling))),
+        call: Some(CallTask(tokio::spawn(calling))),
         told,
         signs,
-        letter: Letter::new(engine, wanted.link, None),
+        letter: ResultDelivery::new(engine, wanted.link, None),
         engine: engine.clone(),
         results,
         began: Instant::now(),
@@ -90,14 +90,14 @@ pub(super) fn answer(
 }
 
 /// A tool whose attempts are sent as events.
-struct Watched {
-    tool: Run,
-    tell: mpsc::Sender<Told>,
+struct WatchedTool {
+    tool: SharedTool,
+    tell: mpsc::Sender<AttemptUpdate>,
 }
 
-impl Tool for Watched {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let watch = Watch::begin(attempt.number, self.tell.clone());
+impl ToolHandler for WatchedTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
+        let watch = AttemptWatch::begin(attempt.number, self.tell.clone());
         let running = self.tool.run(attempt);
         async move {
             let answer = running.await;
@@ -106,7 +106,7 @@ impl Tool for Watched {
         }
     }
 
-    fn sees_end(&self) -> AttemptEnd {
+    fn sees_end(&self) -> AttemptEndVisibility {
         self.tool.sees_end()
     }
 
@@ -116,33 +116,33 @@ impl Tool for Watched {
 }
 
 /// The event stream of one call.
-struct Following {
+struct CallEventStream {
     /// `None` after the result was sent.
-    call: Option<Task>,
-    told: mpsc::Receiver<Told>,
-    signs: SignsOfLife,
-    letter: Letter,
+    call: Option<CallTask>,
+    told: mpsc::Receiver<AttemptUpdate>,
+    signs: ProgressSignals,
+    letter: ResultDelivery,
     engine: Engine,
-    results: Results,
+    results: ResultShortener,
     began: Instant,
 }
 
 /// The store of large results, and their reader.
-pub(super) struct Results {
+pub(super) struct ResultShortener {
     pub(super) large: Arc<LargeResults>,
-    pub(super) reader: Reader,
+    pub(super) reader: ResultReader,
 }
 
 /// The task of a call. If the client disconnects it is aborted, and the engine decides about the call.
-struct Task(JoinHandle<Called>);
+struct CallTask(JoinHandle<CallResponse>);
 
-impl Drop for Task {
+impl Drop for CallTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Following {
+impl CallEventStream {
     async fn next(&mut self) -> Option<Bytes> {
         let call = &mut self.call.as_mut()?.0;
         tokio::select! {
@@ -152,15 +152,15 @@ impl Following {
                 self.call = None;
                 // A call that panicked has no result, and its stream just ends.
                 let mut called = called.ok()?;
-                let Results { large, reader } = &self.results;
-                large.shorten(&mut called, reader, ReadBy::Http, self.engine.now()).await;
-                self.letter.carry(called.arrival);
-                self.letter.handed_over();
+                let ResultShortener { large, reader } = &self.results;
+                large.shorten(&mut called, reader, ReadMethod::Http, self.engine.now()).await;
+                self.letter.carry(called.delivery);
+                self.letter.record_handover();
                 Some(event("result", &called.result))
             }
             () = self.signs.next() => {
                 let elapsed_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                Some(event("progress", &Progress { elapsed_ms }))
+                Some(event("progress", &ProgressEvent { elapsed_ms }))
             }
             () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),
         }
@@ -168,27 +168,27 @@ impl Following {
 }
 
 /// Sends the events of one attempt, including its end on drop.
-struct Watch {
+struct AttemptWatch {
     attempt: u32,
     began: Instant,
-    tell: mpsc::Sender<Told>,
-    end: Stage,
+    tell: mpsc::Sender<AttemptUpdate>,
+    end: AttemptStage,
 }
 
-impl Watch {
-    fn begin(attempt: u32, tell: mpsc::Sender<Told>) -> Self {
-        let _ = tell.try_send(Told { attempt, state: Stage::Begun, took_ms: None });
-        Self { attempt, began: Instant::now(), tell, end: Stage::Ended }
+impl AttemptWatch {
+    fn begin(attempt: u32, tell: mpsc::Sender<AttemptUpdate>) -> Self {
+        let _ = tell.try_send(AttemptUpdate { attempt, state: AttemptStage::Begun, took_ms: None });
+        Self { attempt, began: Instant::now(), tell, end: AttemptStage::Ended }
     }
 
-    fn over(mut self, answer: &Answer) {
-        self.end = if answer.is_ok() { Stage::Answered } else { Stage::Failed };
+    fn over(mut self, answer: &ToolResult) {
+        self.end = if answer.is_ok() { AttemptStage::Answered } else { AttemptStage::Failed };
     }
 }
 
-impl Drop for Watch {
+impl Drop for AttemptWatch {
     fn drop(&mut self) {
         let took_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
-        let _ = self.tell.try_send(Told { attempt: self.attempt, state: self.end, took_ms });
+        let _ = self.tell.try_send(AttemptUpdate { attempt: self.attempt, state: self.end, took_ms });
     }
 }

@@ -10,17 +10,17 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
-use steadfast::{Answer, Attempt, HookFuture, Hooks, Logging, Sources, Steadfast, output};
-use steadfast_api::Access;
+use steadfast::{ToolResult, Attempt, HookFuture, Hooks, LogOutput, Sources, Steadfast, output};
+use steadfast_api::AccessRules;
 
 use crate::support::{
-    PATIENCE, World, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed, settle,
+    PATIENCE, ApiTestWorld, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed, settle,
     told,
 };
 
 #[tokio::test(start_paused = true)]
 async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_nothing() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let mut wrong = keyed("bank/pay", json!({}), "k");
     wrong["contractVersion"] = "9.9".into();
@@ -40,7 +40,7 @@ async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_no
 
 #[tokio::test(start_paused = true)]
 async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let mut call = envelope("bank/pay", json!({}));
     call["transprot"] = json!({});
@@ -56,7 +56,7 @@ async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it
 
 #[tokio::test(start_paused = true)]
 async fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({ "to": "bob" }), "k");
     let mut hasty = call.clone();
@@ -82,7 +82,7 @@ async fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_2_without_dedupe_both_run() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let mut call = envelope("bank/pay", json!({ "to": "bob" }));
     call["transport"] = json!({ "dedupeMode": "disabled" });
@@ -95,7 +95,7 @@ async fn tr_2_without_dedupe_both_run() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let call = envelope("bank/pay", json!({ "to": "bob" }));
     let post = async |call: &Value, key| {
@@ -125,7 +125,7 @@ async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() 
 
 #[tokio::test(start_paused = true)]
 async fn tr_4_the_same_key_with_other_parameters_is_a_conflict() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     world.call(&keyed("bank/pay", json!({ "to": "bob" }), "k")).await;
     let said = world.call(&keyed("bank/pay", json!({ "to": "eve" }), "k")).await;
@@ -137,8 +137,8 @@ async fn tr_4_the_same_key_with_other_parameters_is_a_conflict() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
-    let world = World::new(&[]).await;
-    world.tool("web/get", async |number: u32, _| -> Answer {
+    let world = ApiTestWorld::new(&[]).await;
+    world.tool("web/get", async |number: u32, _| -> ToolResult {
         if number < 3 { Err(http_fault(503)) } else { Ok(output("there")) }
     });
     let said = world.call(&envelope("web/get", json!({}))).await;
@@ -150,7 +150,7 @@ async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_6_a_terminal_error_is_tried_once() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.fails("web/get", 400);
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!(
@@ -165,7 +165,7 @@ async fn tr_6_a_terminal_error_is_tried_once() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_7_a_tool_that_keeps_failing_is_tried_as_often_as_allowed() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.fails("web/get", 503);
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::BAD_GATEWAY, "retry_exhausted"), "{}", said.body);
@@ -177,10 +177,10 @@ async fn tr_7_a_tool_that_keeps_failing_is_tried_as_often_as_allowed() {
 }
 
 /// A tool with five failed calls.
-async fn broken(settings: &[(&str, &str)]) -> World {
+async fn broken(settings: &[(&str, &str)]) -> ApiTestWorld {
     let mut all = vec![("tools.\"bank/pay\".retry.attempts", "1"), ("tools.\"bank/pay\".trust.mode", "off")];
     all.extend(settings);
-    let world = World::new(&all).await;
+    let world = ApiTestWorld::new(&all).await;
     world.fails("bank/pay", 503);
     for amount in 0..5 {
         // In several sessions, so that the loop guard stops none.
@@ -241,7 +241,7 @@ async fn tr_10_a_failed_probe_opens_it_again_for_as_long() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_11_an_open_breaker_ends_retries() {
-    let world = World::new(&[("tools.\"web/get\".trust.mode", "off")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"web/get\".trust.mode", "off")]).await;
     world.fails("web/get", 503);
     world.call(&envelope("web/get", json!({}))).await;
     let said = world.call(&envelope("web/get", json!({ "page": 2 }))).await;
@@ -262,19 +262,19 @@ async fn tr_11_an_open_breaker_ends_retries() {
 }
 
 #[derive(Default)]
-struct Counting {
+struct CountingBody {
     before: AtomicU32,
     after: AtomicU32,
     short: AtomicU32,
 }
 
-impl Hooks for Counting {
+impl Hooks for CountingBody {
     fn before_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32) -> HookFuture<'a, ()> {
         self.before.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {})
     }
 
-    fn after_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32, _: &'a Answer) -> HookFuture<'a, ()> {
+    fn after_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32, _: &'a ToolResult) -> HookFuture<'a, ()> {
         self.after.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {})
     }
@@ -287,10 +287,10 @@ impl Hooks for Counting {
 
 #[tokio::test(start_paused = true)]
 async fn tr_12_hooks_see_each_attempt_and_each_short_circuit_once() {
-    let hooks = Arc::new(Counting::default());
-    let opening = Steadfast::opening(Sources::default()).hooks(hooks.clone());
-    let world = World::opened(opening, &[], Access::default()).await;
-    world.tool("web/get", async |number: u32, _| -> Answer {
+    let hooks = Arc::new(CountingBody::default());
+    let opening = Steadfast::builder(Sources::default()).hooks(hooks.clone());
+    let world = ApiTestWorld::opened(opening, &[], AccessRules::default()).await;
+    world.tool("web/get", async |number: u32, _| -> ToolResult {
         if number == 1 { Err(http_fault(503)) } else { Ok(output("there")) }
     });
     world.call(&keyed("web/get", json!({}), "k")).await;
@@ -332,9 +332,9 @@ async fn tr_14_switched_off_calls_go_straight_through() {
 
 /// Lines of the log, which its own thread writes.
 #[derive(Clone, Default)]
-struct Lines(Arc<(Mutex<String>, Condvar)>);
+struct StreamLines(Arc<(Mutex<String>, Condvar)>);
 
-impl Lines {
+impl StreamLines {
     /// Returns the whole log once one line contains all of these parts. Lines are written in order.
     fn until(&self, parts: &[&str]) -> String {
         let (text, written) = &*self.0;
@@ -346,7 +346,7 @@ impl Lines {
     }
 }
 
-impl Write for Lines {
+impl Write for StreamLines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let (text, written) = &*self.0;
         text.lock().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
@@ -363,11 +363,11 @@ impl Write for Lines {
 async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_else() {
     const SECRETS: [&str; 3] =
         ["sk-live-4f9a8b7c6d5e4f3a2b1c", "hunter2hunter2", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"];
-    let lines = Lines::default();
-    let opening = Steadfast::opening(Sources::default()).logging(Logging::To(Box::new(lines.clone())));
-    let world = World::opened(opening, &[("log.level", "debug")], Access::default()).await;
-    world.tool("bank/pay", async |_, _| -> Answer { Ok(output(&format!("paid with {}", SECRETS[0]))) });
-    world.tool("bank/fails", async |_, _| -> Answer { Err(http_fault(400)) });
+    let lines = StreamLines::default();
+    let opening = Steadfast::builder(Sources::default()).logging(LogOutput::To(Box::new(lines.clone())));
+    let world = ApiTestWorld::opened(opening, &[("log.level", "debug")], AccessRules::default()).await;
+    world.tool("bank/pay", async |_, _| -> ToolResult { Ok(output(&format!("paid with {}", SECRETS[0]))) });
+    world.tool("bank/fails", async |_, _| -> ToolResult { Err(http_fault(400)) });
     let params = json!({ "token": SECRETS[0], "password": SECRETS[1] });
     for tool in ["bank/pay", "bank/fails", "bank/none"] {
         world.call(&keyed(tool, params.clone(), SECRETS[2])).await;
@@ -403,7 +403,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let said = world.call(&envelope("bank/pai", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::NOT_FOUND, "unknown_tool"), "{}", said.body);
     let message = said.body["error"]["message"].as_str().unwrap();
@@ -415,7 +415,7 @@ async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
-    let world = World::new(&[
+    let world = ApiTestWorld::new(&[
         ("tools.\"web/get\".retry.attempts", "1"),
         ("tools.\"web/get\".class", "read_only"),
         ("tools.\"bank/pay\".class", "mutating"),
@@ -433,7 +433,7 @@ async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
-    let world = World::new(&[("tools.\"bank/pay\".limits.concurrency", "1")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"bank/pay\".limits.concurrency", "1")]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let first = envelope("bank/pay", json!({ "to": "bob" }));
     tokio::join!(world.call(&first), async {
@@ -455,7 +455,7 @@ async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
 #[tokio::test(start_paused = true)]
 async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over() {
     let settings = [("tools.\"bank/pay\".class", "mutating"), ("tools.\"bank/pay\".answer_by", "5s")];
-    let world = World::new(&settings).await;
+    let world = ApiTestWorld::new(&settings).await;
     world.tool("bank/pay", async |_, _| {
         tokio::time::sleep(Duration::from_secs(20)).await;
         Ok(output("paid"))
@@ -471,7 +471,7 @@ async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over(
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_ended_is_told_as_ended() {
     let world =
-        World::new(&[("tools.\"web/get\".retry.attempts", "1"), ("tools.\"web/get\".class", "read_only")])
+        ApiTestWorld::new(&[("tools.\"web/get\".retry.attempts", "1"), ("tools.\"web/get\".class", "read_only")])
             .await;
     world.tool("web/get", async |_, _| std::future::pending().await);
     let call = envelope("web/get", json!({})).to_string();
@@ -486,9 +486,9 @@ async fn an_attempt_that_is_ended_is_told_as_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_says_no_has_answered() {
-    let world = World::new(&[]).await;
-    world.tool("web/get", async |_, _| -> Answer {
-        Err(steadfast::classify::Fault::new(steadfast::classify::Source::Tool, "no seats left").into())
+    let world = ApiTestWorld::new(&[]).await;
+    world.tool("web/get", async |_, _| -> ToolResult {
+        Err(steadfast::classify::AttemptFault::new(steadfast::classify::FaultSource::Tool, "no seats left").into())
     });
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"), "{}", said.body);
@@ -497,7 +497,7 @@ async fn a_tool_that_says_no_has_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let seeing = seen.clone();
     world.tool("web/get", move |_, attempt: Attempt| {
@@ -514,7 +514,7 @@ async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let good = envelope("bank/pay", json!({})).to_string();
     let deep =
@@ -551,7 +551,7 @@ async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
 #[tokio::test(start_paused = true)]
 async fn sf_7_a_token_says_who_calls() {
     let access = access_of(&[("ann", None), ("bob", None), ("eve", Some("acme"))]);
-    let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(Sources::default()), &[], access).await;
     world.works("bank/pay");
     let ann = [("authorization", "Bearer token of ann")];
     let bob = [("authorization", "Bearer token of bob")];
@@ -602,15 +602,15 @@ async fn sf_7_a_token_says_who_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result() {
-    let world = World::new(&[]).await;
-    world.tool("web/get", async |number: u32, attempt: Attempt| -> Answer {
+    let world = ApiTestWorld::new(&[]).await;
+    world.tool("web/get", async |number: u32, attempt: Attempt| -> ToolResult {
         if number == 1 {
             return Err(http_fault(503));
         }
         tokio::time::sleep(Duration::from_secs(20)).await;
         attempt.progress();
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(steadfast_core::output::Output {
+        Ok(steadfast_core::output::ToolOutput {
             content: steadfast_core::output::RawJson::from_trusted("{\n\"a\":1}"),
             metadata: None,
         })
@@ -648,7 +648,7 @@ fn events(text: &str) -> Vec<(String, Value)> {
 /// A client that waits for the in-flight call of another client and disconnects no longer waits.
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let open = async || world.steer("get", "/v1/status", &Value::Null).await["counts"]["openCalls"].clone();
@@ -671,7 +671,7 @@ async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
 /// call.
 #[tokio::test(start_paused = true)]
 async fn who_leaves_a_stream_finds_the_answer_by_calling_again() {
-    let world = World::new(&[("tools.\"bank/pay\".class", "mutating")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"bank/pay\".class", "mutating")]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let request =

@@ -7,27 +7,27 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use steadfast::output;
-use steadfast_mcp::http::front::{Peer, RequestBody, ServeLimits, serve};
+use steadfast_mcp::http::server::{ConnectionPeer, RequestBody, ListenerLimits, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::{PATIENCE, World, keyed};
+use crate::support::{PATIENCE, ApiTestWorld, keyed};
 
 /// Serves the API of this world at a free port, as `steadfast serve` does.
-async fn listen(world: &World) -> (SocketAddr, DropGuard) {
+async fn listen(world: &ApiTestWorld) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (api, stop) = (world.api.clone(), CancellationToken::new());
-    let service = move |mut request: http::Request<RequestBody>, peer: Peer| {
+    let service = move |mut request: http::Request<RequestBody>, peer: ConnectionPeer| {
         let api = api.clone();
         async move {
             request.extensions_mut().insert(peer.link);
             api.respond(request).await
         }
     };
-    tokio::spawn(serve(listener, ServeLimits::default(), service, stop.clone()));
+    tokio::spawn(serve(listener, ListenerLimits::default(), service, stop.clone()));
     (address, stop.drop_guard())
 }
 
@@ -56,7 +56,7 @@ async fn read(stream: &mut TcpStream) -> (u16, Value) {
 }
 
 /// Returns the delivery time of the only record once it is known, or `None` once it is known to be undelivered.
-async fn delivered(world: &World) -> Value {
+async fn delivered(world: &ApiTestWorld) -> Value {
     world.steer("get", "/v1/records", &Value::Null).await["records"][0]["deliveredAtMs"].clone()
 }
 
@@ -72,9 +72,9 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 
 /// Keeps paused time from advancing while it exists, whatever the sockets of the runtime do. So the tested events do
 /// not depend on time.
-struct StandingStill(#[expect(dead_code, reason = "its end is what is waited for")] mpsc::Sender<()>);
+struct PausedTimeGuard(#[expect(dead_code, reason = "its end is what is waited for")] mpsc::Sender<()>);
 
-impl StandingStill {
+impl PausedTimeGuard {
     /// Blocks the automatic advance of paused time, which happens only while the runtime is idle.
     fn begin() -> Self {
         tokio::time::pause();
@@ -84,8 +84,8 @@ impl StandingStill {
     }
 }
 
-async fn world() -> World {
-    World::new(&[("tools.\"bank/pay\".class", "mutating")]).await
+async fn world() -> ApiTestWorld {
+    ApiTestWorld::new(&[("tools.\"bank/pay\".class", "mutating")]).await
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
     let world = world().await;
     world.works("bank/pay");
     let (address, _stop) = listen(&world).await;
-    let _time = StandingStill::begin();
+    let _time = PausedTimeGuard::begin();
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&post(&keyed("bank/pay", json!({}), "k"))).await.unwrap();
     assert_eq!(read(&mut stream).await.0, 200);
@@ -108,7 +108,7 @@ async fn is_delivered_by_the_next_request(way: &str) {
     let world = world().await;
     world.works("bank/pay");
     let (address, _stop) = listen(&world).await;
-    let _time = StandingStill::begin();
+    let _time = PausedTimeGuard::begin();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let call = keyed("bank/pay", json!({}), "k");
     if way == "streamed" {

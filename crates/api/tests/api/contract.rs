@@ -5,7 +5,7 @@ use http::{HeaderMap, Request, StatusCode};
 use serde_json::{Map, Value, json};
 use steadfast_api::Api;
 
-use crate::support::{World, api, get, told};
+use crate::support::{ApiTestWorld, api, get, told};
 
 /// Field names of the document that are data: a map from severities to numbers may list its keys.
 const SEVERITIES: &[&str] = &["not_found", "invalid_input", "server_error", "repeated_auth"];
@@ -46,7 +46,7 @@ fn field_names(schema: &Value, names: &mut Vec<String>) {
 async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_listed() {
     let (api, _steadfast) = api().await;
     let (_, document) = get(&api, "/openapi.json").await;
-    for Operation { method, path, operation } in operations(&document) {
+    for DocumentedOperation { method, path, operation } in operations(&document) {
         let refused = send(&api, method, &format!("{}?colour=red", filled(path)), "").await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{method} {path}: {}", refused.message);
         assert!(refused.message.contains("`colour`"), "{method} {path}: {}", refused.message);
@@ -108,7 +108,7 @@ async fn a_wrong_method_is_refused_by_name_and_the_right_ones_are_listed() {
 async fn an_unknown_id_is_refused_with_its_kind_and_name() {
     let (api, _steadfast) = api().await;
     let (_, document) = get(&api, "/openapi.json").await;
-    for Operation { method, path, operation } in
+    for DocumentedOperation { method, path, operation } in
         operations(&document).into_iter().filter(|one| one.path.contains('{'))
     {
         // Any session can be ended, and a breaker can be forced open before the first call of its tool.
@@ -162,7 +162,7 @@ async fn an_unknown_path_is_refused_by_name_and_without_secrets() {
 /// help.
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_does_not_pass_is_no_retriable_error() {
-    let world = World::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
+    let world = ApiTestWorld::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
     let sources = [
         json!({ "kind": "exit", "code": 127 }),
         json!({ "kind": "exit", "code": 126 }),
@@ -204,7 +204,7 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
 /// and were accepted. The generator in the tests of the gateway covers all other requests.
 #[tokio::test(start_paused = true)]
 async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let document = &world.document;
     // Each is a separate call: an equal one would wait for it.
     let envelope = |pointer: &str, value: Value| {
@@ -314,19 +314,19 @@ async fn a_query_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
     }
 }
 
-struct Operation<'d> {
+struct DocumentedOperation<'d> {
     method: &'d str,
     path: &'d str,
     operation: &'d Value,
 }
 
-fn operations(document: &Value) -> Vec<Operation<'_>> {
+fn operations(document: &Value) -> Vec<DocumentedOperation<'_>> {
     let paths = document["paths"].as_object().unwrap();
     let all: Vec<_> = paths
         .iter()
         .flat_map(|(path, operations)| {
             let operations = operations.as_object().unwrap();
-            operations.iter().map(move |(method, operation)| Operation { method, path, operation })
+            operations.iter().map(move |(method, operation)| DocumentedOperation { method, path, operation })
         })
         .collect();
     assert!(all.len() > 40, "{} operations", all.len());
@@ -339,17 +339,17 @@ fn filled(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-struct Refused {
+struct RefusedRequest {
     status: StatusCode,
     headers: HeaderMap,
     message: String,
 }
 
 /// Sends a request as the admin.
-async fn send(api: &Api, method: &str, uri: &str, body: &str) -> Refused {
+async fn send(api: &Api, method: &str, uri: &str, body: &str) -> RefusedRequest {
     let request = Request::builder().method(method.to_uppercase().as_str()).uri(uri);
     let request = request.header("authorization", "Bearer person");
     let said = told(api, request, body.as_bytes().to_vec()).await;
     let message = said.body["error"]["message"].as_str().unwrap_or_default().to_owned();
-    Refused { status: said.status, headers: said.headers, message }
+    RefusedRequest { status: said.status, headers: said.headers, message }
 }

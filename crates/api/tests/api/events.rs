@@ -8,9 +8,9 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
 use steadfast::id::{ActorId, TenantId};
-use steadfast::{Answer, Attempt, BreakerKey, By, Sources, Steadfast, Steer, Surface, call, output};
+use steadfast::{ToolResult, Attempt, BreakerKey, OperatorIdentity, Sources, Steadfast, BreakerOverride, OperatorSurface, call, output};
 use steadfast_api::Api;
-use steadfast_mcp::http::front::Holder;
+use steadfast_mcp::http::server::TokenHolder;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{access_of, api, get, reads_well};
@@ -19,17 +19,17 @@ use crate::support::{access_of, api, get, reads_well};
 const NOTHING: &str = ": nothing happens\n\n";
 
 /// An open event stream.
-struct Listening(Response);
+struct EventListener(Response);
 
 /// One event.
 #[derive(Debug)]
-struct Event {
+struct ReceivedEvent {
     id: String,
     name: String,
     data: Value,
 }
 
-async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
+async fn listen(api: &Api, path: &str, last: Option<&str>) -> EventListener {
     let mut request = Request::get(path);
     if let Some(last) = last {
         request = request.header("last-event-id", last);
@@ -37,15 +37,15 @@ async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
     listen_by(api, request).await
 }
 
-async fn listen_by(api: &Api, request: http::request::Builder) -> Listening {
+async fn listen_by(api: &Api, request: http::request::Builder) -> EventListener {
     let request = request.header("host", "127.0.0.1").body(Empty::<Bytes>::new()).unwrap();
     let response = api.respond(request).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
-    Listening(response)
+    EventListener(response)
 }
 
-impl Listening {
+impl EventListener {
     /// Returns the next part of the stream, which may be no event.
     async fn piece(&mut self) -> String {
         let piece = timeout(Duration::from_secs(60), self.0.body_mut().frame()).await;
@@ -56,7 +56,7 @@ impl Listening {
     }
 
     /// Returns the next event. Each event arrives as its own chunk.
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> ReceivedEvent {
         loop {
             let text = self.piece().await;
             assert_ne!(text, NOTHING, "an event was to come");
@@ -66,13 +66,13 @@ impl Listening {
                 let data = serde_json::from_str(field("data").unwrap()).unwrap();
                 reads_well(&data);
                 let id = field("id").unwrap_or_default().to_owned();
-                return Event { id, name: name.to_owned(), data };
+                return ReceivedEvent { id, name: name.to_owned(), data };
             }
         }
     }
 
     /// Returns the next event of this name.
-    async fn named(&mut self, name: &str) -> Event {
+    async fn named(&mut self, name: &str) -> ReceivedEvent {
         loop {
             let event = self.next().await;
             if event.name == name {
@@ -84,7 +84,7 @@ impl Listening {
 
 async fn pay(steadfast: &Steadfast, tool: &str, session: &str) {
     let tool = call("bank", tool).params(&[("to", "sk-live-4f9a8b7c6d5e4f3a2b1c")]).session(session);
-    steadfast.call(tool.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+    steadfast.call(tool.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +184,7 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
     let mut envelope = call("bank", "pay").session("acme's").envelope().unwrap();
     for tenant in ["other", "acme"] {
         envelope.target.tenant_id = Some(TenantId::new(tenant).unwrap());
-        let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let works = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
         steadfast.call(envelope.clone(), works).await;
     }
     let first = of_tenant.next().await;
@@ -194,11 +194,11 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
         "{first:?}"
     );
     // Changes by operators to data of other tenants, or of no tenant, are not received either.
-    let by = By::new("ann", Surface::Library);
+    let by = OperatorIdentity::new("ann", OperatorSurface::Library);
     let key: BreakerKey = "tool:bank:pay".parse().unwrap();
     for tenant in [None, Some("other"), Some("acme")] {
         let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
-        steadfast.engine().steer_breaker(tenant.as_ref(), &key, Steer::Open { until: None }, &by).await;
+        steadfast.engine().update_breaker(tenant.as_ref(), &key, BreakerOverride::Open { until: None }, &by).await;
     }
     for name in ["tool_call_circuit_state", "audit"] {
         assert_eq!(of_tenant.named(name).await.data["tenantId"], "acme", "{name}");
@@ -210,10 +210,10 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_7_whoever_loses_its_token_while_it_listens_hears_no_more() {
-    let steadfast = Steadfast::opening(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let steadfast = Steadfast::builder(Sources::default()).set("store.kind", "memory").open().await.unwrap();
     let access = access_of(&[("ann", None)]);
     let tokens = access.tokens.clone();
-    let viewer = |name: &str| Holder::Viewer(ActorId::new(name).unwrap());
+    let viewer = |name: &str| TokenHolder::Viewer(ActorId::new(name).unwrap());
     tokens.add("of eve", viewer("eve"));
     tokens.add("of bob", viewer("bob"));
     let api = Api::new(steadfast.clone(), access);

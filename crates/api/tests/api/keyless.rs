@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use steadfast::output;
 
-use crate::support::{Said, World, envelope, gated, in_session, lost_once, settle};
+use crate::support::{ApiTestReply, ApiTestWorld, envelope, gated, in_session, lost_once, settle};
 
 /// Tools that must not run twice, and no mechanism except the ones under test.
 const PLAIN: &[(&str, &str)] = &[
@@ -25,28 +25,28 @@ fn payment() -> Value {
     envelope("bank/pay", json!({ "to": "bob" }))
 }
 
-async fn pay(world: &World) -> Said {
+async fn pay(world: &ApiTestWorld) -> ApiTestReply {
     world.call(&payment()).await
 }
 
-async fn begin(world: &World) -> Said {
+async fn begin(world: &ApiTestWorld) -> ApiTestReply {
     let call = envelope("host/pay", json!({ "to": "bob" }));
     world.post("/v1/calls/begin", &[], &call.to_string()).await
 }
 
-async fn report(world: &World, begun: &Said, report: Value) -> Said {
+async fn report(world: &ApiTestWorld, begun: &ApiTestReply, report: Value) -> ApiTestReply {
     assert_eq!(begun.body["next"], "run", "{}", begun.body);
     let path = format!("/v1/calls/{}/report", begun.body["id"].as_str().unwrap());
     world.post(&path, &[], &report.to_string()).await
 }
 
-async fn the_record(world: &World) -> Value {
+async fn the_record(world: &ApiTestWorld) -> Value {
     world.steer("get", "/v1/records?open=true", &Value::Null).await["records"][0].clone()
 }
 
 #[tokio::test(start_paused = true)]
 async fn equal_calls_without_a_key_join_the_one_in_flight() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let (first, second) = tokio::join!(pay(&world), async {
         begun.acquire().await.unwrap().forget();
@@ -71,7 +71,7 @@ async fn equal_calls_without_a_key_join_the_one_in_flight() {
 /// The same for clients that read events, whichever call comes first.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_reads_events_joins_one_that_does_not() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let (_, streamed) = tokio::join!(pay(&world), async {
         begun.acquire().await.unwrap().forget();
@@ -90,7 +90,7 @@ async fn a_call_that_reads_events_joins_one_that_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn equal_calls_of_two_conversations_are_two_calls() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let other = in_session(payment(), "s-2");
     let (first, second, ()) = tokio::join!(pay(&world), world.call(&other), async {
@@ -104,7 +104,7 @@ async fn equal_calls_of_two_conversations_are_two_calls() {
 /// A caller that disconnects before the response gets it by repeating the call, once.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_did_not_arrive_is_given_to_the_next_equal_call() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let request = Request::post("/v1/calls").header("host", "127.0.0.1");
     let gone = world.api.respond(request.body(payment().to_string()).unwrap());
@@ -129,7 +129,7 @@ async fn an_answer_that_did_not_arrive_is_given_to_the_next_equal_call() {
 /// A caller that waited that long may have given up.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     world.tool("bank/pay", async |number: u32, _| {
         tokio::time::sleep(Duration::from_secs(26)).await;
         Ok(output(&format!("run {number}")))
@@ -149,7 +149,7 @@ async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
 /// so.
 #[tokio::test(start_paused = true)]
 async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was_told_finally() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     let lost = pay(&world).await;
     assert_eq!((lost.status, lost.code()), (StatusCode::CONFLICT, "outcome_unknown"), "{}", lost.body);
@@ -182,7 +182,7 @@ async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was
 
 #[tokio::test(start_paused = true)]
 async fn whoever_checks_after_the_final_answer_need_not_wait() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     world.works("bank/look");
     let look = async || world.call(&envelope("bank/look", json!({}))).await.status;
@@ -199,7 +199,7 @@ async fn whoever_checks_after_the_final_answer_need_not_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn equal_calls_that_a_host_runs_join_the_one_in_flight() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let first = begin(&world).await;
     let (second, done) = tokio::join!(begin(&world), async {
         settle().await;
@@ -213,7 +213,7 @@ async fn equal_calls_that_a_host_runs_join_the_one_in_flight() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let begun = begin(&world).await;
     let source = json!({ "kind": "transport", "error": "connection_reset", "written": true });
     let failure = json!({ "attempt": 1, "failure": { "message": "gone", "source": source } });
@@ -233,7 +233,7 @@ async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
 /// A call that may still take effect cannot be resolved as not run.
 #[tokio::test(start_paused = true)]
 async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     pay(&world).await;
     let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
@@ -256,7 +256,7 @@ async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
 /// A call can be resolved as run at any time.
 #[tokio::test(start_paused = true)]
 async fn what_ran_is_resolved_at_any_time() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     pay(&world).await;
     let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
@@ -267,7 +267,7 @@ async fn what_ran_is_resolved_at_any_time() {
 /// The result of a stream counts as delivered when it was read.
 #[tokio::test(start_paused = true)]
 async fn an_answer_in_events_that_was_not_read_is_given_again() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     world.works("bank/pay");
     let request =
         Request::post("/v1/calls").header("host", "127.0.0.1").header("accept", "text/event-stream");

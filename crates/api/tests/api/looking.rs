@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source};
+use steadfast::classify::{AttemptFault, FaultSource};
 use steadfast::id::{Namespace, TenantId, ToolName};
-use steadfast::policy::Annotations;
-use steadfast::{Answer, Attempt, Sources, Steadfast, call};
-use steadfast_api::{Access, AdminToken, Api};
-use steadfast_testkit::redis::Server;
+use steadfast::policy::AnnotationHints;
+use steadfast::{ToolResult, Attempt, Sources, Steadfast, call};
+use steadfast_api::{AccessRules, AdminToken, Api};
+use steadfast_testkit::redis::RedisServer;
 
-use crate::support::{PATIENCE, World, access_of, api, ask, envelope, fits, get, in_session, settle};
+use crate::support::{PATIENCE, ApiTestWorld, access_of, api, ask, envelope, fits, get, in_session, settle};
 
 #[tokio::test(start_paused = true)]
 async fn the_status_says_what_is_wrong_and_what_to_do() {
@@ -26,7 +26,7 @@ async fn the_status_says_what_is_wrong_and_what_to_do() {
 #[tokio::test(start_paused = true)]
 async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
     let (api, steadfast) = api().await;
-    let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+    let fails = async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
     for amount in 0..3 {
         let mut envelope = call("bank", "fails").params(&[("amount", amount)]).envelope().unwrap();
         envelope.target.tenant_id = Some(TenantId::new("acme").unwrap());
@@ -41,7 +41,7 @@ async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
 #[tokio::test(start_paused = true)]
 async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_first() {
     let down = [("tools.\"web/down\".retry.attempts", "1"), ("tools.\"web/down\".trust.mode", "off")];
-    let world = World::new(&down).await;
+    let world = ApiTestWorld::new(&down).await;
     let reported = async |whose: &str, tool: &str, severity: &str, times: u32| {
         let recoverable = severity != "security";
         let report = json!({
@@ -104,7 +104,7 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
 #[tokio::test(start_paused = true)]
 async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
     let (_, steadfast) = api().await;
-    let access = Access { admin: AdminToken::new("person"), ..access_of(&[("ann", None)]) };
+    let access = AccessRules { admin: AdminToken::new("person"), ..access_of(&[("ann", None)]) };
     let api = Api::new(steadfast, access);
     let (_, document) = get(&api, "/openapi.json").await;
     let is_let_in = async |path: &str, token: Option<&str>| {
@@ -202,8 +202,8 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
     assert!(kinds.starts_with(&["started", "attempt_started", "attempt_ended"]), "{kinds:?}");
     assert!(trace["steps"][2]["rule"].is_string(), "{trace}");
     // The message of a tool may contain anything.
-    let leaks = async |_: Attempt| -> Answer {
-        Err(Fault::new(Source::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c").into())
+    let leaks = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c").into())
     };
     let leaked = call("bank", "leaks").session("s-3").envelope().unwrap();
     let id = leaked.request_id.to_string();
@@ -273,7 +273,7 @@ async fn sf_5_what_cannot_be_understood_says_why() {
 async fn the_document_says_what_is_answered() {
     let (api, steadfast) = api().await;
     let pay =
-        (ToolName::new("pay").unwrap(), Annotations { read_only: Some(false), ..Annotations::default() });
+        (ToolName::new("pay").unwrap(), AnnotationHints { read_only: Some(false), ..AnnotationHints::default() });
     steadfast.engine().register_tools(Namespace::new("bank").unwrap(), vec![pay]);
     settle().await;
     let (_, document) = get(&api, "/openapi.json").await;
@@ -296,10 +296,10 @@ async fn the_document_says_what_is_answered() {
 /// A real store that fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
-    let mut redis = Server::start();
-    let opening = Steadfast::opening(Sources::default()).set("store.kind", "redis");
+    let mut redis = RedisServer::start();
+    let opening = Steadfast::builder(Sources::default()).set("store.kind", "redis");
     let steadfast = opening.set("store.url", &redis.url()).open().await.unwrap();
-    let api = Api::new(steadfast, Access::default());
+    let api = Api::new(steadfast, AccessRules::default());
     let (_, document) = get(&api, "/openapi.json").await;
     let ready = async || {
         let (status, body) = get(&api, "/readyz").await;

@@ -2,8 +2,8 @@
 
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{Answer, Attempt, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api};
+use steadfast::{ToolResult, Attempt, Sources, Steadfast, call, output};
+use steadfast_api::{AccessRules, AdminToken, Api};
 
 use crate::support::{api, ask, fits, gathered_is_written, get};
 
@@ -27,7 +27,7 @@ async fn a_breaker_is_forced_open_and_reset() {
     let path = "/v1/breakers/tool:bank:pay";
     let (status, seen) = steer(&api, Method::POST, path, &json!({ "to": "open", "for": "30m" })).await;
     assert_eq!((status, &seen["breaker"]["state"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{seen}");
-    let pay = async |_: Attempt| -> Answer { Ok(output("paid")) };
+    let pay = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
     let refused = steadfast.call(call("bank", "pay").key("c").envelope().unwrap(), pay).await;
     let error = refused.result.error.unwrap();
     assert_eq!(
@@ -61,7 +61,7 @@ async fn rp_13_a_tool_is_forgiven() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_is_answered() {
     let (api, steadfast) = api().await;
-    let works = async |_: Attempt| -> Answer { Ok(output("done")) };
+    let works = async |_: Attempt| -> ToolResult { Ok(output("done")) };
     let asks = || call("bank", "fails").params(&[("amount", 7)]).session("s-2").envelope().unwrap();
     let parked = steadfast.call(asks(), works).await;
     assert_eq!(parked.result.error.unwrap().code.to_string(), "approval_required");
@@ -90,7 +90,7 @@ async fn records_are_forgotten_and_the_call_runs_again() {
     assert_eq!(seen, json!({ "forgotten": 1 }));
     let (_, seen) = steer(&api, Method::DELETE, "/v1/records?tool=bank/pay", &Value::Null).await;
     assert_eq!(seen, json!({ "forgotten": 1 }));
-    let pay = async |_: Attempt| -> Answer { Ok(output("paid")) };
+    let pay = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
     let again = call("bank", "pay").params(&[("invoice", "a")]).key("a").session("s-1").envelope().unwrap();
     assert!(!steadfast.call(again, pay).await.result.from_cache);
     let (status, _) =
@@ -108,7 +108,7 @@ async fn switches_are_turned_one_by_one() {
     );
     let (_, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({ "all": "off" })).await;
     assert_eq!((&seen["breaker"], &seen["all"]), (&json!("shadow"), &json!("off")));
-    let works = async |_: Attempt| -> Answer { Ok(output("done")) };
+    let works = async |_: Attempt| -> ToolResult { Ok(output("done")) };
     let replay = call("bank", "pay").params(&[("invoice", "a")]).key("a").session("s-1").envelope().unwrap();
     assert!(!steadfast.call(replay, works).await.result.from_cache, "nothing is decided any more");
     assert_eq!(deeds(&api).await.len(), 2);
@@ -116,8 +116,8 @@ async fn switches_are_turned_one_by_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn switches_turned_at_the_same_moment_are_all_turned() {
-    let steadfast = Steadfast::opening(Sources::default()).set("store.kind", "memory").open().await.unwrap();
-    let api = Api::new(steadfast, Access { admin: AdminToken::new("person"), ..Access::default() });
+    let steadfast = Steadfast::builder(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let api = Api::new(steadfast, AccessRules { admin: AdminToken::new("person"), ..AccessRules::default() });
     for _ in 0..20 {
         let mechanisms = ["all", "dedupe", "retry", "breaker", "guard", "trust"];
         let reset = json!({ "all": "enforce", "dedupe": "enforce", "retry": "enforce", "breaker": "enforce", "guard": "enforce", "trust": "enforce" });

@@ -11,15 +11,15 @@ use futures_util::future::{BoxFuture, ready};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source, Transport};
+use steadfast::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast::envelope::CallEnvelope;
 use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
-use steadfast::policy::Annotations;
-use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api, Around};
-use steadfast_executor::Offered;
-use steadfast_executor::{Found, Shelf};
-use steadfast_mcp::http::front::{Holder, Principal, Tokens};
+use steadfast::policy::AnnotationHints;
+use steadfast::{ToolResult, Attempt, SteadfastBuilder, RuntimeClock, Sources, Steadfast, call, output};
+use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
+use steadfast_executor::AvailableTool;
+use steadfast_executor::{ResolvedTool, ToolRegistry};
+use steadfast_mcp::http::server::{TokenHolder, Principal, BearerTokens};
 use tokio::sync::Semaphore;
 
 /// The time limit of a test that hangs. No test measures it.
@@ -27,7 +27,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The API of an engine with some calls: two that succeeded, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
-    let steadfast = Steadfast::opening(Sources::default())
+    let steadfast = Steadfast::builder(Sources::default())
         .clock(Arc::new(RuntimeClock::new()))
         .set("store.kind", "memory")
         .set("tools.\"bank/pay\".class", "mutating")
@@ -36,8 +36,8 @@ pub(crate) async fn api() -> (Api, Steadfast) {
         .open()
         .await
         .unwrap();
-    let pay = async |_: Attempt| -> Answer { Ok(output("paid, token sk-live-4f9a8b7c6d5e4f3a2b1c")) };
-    let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+    let pay = async |_: Attempt| -> ToolResult { Ok(output("paid, token sk-live-4f9a8b7c6d5e4f3a2b1c")) };
+    let fails = async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
     for key in ["a", "a", "b"] {
         let envelope = call("bank", "pay").params(&[("invoice", key)]).key(key).session("s-1").envelope();
         steadfast.call(envelope.unwrap(), pay).await;
@@ -47,7 +47,7 @@ pub(crate) async fn api() -> (Api, Steadfast) {
         steadfast.call(envelope.unwrap(), fails).await;
     }
     gathered_is_written().await;
-    let access = Access { admin: AdminToken::new("person"), ..Access::default() };
+    let access = AccessRules { admin: AdminToken::new("person"), ..AccessRules::default() };
     (Api::new(steadfast.clone(), access), steadfast)
 }
 
@@ -108,39 +108,39 @@ pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body
 }
 
 /// An API with tools of the test, on a clock that the test can advance.
-pub(crate) struct World {
+pub(crate) struct ApiTestWorld {
     pub(crate) api: Api,
-    pub(crate) tools: Arc<Bench>,
+    pub(crate) tools: Arc<TestTools>,
     pub(crate) document: Value,
 }
 
 /// The tools of a test, with the number of runs of each.
 #[derive(Default)]
-pub(crate) struct Bench {
-    tools: Mutex<BTreeMap<String, (Made, Arc<AtomicU32>)>>,
+pub(crate) struct TestTools {
+    tools: Mutex<BTreeMap<String, (TestToolFn, Arc<AtomicU32>)>>,
 }
 
-type Made = Arc<dyn Fn(u32, Attempt) -> BoxFuture<'static, Answer> + Send + Sync>;
+type TestToolFn = Arc<dyn Fn(u32, Attempt) -> BoxFuture<'static, ToolResult> + Send + Sync>;
 
-impl World {
+impl ApiTestWorld {
     pub(crate) async fn new(settings: &[(&str, &str)]) -> Self {
-        Self::opened(Steadfast::opening(Sources::default()), settings, Access::default()).await
+        Self::opened(Steadfast::builder(Sources::default()), settings, AccessRules::default()).await
     }
 
     /// Creates it with a different setup and access rules.
-    pub(crate) async fn opened(opening: Opening, settings: &[(&str, &str)], access: Access) -> Self {
+    pub(crate) async fn opened(opening: SteadfastBuilder, settings: &[(&str, &str)], access: AccessRules) -> Self {
         let opening = opening.clock(Arc::new(RuntimeClock::new())).set("store.kind", "memory");
         let opening = settings.iter().fold(opening, |opening, (name, value)| opening.set(name, value));
         let steadfast = opening.open().await.unwrap();
-        let access = Access { admin: AdminToken::new("person"), ..access };
-        let tools = Arc::new(Bench::default());
-        let api = Api::within(steadfast, access, Around { tools: tools.clone(), ..Around::default() });
+        let access = AccessRules { admin: AdminToken::new("person"), ..access };
+        let tools = Arc::new(TestTools::default());
+        let api = Api::with_gateway(steadfast, access, GatewayParts { tools: tools.clone(), ..GatewayParts::default() });
         let (_, document) = get(&api, "/openapi.json").await;
         Self { api, tools, document }
     }
 
     /// Adds a tool that gets the number of its run, from 1.
-    pub(crate) fn tool<F: Future<Output = Answer> + Send + 'static>(
+    pub(crate) fn tool<F: Future<Output = ToolResult> + Send + 'static>(
         &self,
         name: &str,
         run: impl Fn(u32, Attempt) -> F + Send + Sync + 'static,
@@ -163,12 +163,12 @@ impl World {
     }
 
     /// Makes a call, and checks the response against the document.
-    pub(crate) async fn call(&self, envelope: &Value) -> Said {
+    pub(crate) async fn call(&self, envelope: &Value) -> ApiTestReply {
         self.post("/v1/calls", &[], &envelope.to_string()).await
     }
 
     /// Posts this body, and checks the response against the document.
-    pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Said {
+    pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> ApiTestReply {
         self.send("post", path, headers, body).await
     }
 
@@ -179,7 +179,7 @@ impl World {
         said.body
     }
 
-    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Said {
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> ApiTestReply {
         let mut request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -213,13 +213,13 @@ fn template(path: &str) -> String {
     }
 }
 
-impl Bench {
-    fn tool<F: Future<Output = Answer> + Send + 'static>(
+impl TestTools {
+    fn tool<F: Future<Output = ToolResult> + Send + 'static>(
         &self,
         name: &str,
         run: impl Fn(u32, Attempt) -> F + Send + Sync + 'static,
     ) {
-        let made: Made = Arc::new(move |number, attempt| run(number, attempt).boxed());
+        let made: TestToolFn = Arc::new(move |number, attempt| run(number, attempt).boxed());
         let mut tools = self.tools.lock().unwrap();
         // The same tool, run in another way.
         let runs = tools.get(name).map(|(_, runs)| runs.clone()).unwrap_or_default();
@@ -232,13 +232,13 @@ impl Bench {
     }
 }
 
-impl Shelf for Bench {
-    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+impl ToolRegistry for TestTools {
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<ResolvedTool>> {
         let made = self.tools.lock().unwrap().get(&envelope.tool().to_string()).cloned();
         let found = made.map(|(made, runs)| {
             // Counted at the place of the effect.
             let run = move |attempt| made(runs.fetch_add(1, Ordering::SeqCst) + 1, attempt);
-            Found { domain: Domain::new("bench.example").ok(), ..Found::new(run) }
+            ResolvedTool { domain: Domain::new("bench.example").ok(), ..ResolvedTool::new(run) }
         });
         ready(found).boxed()
     }
@@ -247,19 +247,19 @@ impl Shelf for Bench {
         namespace.as_str() == "bank"
     }
 
-    fn list(&self) -> Vec<Offered> {
+    fn list(&self) -> Vec<AvailableTool> {
         let tools = self.tools.lock().unwrap();
         let named = |name: &String| {
             let (namespace, tool) = name.split_once('/').unwrap();
             ToolRef { namespace: Namespace::new(namespace).unwrap(), tool: ToolName::new(tool).unwrap() }
         };
-        let annotations = Annotations::default();
-        tools.keys().map(|name| Offered { tool: named(name), annotations }).collect()
+        let annotations = AnnotationHints::default();
+        tools.keys().map(|name| AvailableTool { tool: named(name), annotations }).collect()
     }
 }
 
 /// A tool that signals its start, and ends on request.
-pub(crate) fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
+pub(crate) fn gated(world: &ApiTestWorld, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
     let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let gates = (begun.clone(), may_end.clone());
     world.tool(name, move |number, _| {
@@ -274,24 +274,24 @@ pub(crate) fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore
 }
 
 /// A tool whose connection breaks at its first run, after the request was sent; later runs succeed.
-pub(crate) fn lost_once(world: &World, name: &str) {
+pub(crate) fn lost_once(world: &ApiTestWorld, name: &str) {
     world.tool(name, async |number: u32, _| {
-        let source = Source::Transport { error: Transport::ConnectionReset, written: true };
+        let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
         match number {
-            1 => Err(Fault::new(source, "gone").into()),
+            1 => Err(AttemptFault::new(source, "gone").into()),
             _ => Ok(output(&format!("run {number}"))),
         }
     });
 }
 
 /// A response.
-pub(crate) struct Said {
+pub(crate) struct ApiTestReply {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
-impl Said {
+impl ApiTestReply {
     pub(crate) fn code(&self) -> &str {
         self.body["error"]["code"].as_str().unwrap_or_default()
     }
@@ -302,7 +302,7 @@ impl Said {
 }
 
 /// Sends a local request with these bytes.
-pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u8>) -> Said {
+pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u8>) -> ApiTestReply {
     let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body))).unwrap();
     let response = api.respond(request).await;
     let (status, headers) = (response.status(), response.headers().clone());
@@ -312,18 +312,18 @@ pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u
         "application/json" => serde_json::from_str(&text).unwrap(),
         _ => text.into(),
     };
-    Said { status, headers, body }
+    ApiTestReply { status, headers, body }
 }
 
 /// The access rules with these tokens: `token of ann`, of this tenant if there is one.
-pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> Access {
-    let tokens = Tokens::default();
+pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> AccessRules {
+    let tokens = BearerTokens::default();
     for (name, tenant) in clients {
         let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
         let principal = Principal { actor: ActorId::new(name).unwrap(), tenant };
-        tokens.add(&format!("token of {name}"), Holder::Client(principal));
+        tokens.add(&format!("token of {name}"), TokenHolder::Client(principal));
     }
-    Access { tokens, ..Access::default() }
+    AccessRules { tokens, ..AccessRules::default() }
 }
 
 /// A call of a tool, with all required fields.
@@ -343,8 +343,8 @@ pub(crate) fn keyed(tool: &str, params: Value, key: &str) -> Value {
     envelope
 }
 
-pub(crate) fn http_fault(status: u16) -> steadfast_executor::NotDone {
-    Fault::new(Source::Http { status }, "the tool's own words").into()
+pub(crate) fn http_fault(status: u16) -> steadfast_executor::AttemptError {
+    AttemptFault::new(FaultSource::Http { status }, "the tool's own words").into()
 }
 
 /// Waits until the engine has written its deferred writes. Only under paused time, with a store in memory: the wait is

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{Answer, Attempt, Sources, Steadfast, output};
+use steadfast::{ToolResult, Attempt, Sources, Steadfast, output};
 use tokio::time::Instant;
 
-use crate::support::{Said, World, access_of, http_fault, reads_well, settle, told};
+use crate::support::{ApiTestReply, ApiTestWorld, access_of, http_fault, reads_well, settle, told};
 
 /// The measured error handling, with enough time for the retries of its tests.
 const MEASURED: &[(&str, &str)] =
     &[("profile", "measured"), ("retry.total", "none"), ("tools.\"t/*\".class", "read_only")];
 
-async fn measured(more: &[(&str, &str)]) -> World {
-    World::new(&[MEASURED, more].concat()).await
+async fn measured(more: &[(&str, &str)]) -> ApiTestWorld {
+    ApiTestWorld::new(&[MEASURED, more].concat()).await
 }
 
 fn turn_of(plan: &Value) -> Value {
     json!({ "contractVersion": "1.1", "target": { "sessionKey": "s-1", "actorId": "ann" }, "plan": plan })
 }
 
-impl World {
+impl ApiTestWorld {
     /// Submits a turn, and checks the response against the document.
-    async fn turn(&self, plan: &Value) -> Said {
+    async fn turn(&self, plan: &Value) -> ApiTestReply {
         self.post("/v1/turns", &[], &turn_of(plan).to_string()).await
     }
 
@@ -45,7 +45,7 @@ impl World {
     }
 
     fn hangs(&self, name: &str) {
-        self.tool(name, async |_, attempt: Attempt| -> Answer {
+        self.tool(name, async |_, attempt: Attempt| -> ToolResult {
             attempt.cancelled().await;
             Err(http_fault(503))
         });
@@ -426,7 +426,7 @@ async fn who_hangs_up_leaves_nothing_running_unattended_and_can_submit_the_turn_
 #[tokio::test(start_paused = true)]
 async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
     let access = access_of(&[("ann", Some("north")), ("bob", Some("south"))]);
-    let world = World::opened(Steadfast::opening(Sources::default()), MEASURED, access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(Sources::default()), MEASURED, access).await;
     world.hangs("t/flight_search");
     let plan = json!({ "turnId": "trip", "calls": [{ "id": "f", "tool": "t/flight_search" }] });
     let mut turn = turn_of(&plan);
@@ -466,7 +466,7 @@ async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
         let world = measured(&[]).await;
         world.tool("t/x", move |_, _| async move {
             let said = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
-            Err(steadfast::classify::Fault::new(steadfast::classify::Source::Http { status }, said).into())
+            Err(steadfast::classify::AttemptFault::new(steadfast::classify::FaultSource::Http { status }, said).into())
         });
         let (_, story) = world.turned(&json!({ "calls": [{ "id": "a", "tool": "t/x" }] })).await;
         assert!(!story.to_string().contains("4f9a8b7c"), "{story:#}");

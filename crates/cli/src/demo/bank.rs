@@ -16,7 +16,7 @@ use std::thread;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::ledger::Ledger;
+use super::ledger::BankLedger;
 
 /// Initial balance of the account, in cents.
 pub(super) const BEGINNING: u64 = 100_000;
@@ -39,7 +39,7 @@ pub(crate) fn run(options: &Options) {
 }
 
 fn serve(path: &Path) {
-    let ledger = Ledger::at(path);
+    let ledger = BankLedger::at(path);
     note(&ledger, &["start"]);
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { return };
@@ -66,7 +66,7 @@ static RUNNING: AtomicUsize = AtomicUsize::new(0);
 const MOST_AT_ONCE: usize = 32;
 
 /// Handles any message except a call.
-fn received(ledger: &Ledger, message: &Value) {
+fn received(ledger: &BankLedger, message: &Value) {
     let result = match message["method"].as_str() {
         Some("initialize") => json!({
             "protocolVersion": version(&message["params"]["protocolVersion"]),
@@ -74,7 +74,7 @@ fn received(ledger: &Ledger, message: &Value) {
             "serverInfo": { "name": "steadfast-demo-bank", "version": env!("CARGO_PKG_VERSION") },
         }),
         Some("ping") => json!({}),
-        Some("tools/list") => json!({ "tools": Tool::ALL.map(Tool::described) }),
+        Some("tools/list") => json!({ "tools": BankTool::ALL.map(BankTool::described) }),
         Some("notifications/cancelled") => return note(ledger, &["cancelled"]),
         Some(method) if message.get("id").is_some() => {
             let error = json!({ "code": -32601, "message": format!("Method not found: {method}") });
@@ -92,7 +92,7 @@ fn version(asked: &Value) -> &str {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tool {
+enum BankTool {
     Balance,
     Pay,
     Payments,
@@ -100,7 +100,7 @@ enum Tool {
     ExchangeRate,
 }
 
-impl Tool {
+impl BankTool {
     const ALL: [Self; 5] = [Self::Balance, Self::Pay, Self::Payments, Self::Statement, Self::ExchangeRate];
 
     fn name(self) -> &'static str {
@@ -148,7 +148,7 @@ impl Tool {
 }
 
 /// Fault of a call.
-enum Fault {
+enum BankFault {
     /// The process ends before it answers.
     Crash,
     /// There is never an answer.
@@ -160,27 +160,27 @@ enum Fault {
 }
 
 /// Returns the fault of a call by the schedule, from the number of earlier calls.
-fn fault(tool: Tool, subject: &str, earlier: usize) -> Option<Fault> {
+fn fault(tool: BankTool, subject: &str, earlier: usize) -> Option<BankFault> {
     match (tool, subject, earlier) {
-        (Tool::Balance, "savings", 0) | (Tool::Pay, "INV-17", 0) => Some(Fault::Crash),
-        (Tool::Pay, "INV-18" | "INV-19", 0) => Some(Fault::Held),
-        (Tool::Statement, "october", 0) => Some(Fault::Hang),
-        (Tool::ExchangeRate, "USD", 2..) => None,
-        (Tool::ExchangeRate, _, _) => Some(Fault::Unavailable),
-        (Tool::Balance | Tool::Pay | Tool::Payments | Tool::Statement, _, _) => None,
+        (BankTool::Balance, "savings", 0) | (BankTool::Pay, "INV-17", 0) => Some(BankFault::Crash),
+        (BankTool::Pay, "INV-18" | "INV-19", 0) => Some(BankFault::Held),
+        (BankTool::Statement, "october", 0) => Some(BankFault::Hang),
+        (BankTool::ExchangeRate, "USD", 2..) => None,
+        (BankTool::ExchangeRate, _, _) => Some(BankFault::Unavailable),
+        (BankTool::Balance | BankTool::Pay | BankTool::Payments | BankTool::Statement, _, _) => None,
     }
 }
 
 /// Returns the result of a call. Its effect is in the ledger before its fault shows.
-fn called(ledger: &Ledger, params: &Value) -> Value {
+fn called(ledger: &BankLedger, params: &Value) -> Value {
     let (name, arguments) = (params["name"].as_str().unwrap_or_default(), &params["arguments"]);
-    let Some(tool) = Tool::ALL.into_iter().find(|tool| tool.name() == name) else {
+    let Some(tool) = BankTool::ALL.into_iter().find(|tool| tool.name() == name) else {
         return failed(&format!("Unknown tool: {name}"));
     };
     let amount = cents(&arguments["amount"]);
     let wrong = match (arguments[tool.subject()].as_str(), tool) {
         (None, _) => Some(format!("missing required property '{}'", tool.subject())),
-        (Some(_), Tool::Pay) if amount.is_none() => Some("'amount' must be a number above 0".to_owned()),
+        (Some(_), BankTool::Pay) if amount.is_none() => Some("'amount' must be a number above 0".to_owned()),
         (Some(_), _) => None,
     };
     if let Some(wrong) = wrong {
@@ -190,7 +190,7 @@ fn called(ledger: &Ledger, params: &Value) -> Value {
     let subject = arguments[tool.subject()].as_str().unwrap_or_default();
     let earlier = ledger.count(&["asked", name, subject]);
     let mut written = ledger.write(&["asked", name, subject]);
-    if let (Tool::Pay, Some(cents), Ok(())) = (tool, amount, &written) {
+    if let (BankTool::Pay, Some(cents), Ok(())) = (tool, amount, &written) {
         written = ledger.write(&["paid", subject, &cents.to_string()]);
     }
     if let Err(error) = written {
@@ -198,21 +198,21 @@ fn called(ledger: &Ledger, params: &Value) -> Value {
     }
     let number = ledger.count(&["paid"]);
     match fault(tool, subject, earlier) {
-        Some(Fault::Crash) => process::exit(CRASHED),
+        Some(BankFault::Crash) => process::exit(CRASHED),
         // Hangs until the process is ended.
-        Some(Fault::Hang) => loop {
+        Some(BankFault::Hang) => loop {
             thread::park();
         },
-        Some(Fault::Unavailable) => return failed("503 Service Unavailable"),
-        Some(Fault::Held) => ledger.waits_for(&[RELEASED, subject]),
+        Some(BankFault::Unavailable) => return failed("503 Service Unavailable"),
+        Some(BankFault::Held) => ledger.waits_for(&[RELEASED, subject]),
         None => {}
     }
     let said = match tool {
-        Tool::Balance => format!("{subject}: {}", euros(BEGINNING.saturating_sub(ledger.paid()))),
-        Tool::Pay => format!("{subject} paid, {}, receipt {number}", euros(amount.unwrap_or(0))),
-        Tool::Payments => format!("{subject}: payments made: {}", ledger.count(&["paid", subject])),
-        Tool::Statement => format!("{subject}: opened with {}", euros(BEGINNING)),
-        Tool::ExchangeRate => format!("1 EUR = 1.08 {subject}"),
+        BankTool::Balance => format!("{subject}: {}", euros(BEGINNING.saturating_sub(ledger.paid()))),
+        BankTool::Pay => format!("{subject} paid, {}, receipt {number}", euros(amount.unwrap_or(0))),
+        BankTool::Payments => format!("{subject}: payments made: {}", ledger.count(&["paid", subject])),
+        BankTool::Statement => format!("{subject}: opened with {}", euros(BEGINNING)),
+        BankTool::ExchangeRate => format!("1 EUR = 1.08 {subject}"),
     };
     json!({ "content": [{ "type": "text", "text": said }] })
 }
@@ -247,6 +247,6 @@ fn say(message: &Value) {
 }
 
 /// Writes an entry that nothing depends on.
-fn note(ledger: &Ledger, entry: &[&str]) {
+fn note(ledger: &BankLedger, entry: &[&str]) {
     let _ = ledger.write(entry);
 }

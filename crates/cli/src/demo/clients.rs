@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use steadfast_mcp::http::back::{self, Content, Context, Server};
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, Received};
-use steadfast_mcp::message::Message;
-use steadfast_process::{Child, Exit, Launch, Leash, Patience, Stderr};
+use steadfast_mcp::http::upstream::{self, UpstreamContent, MessageContext, HttpUpstream};
+use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineItem};
+use steadfast_mcp::message::RpcMessage;
+use steadfast_process::{ChildProcess, ChildExit, Launch, Leash, StopTimeouts, StderrLog};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Result of a request, as its client sees it.
 #[derive(Clone, Debug)]
-pub(super) enum Heard {
+pub(super) enum DemoCallResult {
     /// A response arrived.
-    Answer(Answer),
+    Answer(DemoResponse),
     /// The connection was lost, and the response with it.
     Gone(String),
     /// No response arrived in this time.
@@ -31,7 +31,7 @@ pub(super) enum Heard {
 
 /// The response to a call.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct DemoResponse {
     /// All its texts.
     pub(super) text: String,
     pub(super) is_error: bool,
@@ -46,13 +46,13 @@ pub(super) struct Answer {
 /// about speed.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-impl Heard {
+impl DemoCallResult {
     /// Returns the response if it is not an error.
-    pub(super) fn good(&self) -> Option<&Answer> {
+    pub(super) fn good(&self) -> Option<&DemoResponse> {
         self.answer().filter(|answer| !answer.is_error)
     }
 
-    pub(super) fn answer(&self) -> Option<&Answer> {
+    pub(super) fn answer(&self) -> Option<&DemoResponse> {
         match self {
             Self::Answer(answer) => Some(answer),
             Self::Gone(_) | Self::Silence(_) => None,
@@ -80,7 +80,7 @@ impl Heard {
         let blocks = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut texts: Vec<_> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
         texts.extend(error["message"].as_str());
-        Self::Answer(Answer {
+        Self::Answer(DemoResponse {
             text: texts.join("\n"),
             is_error: result["isError"] == true || error.is_object(),
             code: ours["error"]["code"].as_str().map(str::to_owned),
@@ -101,8 +101,8 @@ fn hello() -> Value {
 const VERSION: &str = "2025-11-25";
 
 /// A client that started the server itself and uses its streams.
-pub(super) struct Bare {
-    child: Child,
+pub(super) struct StdioDemoClient {
+    child: ChildProcess,
     stdin: ChildStdin,
     lines: LineReader<ChildStdout>,
     next: u64,
@@ -110,35 +110,35 @@ pub(super) struct Bare {
     early: BTreeMap<u64, Value>,
 }
 
-impl Bare {
+impl StdioDemoClient {
     /// Starts a server and initializes the session.
-    pub(super) async fn start(launch: &Launch, leash: &Leash) -> Result<Self, Failure> {
-        let started = launch.start(leash, &Stderr::new()).await;
+    pub(super) async fn start(launch: &Launch, leash: &Leash) -> Result<Self, CommandFailure> {
+        let started = launch.start(leash, &StderrLog::new()).await;
         let started = started
-            .map_err(|error| Failure::World(format!("the demo's server cannot be started: {error}")))?;
+            .map_err(|error| CommandFailure::Environment(format!("the demo's server cannot be started: {error}")))?;
         let lines = LineReader::new(started.stdout, LONGEST_LINE);
         let mut bare =
             Self { child: started.child, stdin: started.stdin, lines, next: 1, early: BTreeMap::new() };
         match bare.request("initialize", &hello()).await {
-            Heard::Answer(answer) if !answer.is_error => {}
-            heard @ (Heard::Answer(_) | Heard::Gone(_) | Heard::Silence(_)) => {
-                return Err(Failure::World(format!("the demo's server says: {}", heard.told())));
+            DemoCallResult::Answer(answer) if !answer.is_error => {}
+            heard @ (DemoCallResult::Answer(_) | DemoCallResult::Gone(_) | DemoCallResult::Silence(_)) => {
+                return Err(CommandFailure::Environment(format!("the demo's server says: {}", heard.told())));
             }
         }
         bare.write(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
         Ok(bare)
     }
 
-    pub(super) async fn call(&mut self, tool: &str, arguments: &Value) -> Heard {
+    pub(super) async fn call(&mut self, tool: &str, arguments: &Value) -> DemoCallResult {
         let id = self.send_call(tool, arguments).await;
         self.answer(id, PATIENCE).await
     }
 
-    pub(super) async fn ping(&mut self) -> Heard {
+    pub(super) async fn ping(&mut self) -> DemoCallResult {
         self.request("ping", &json!({})).await
     }
 
-    async fn request(&mut self, method: &str, params: &Value) -> Heard {
+    async fn request(&mut self, method: &str, params: &Value) -> DemoCallResult {
         let id = self.send(method, params).await;
         self.answer(id, PATIENCE).await
     }
@@ -162,25 +162,25 @@ impl Bare {
     }
 
     /// Returns the response to the request with this id, if it arrives in time.
-    pub(super) async fn answer(&mut self, id: u64, patience: Duration) -> Heard {
+    pub(super) async fn answer(&mut self, id: u64, patience: Duration) -> DemoCallResult {
         let began = Instant::now();
         loop {
             if let Some(message) = self.early.remove(&id) {
-                return Heard::of(&message, began.elapsed());
+                return DemoCallResult::of(&message, began.elapsed());
             }
             match timeout(patience.saturating_sub(began.elapsed()), self.lines.next()).await {
-                Err(_) => return Heard::Silence(patience),
-                Ok(Some(Ok(Received::Message(message)))) => {
+                Err(_) => return DemoCallResult::Silence(patience),
+                Ok(Some(Ok(LineItem::Message(message)))) => {
                     if let (Some(id), Ok(value)) =
                         (message.id().and_then(|id| id.as_u64()), serde_json::from_slice(message.bytes()))
                     {
                         self.early.insert(id, value);
                     }
                 }
-                Ok(Some(Ok(Received::NotAMessage { .. } | Received::TooLong(_) | Received::Half(_)))) => {}
+                Ok(Some(Ok(LineItem::NotAMessage { .. } | LineItem::TooLong(_) | LineItem::Half(_)))) => {}
                 Ok(Some(Err(_)) | None) => {
-                    let end = timeout(PATIENCE, self.child.exited()).await.unwrap_or(Exit::Unknown);
-                    return Heard::Gone(format!("the server {end}"));
+                    let end = timeout(PATIENCE, self.child.exited()).await.unwrap_or(ChildExit::Unknown);
+                    return DemoCallResult::Gone(format!("the server {end}"));
                 }
             }
         }
@@ -195,30 +195,30 @@ impl Bare {
 }
 
 /// Shutdown timeouts of the server. The bank needs next to nothing.
-pub(super) const SHORT: Patience = Patience {
+pub(super) const SHORT: StopTimeouts = StopTimeouts {
     stdin: Duration::from_millis(500),
     term: Duration::from_millis(500),
     kill: Duration::from_secs(2),
 };
 
 /// A client over streamable HTTP.
-pub(super) struct Client {
-    server: Server,
-    context: Context,
+pub(super) struct HttpDemoClient {
+    server: HttpUpstream,
+    context: MessageContext,
     next: AtomicU64,
 }
 
-impl Client {
+impl HttpDemoClient {
     /// Opens a session at this URL and lists its tools, as every client does.
-    pub(super) async fn connect(url: &str) -> Result<Self, Failure> {
-        let server = Server::new(url, back::Settings::default())
-            .map_err(|error| Failure::World(format!("{url}: {error}")))?;
-        let mut client = Self { server, context: Context::default(), next: AtomicU64::new(1) };
+    pub(super) async fn connect(url: &str) -> Result<Self, CommandFailure> {
+        let server = HttpUpstream::new(url, upstream::HttpUpstreamSettings::default())
+            .map_err(|error| CommandFailure::Environment(format!("{url}: {error}")))?;
+        let mut client = Self { server, context: MessageContext::default(), next: AtomicU64::new(1) };
         client.context.version = Some(VERSION.into());
         let (heard, session) = client.request("initialize", &hello()).await;
         client.context.session = session;
         if heard.good().is_none() {
-            return Err(Failure::World(format!("the gateway at {url} says: {}", heard.told())));
+            return Err(CommandFailure::Environment(format!("the gateway at {url} says: {}", heard.told())));
         }
         let greeting = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         let _ = client.server.post(&message(&greeting)?, &client.context).await;
@@ -226,17 +226,17 @@ impl Client {
         Ok(client)
     }
 
-    pub(super) async fn call(&self, tool: &str, arguments: &Value) -> Heard {
+    pub(super) async fn call(&self, tool: &str, arguments: &Value) -> DemoCallResult {
         self.call_within(PATIENCE, tool, arguments).await
     }
 
     /// Calls a tool with this timeout.
-    pub(super) async fn call_within(&self, patience: Duration, tool: &str, arguments: &Value) -> Heard {
+    pub(super) async fn call_within(&self, patience: Duration, tool: &str, arguments: &Value) -> DemoCallResult {
         let params = json!({ "name": tool, "arguments": arguments });
         self.request_within(patience, "tools/call", &params).await.0
     }
 
-    pub(super) async fn ping(&self) -> Heard {
+    pub(super) async fn ping(&self) -> DemoCallResult {
         self.request("ping", &json!({})).await.0
     }
 
@@ -245,7 +245,7 @@ impl Client {
         let _ = timeout(PATIENCE, self.server.end(&self.context)).await;
     }
 
-    async fn request(&self, method: &str, params: &Value) -> (Heard, Option<Box<str>>) {
+    async fn request(&self, method: &str, params: &Value) -> (DemoCallResult, Option<Box<str>>) {
         self.request_within(PATIENCE, method, params).await
     }
 
@@ -256,14 +256,14 @@ impl Client {
         patience: Duration,
         method: &str,
         params: &Value,
-    ) -> (Heard, Option<Box<str>>) {
+    ) -> (DemoCallResult, Option<Box<str>>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         let began = Instant::now();
         match timeout(patience, self.exchange(&request)).await {
-            Err(_) => (Heard::Silence(patience), None),
-            Ok(Err(why)) => (Heard::Gone(why), None),
-            Ok(Ok((answer, session))) => (Heard::of(&answer, began.elapsed()), session),
+            Err(_) => (DemoCallResult::Silence(patience), None),
+            Ok(Err(why)) => (DemoCallResult::Gone(why), None),
+            Ok(Ok((answer, session))) => (DemoCallResult::of(&answer, began.elapsed()), session),
         }
     }
 
@@ -271,19 +271,19 @@ impl Client {
         let message = message(request).map_err(|_| "the request is no message".to_owned())?;
         let answer = self.server.post(&message, &self.context).await;
         let answer = answer.map_err(|failure| failure.fault().message)?;
-        let read = |message: &Message| serde_json::from_slice::<Value>(message.bytes()).unwrap_or_default();
+        let read = |message: &RpcMessage| serde_json::from_slice::<Value>(message.bytes()).unwrap_or_default();
         let found = match answer.content {
-            Content::Accepted => None,
-            Content::One(message) => Some(read(&message)),
-            Content::Stream(mut events) => loop {
+            UpstreamContent::Accepted => None,
+            UpstreamContent::One(message) => Some(read(&message)),
+            UpstreamContent::Stream(mut events) => loop {
                 match events.next().await {
-                    Some(Ok(back::Received::Message(message))) => {
+                    Some(Ok(upstream::StreamItem::Message(message))) => {
                         let value = read(&message);
                         if value["id"] == request["id"] && message.is_response() {
                             break Some(value);
                         }
                     }
-                    Some(Ok(back::Received::NotAMessage { .. } | back::Received::TooLong(_))) => {}
+                    Some(Ok(upstream::StreamItem::NotAMessage { .. } | upstream::StreamItem::TooLong(_))) => {}
                     Some(Err(failure)) => return Err(failure.fault().message),
                     None => break None,
                 }
@@ -294,7 +294,7 @@ impl Client {
     }
 }
 
-fn message(value: &Value) -> Result<Message, Failure> {
-    Message::parse(value.to_string(), usize::MAX)
-        .map_err(|error| Failure::World(format!("what the demo wants to say is no message: {error}")))
+fn message(value: &Value) -> Result<RpcMessage, CommandFailure> {
+    RpcMessage::parse(value.to_string(), usize::MAX)
+        .map_err(|error| CommandFailure::Environment(format!("what the demo wants to say is no message: {error}")))
 }

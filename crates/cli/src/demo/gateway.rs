@@ -4,26 +4,26 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use steadfast::id::Namespace;
-use steadfast::{Engine, Logging, Sources, Steadfast};
+use steadfast::{Engine, LogOutput, Sources, Steadfast};
 use steadfast_core::restart::RestartPolicy;
-use steadfast_gateway::{Configured, Sharing};
+use steadfast_gateway::{ConfiguredServer, ServerSharing};
 use steadfast_process::{Launch, Leash};
 
-use crate::access::Access;
-use crate::behind;
-use crate::failure::Failure;
-use crate::listening::{Hosts, Listened};
+use crate::access::AcceptedTokens;
+use crate::upstream;
+use crate::failure::CommandFailure;
+use crate::listener::{HostOptions, ListeningGateway};
 
 /// A running gateway.
-pub(super) struct Gateway {
+pub(super) struct DemoGateway {
     steadfast: Steadfast,
-    listened: Listened,
+    listened: ListeningGateway,
     url: String,
 }
 
 /// Mode of the mechanisms of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mechanisms {
+pub(super) enum DemoMechanisms {
     On,
     Off,
 }
@@ -32,21 +32,21 @@ pub(super) enum Mechanisms {
 /// minutes: they always answer, and a busy machine must not make them time out.
 pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Gateway {
+impl DemoGateway {
     /// Listens at this address. Reads no file and no variable, so that the demo is the same everywhere.
     pub(super) async fn open(
         address: SocketAddr,
         launch: Launch,
         leash: Leash,
-        mechanisms: Mechanisms,
-        logging: Logging,
-    ) -> Result<Self, Failure> {
-        let sources = Sources { start: steadfast::Start::Gateway, ..Sources::default() };
+        mechanisms: DemoMechanisms,
+        logging: LogOutput,
+    ) -> Result<Self, CommandFailure> {
+        let sources = Sources { start: steadfast::PolicyStart::Gateway, ..Sources::default() };
         let mode = match mechanisms {
-            Mechanisms::On => "enforce",
-            Mechanisms::Off => "off",
+            DemoMechanisms::On => "enforce",
+            DemoMechanisms::Off => "off",
         };
-        let steadfast = Steadfast::opening(sources)
+        let steadfast = Steadfast::builder(sources)
             .set("store.kind", "memory")
             .set("mode", mode)
             .set("tools.\"bank/statement\".timeout", &format!("{}s", STATEMENT_TIMEOUT.as_secs()))
@@ -55,12 +55,12 @@ impl Gateway {
             .owns_process()
             .open()
             .await?;
-        let name = Namespace::new("bank").map_err(|error| Failure::World(error.to_string()))?;
-        let start = behind::child(launch, leash, RestartPolicy::default());
-        let bank = Configured::new(name, Sharing::PerSession { most: 64 }, start);
+        let name = Namespace::new("bank").map_err(|error| CommandFailure::Environment(error.to_string()))?;
+        let start = upstream::child(launch, leash, RestartPolicy::default());
+        let bank = ConfiguredServer::new(name, ServerSharing::PerSession { most: 64 }, start);
         let doors = vec![(PATH.to_owned(), vec![bank])];
-        let access = Access::of_everybody_here();
-        let listened = Listened::open(&steadfast, address, &Hosts::default(), access, doors).await?;
+        let access = AcceptedTokens::all_local_callers();
+        let listened = ListeningGateway::open(&steadfast, address, &HostOptions::default(), access, doors).await?;
         let url = listened.url(PATH);
         Ok(Self { steadfast, listened, url })
     }

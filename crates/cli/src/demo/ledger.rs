@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use super::clients::PATIENCE;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// The ledger of a bank, for its servers and the demo.
 #[derive(Clone, Debug)]
-pub(super) struct Ledger {
+pub(super) struct BankLedger {
     path: PathBuf,
 }
 
 /// A ledger whose file is removed on drop.
 #[derive(Debug)]
-pub(super) struct Kept {
-    ledger: Ledger,
+pub(super) struct LedgerFile {
+    ledger: BankLedger,
 }
 
 /// Maximum size. A demo needs no more, and a gateway that is left running must not fill the disk.
 const LARGEST: u64 = 1 << 20;
 
-impl Ledger {
+impl BankLedger {
     pub(super) fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
@@ -89,25 +89,25 @@ fn begins(entry: &[String], words: &[&str]) -> bool {
     entry.len() >= words.len() && entry.iter().zip(words).all(|(written, word)| written == word)
 }
 
-impl Kept {
+impl LedgerFile {
     /// Creates a new ledger, readable for this user only.
-    pub(super) fn new(name: &str) -> Result<Self, Failure> {
+    pub(super) fn new(name: &str) -> Result<Self, CommandFailure> {
         let folder = std::env::temp_dir();
         let file = |number: u32| folder.join(format!("steadfast-demo-{}-{name}-{number}", process::id()));
         for path in (0..100).map(file) {
             match create(&path) {
-                Ok(_) => return Ok(Self { ledger: Ledger { path } }),
+                Ok(_) => return Ok(Self { ledger: BankLedger { path } }),
                 // Left behind by a killed process with the same process id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let shown = path.display();
-                    return Err(Failure::World(format!(
+                    return Err(CommandFailure::Environment(format!(
                         "the demo needs one temporary file, and {shown} cannot be made: {error}"
                     )));
                 }
             }
         }
-        Err(Failure::World(format!("{} is full of ledgers of earlier demos: remove them", folder.display())))
+        Err(CommandFailure::Environment(format!("{} is full of ledgers of earlier demos: remove them", folder.display())))
     }
 }
 
@@ -119,15 +119,15 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-impl std::ops::Deref for Kept {
-    type Target = Ledger;
+impl std::ops::Deref for LedgerFile {
+    type Target = BankLedger;
 
-    fn deref(&self) -> &Ledger {
+    fn deref(&self) -> &BankLedger {
         &self.ledger
     }
 }
 
-impl Drop for Kept {
+impl Drop for LedgerFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.ledger.path);
     }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn entries_are_counted_by_their_first_words_and_the_file_goes_with_its_owner() {
-        let kept = Kept::new("unit").unwrap();
+        let kept = LedgerFile::new("unit").unwrap();
         kept.write(&["asked", "pay", "a \"b\"\n[\"paid\"]"]).unwrap();
         kept.write(&["paid", "INV-1", "1250"]).unwrap();
         kept.write(&["paid", "INV-1", "1250"]).unwrap();

@@ -8,13 +8,13 @@ use steadfast::Engine;
 use steadfast_process::{Launch, Leash};
 
 use super::bank::RELEASED;
-use super::clients::{Bare, Client, Heard, PATIENCE};
-use super::gateway::Mechanisms;
-use super::ledger::Kept;
-use super::show::{Show, shortened, span};
-use super::stage::Side::{With, Without};
-use super::stage::{Scene, Side, Stage};
-use crate::failure::Failure;
+use super::clients::{StdioDemoClient, HttpDemoClient, DemoCallResult, PATIENCE};
+use super::gateway::DemoMechanisms;
+use super::ledger::LedgerFile;
+use super::display::{DemoOutput, shortened, span};
+use super::stage::DemoSide::{With, Without};
+use super::stage::{Scene, DemoSide, SceneRecorder};
+use crate::failure::CommandFailure;
 
 /// Amounts of the invoices that the agent intends to pay once each, in euros.
 const INVOICE_17: u64 = 120;
@@ -24,24 +24,24 @@ const INVOICE_19: u64 = 60;
 pub(super) const OWED: u64 = (INVOICE_17 + INVOICE_18 + INVOICE_19) * 100;
 
 /// Environment of the scenes: two equal banks, one of them behind a gateway.
-pub(super) struct World {
-    pub(super) show: Show,
+pub(super) struct DemoEnvironment {
+    pub(super) show: DemoOutput,
     /// Starts the bank without a gateway.
     pub(super) launch: Launch,
     pub(super) leash: Leash,
     /// Ledger of that bank.
-    pub(super) without: Kept,
+    pub(super) without: LedgerFile,
     /// URL of the gateway.
     pub(super) url: String,
     /// Ledger of the bank behind the gateway.
-    pub(super) with: Kept,
+    pub(super) with: LedgerFile,
     /// Engine of the gateway, which runs the calls.
     pub(super) engine: Engine,
-    pub(super) mechanisms: Mechanisms,
+    pub(super) mechanisms: DemoMechanisms,
 }
 
 /// Runs all scenes, one after the other.
-pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
+pub(super) async fn play(world: &DemoEnvironment) -> Result<Vec<Scene>, CommandFailure> {
     let scenes = vec![
         crash_during_a_read(world).await?,
         crash_during_a_payment(world).await?,
@@ -55,22 +55,22 @@ pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
     Ok(scenes)
 }
 
-impl World {
+impl DemoEnvironment {
     /// Starts a scene after a pause for reading.
-    async fn begin(&self, number: usize, title: &'static str, agent: &str) -> Stage {
+    async fn begin(&self, number: usize, title: &'static str, agent: &str) -> SceneRecorder {
         self.breathe().await;
-        Stage::new(self.show, number, title, agent)
+        SceneRecorder::new(self.show, number, title, agent)
     }
 
-    async fn bare(&self) -> Result<Bare, Failure> {
-        Bare::start(&self.launch, &self.leash).await
+    async fn bare(&self) -> Result<StdioDemoClient, CommandFailure> {
+        StdioDemoClient::start(&self.launch, &self.leash).await
     }
 
-    async fn client(&self) -> Result<Client, Failure> {
-        Client::connect(&self.url).await
+    async fn client(&self) -> Result<HttpDemoClient, CommandFailure> {
+        HttpDemoClient::connect(&self.url).await
     }
 
-    fn ledger(&self, side: Side) -> &Kept {
+    fn ledger(&self, side: DemoSide) -> &LedgerFile {
         match side {
             Without => &self.without,
             With => &self.with,
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// Lets the bank answer the first payment of this invoice.
-    fn release(&self, side: Side, invoice: &str) {
+    fn release(&self, side: DemoSide, invoice: &str) {
         // If it cannot be written, the answer is late, which is visible.
         let _ = self.ledger(side).write(&[RELEASED, invoice]);
     }
@@ -86,7 +86,7 @@ impl World {
     /// Does the same behind the gateway after a second call has arrived: at the gateway, or at the bank if it was not
     /// held back.
     async fn release_when_called_twice(&self, invoice: &str) {
-        let are_two = || self.engine.open_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
+        let are_two = || self.engine.in_flight_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
         let look = async {
             while !are_two() {
                 tokio::time::sleep(LOOK).await;
@@ -96,7 +96,7 @@ impl World {
         self.release(With, invoice);
     }
 
-    async fn during<T>(&self, side: Side, doing: impl Future<Output = T>) -> T {
+    async fn during<T>(&self, side: DemoSide, doing: impl Future<Output = T>) -> T {
         self.show.during(side.label(), doing).await
     }
 
@@ -111,7 +111,7 @@ impl World {
     }
 }
 
-async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
+async fn crash_during_a_read(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "account": "savings" });
     let mut stage = world.begin(1, "A crash during a read", &format!("calls balance {arguments}")).await;
 
@@ -144,7 +144,7 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&without, &in_short(&heard)))
 }
 
-async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
+async fn crash_during_a_payment(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-17", "amount": INVOICE_17 });
     let agent = format!("calls pay {arguments}, and again if that fails");
     let mut stage = world.begin(2, "A crash during a payment", &agent).await;
@@ -188,12 +188,12 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&short, &format!("paid {}, {told}", times(paid))))
 }
 
-async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
+async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-18", "amount": INVOICE_18 });
     let agent = format!("its host sends pay {arguments} twice, 3 ms apart");
     let mut stage = world.begin(3, "One payment, dispatched twice", &agent).await;
     let paid = |side| world.ledger(side).count(&["paid", "INV-18"]);
-    let tell = |stage: &mut Stage, side, heard: &[Heard; 2]| {
+    let tell = |stage: &mut SceneRecorder, side, heard: &[DemoCallResult; 2]| {
         for (which, heard) in ["first ", "second"].iter().zip(heard) {
             stage.say(side, &format!("{which} answer: {}", heard.told()));
         }
@@ -240,7 +240,7 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
 const APART: Duration = Duration::from_millis(3);
 const LOOK: Duration = Duration::from_millis(5);
 
-async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
+async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "month": "october" });
     let mut stage = world.begin(4, "A call hangs", &format!("calls statement {arguments}")).await;
 
@@ -255,8 +255,8 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
 
     let client = world.client().await?;
     let patience = match world.mechanisms {
-        Mechanisms::On => PATIENCE,
-        Mechanisms::Off => ENOUGH,
+        DemoMechanisms::On => PATIENCE,
+        DemoMechanisms::Off => ENOUGH,
     };
     let mut beats: Vec<Option<Duration>> = Vec::new();
     let heartbeat = async {
@@ -304,7 +304,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
 const ENOUGH: Duration = Duration::from_secs(3);
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
+async fn a_service_that_is_down(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let agent = format!("asks for the rate of USD (down for a moment), then of {} more", CURRENCIES.len());
     let mut stage = world.begin(5, "The backend answers 503", &agent).await;
     let rate = |currency: &str| json!({ "currency": currency });
@@ -346,7 +346,7 @@ async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
     client.leave().await;
     let all = hits(With, &[]) - tries;
     let slowest =
-        refused.iter().filter_map(Heard::answer).map(|answer| answer.took).max().unwrap_or_default();
+        refused.iter().filter_map(DemoCallResult::answer).map(|answer| answer.took).max().unwrap_or_default();
     let opened = refused.first().is_some_and(|heard| heard.code() == Some("circuit_open"));
     stage.say(With, &format!("USD: {} (asked {})", after(&usd), times(tries)));
     stage.say(With, &format!("the others: {all} requests to a service that is down"));
@@ -375,7 +375,7 @@ const CURRENCIES: [&str; 20] = [
 /// Error codes of calls that the gateway refuses without asking the server.
 const REFUSALS: [&str; 3] = ["circuit_open", "tool_error_limit", "loop_detected"];
 
-async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
+async fn a_model_that_loops(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "amount": 60 });
     let agent = format!("calls pay {arguments} (no invoice), {LOOPS} times in a row");
     let mut stage = world.begin(6, "The model loops", &agent).await;
@@ -406,7 +406,7 @@ async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
     if let Some(first) = heard.iter().find(|heard| heard.code().is_some()) {
         stage.quote(&shortened(&words(first), 200));
     }
-    let other = other.as_ref().and_then(Heard::good);
+    let other = other.as_ref().and_then(DemoCallResult::good);
     let free = other.map_or("other tools are refused too", |_| "another tool, asked in between, answered");
     stage.say(With, free);
     stage.expect(With, "reachedTheServer", refused(With), 2);
@@ -420,7 +420,7 @@ const LOOPS: usize = 12;
 /// Number of rounds after which the model does something else once.
 const ELSEWHERE: usize = 4;
 
-async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
+async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-19", "amount": INVOICE_19 });
     let agent = format!("calls pay {arguments}, loses its connection, calls again");
     let mut stage = world.begin(7, "The client leaves mid-payment", &agent).await;
@@ -470,7 +470,7 @@ async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
 }
 
 /// Describes a response and its time.
-fn after(heard: &Heard) -> String {
+fn after(heard: &DemoCallResult) -> String {
     match heard.good() {
         Some(answer) => format!("answered after {}: {}", span(answer.took), answer.text),
         None => heard.told(),
@@ -478,17 +478,17 @@ fn after(heard: &Heard) -> String {
 }
 
 /// Summarizes the result of a call.
-fn in_short(heard: &Heard) -> String {
+fn in_short(heard: &DemoCallResult) -> String {
     match heard {
-        Heard::Answer(answer) if answer.is_error => "failed".to_owned(),
-        Heard::Answer(answer) => format!("answered in {}", span(answer.took)),
-        Heard::Gone(_) => "no answer".to_owned(),
-        Heard::Silence(time) => format!("no answer in {}", span(*time)),
+        DemoCallResult::Answer(answer) if answer.is_error => "failed".to_owned(),
+        DemoCallResult::Answer(answer) => format!("answered in {}", span(answer.took)),
+        DemoCallResult::Gone(_) => "no answer".to_owned(),
+        DemoCallResult::Silence(time) => format!("no answer in {}", span(*time)),
     }
 }
 
 /// Returns the response that the agent got.
-fn words(heard: &Heard) -> String {
+fn words(heard: &DemoCallResult) -> String {
     heard.answer().map_or_else(|| heard.told(), |answer| answer.text.clone())
 }
 

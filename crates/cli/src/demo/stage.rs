@@ -7,14 +7,14 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-use super::show::{Look, Show};
+use super::display::{DemoStyle, DemoOutput};
 
 /// A scene while it runs.
-pub(super) struct Stage {
-    show: Show,
+pub(super) struct SceneRecorder {
+    show: DemoOutput,
     scene: Scene,
     /// Side of the last output.
-    side: Option<Side>,
+    side: Option<DemoSide>,
 }
 
 /// Observations of a scene.
@@ -22,14 +22,14 @@ pub(super) struct Stage {
 pub(super) struct Scene {
     number: usize,
     title: &'static str,
-    without: Seen,
-    with: Seen,
-    surprises: Vec<Surprise>,
+    without: SideObservations,
+    with: SideObservations,
+    surprises: Vec<UnexpectedObservation>,
 }
 
 /// Observations of one side.
 #[derive(Debug, Default)]
-struct Seen {
+struct SideObservations {
     /// Summary for the table.
     short: String,
     facts: Map<String, Value>,
@@ -37,25 +37,25 @@ struct Seen {
 
 /// With or without the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum DemoSide {
     Without,
     With,
 }
 
 /// An observation that differs from the expected value.
 #[derive(Debug)]
-struct Surprise {
-    side: Side,
+struct UnexpectedObservation {
+    side: DemoSide,
     what: String,
     observed: String,
     wanted: String,
 }
 
-impl Side {
-    pub(super) fn label(self) -> (Look, &'static str) {
+impl DemoSide {
+    pub(super) fn label(self) -> (DemoStyle, &'static str) {
         match self {
-            Self::Without => (Look::Bad, "without"),
-            Self::With => (Look::Good, "with"),
+            Self::Without => (DemoStyle::Bad, "without"),
+            Self::With => (DemoStyle::Good, "with"),
         }
     }
 
@@ -64,48 +64,48 @@ impl Side {
     }
 }
 
-impl Stage {
+impl SceneRecorder {
     /// Starts a scene. `agent` describes the agent's actions.
-    pub(super) fn new(show: Show, number: usize, title: &'static str, agent: &str) -> Self {
-        show.line(Look::Plain, "");
-        show.line(Look::Bold, &format!("{number}  {title}"));
-        show.labelled((Look::Dim, "agent"), Look::Dim, agent);
+    pub(super) fn new(show: DemoOutput, number: usize, title: &'static str, agent: &str) -> Self {
+        show.line(DemoStyle::Plain, "");
+        show.line(DemoStyle::Bold, &format!("{number}  {title}"));
+        show.labelled((DemoStyle::Dim, "agent"), DemoStyle::Dim, agent);
         let scene =
-            Scene { number, title, without: Seen::default(), with: Seen::default(), surprises: Vec::new() };
+            Scene { number, title, without: SideObservations::default(), with: SideObservations::default(), surprises: Vec::new() };
         Self { show, scene, side: None }
     }
 
     /// Prints an observation of a side.
-    pub(super) fn say(&mut self, side: Side, text: &str) {
-        let label = if self.side == Some(side) { (Look::Plain, "") } else { side.label() };
+    pub(super) fn say(&mut self, side: DemoSide, text: &str) {
+        let label = if self.side == Some(side) { (DemoStyle::Plain, "") } else { side.label() };
         self.side = Some(side);
-        self.show.labelled(label, Look::Plain, text);
+        self.show.labelled(label, DemoStyle::Plain, text);
     }
 
     /// Prints the response that the agent got.
     pub(super) fn quote(&self, text: &str) {
-        self.show.labelled((Look::Plain, ""), Look::Dim, &format!("\"{text}\""));
+        self.show.labelled((DemoStyle::Plain, ""), DemoStyle::Dim, &format!("\"{text}\""));
     }
 
     /// Records a fact under this name.
-    pub(super) fn fact(&mut self, side: Side, name: &str, value: impl Into<Value>) {
+    pub(super) fn fact(&mut self, side: DemoSide, name: &str, value: impl Into<Value>) {
         self.scene.seen(side).facts.insert(name.to_owned(), value.into());
     }
 
     /// Records a fact, and compares it with the expected value.
-    pub(super) fn expect<T>(&mut self, side: Side, name: &str, observed: T, wanted: T)
+    pub(super) fn expect<T>(&mut self, side: DemoSide, name: &str, observed: T, wanted: T)
     where
         T: Clone + Display + Into<Value> + PartialEq,
     {
         self.fact(side, name, observed.clone());
         if observed != wanted {
-            let surprise = Surprise {
+            let surprise = UnexpectedObservation {
                 side,
                 what: name.to_owned(),
                 observed: observed.to_string(),
                 wanted: wanted.to_string(),
             };
-            self.show.labelled((Look::Surprising, "NOT SO"), Look::Surprising, &surprise.told());
+            self.show.labelled((DemoStyle::Surprising, "NOT SO"), DemoStyle::Surprising, &surprise.told());
             self.scene.surprises.push(surprise);
         }
     }
@@ -128,21 +128,21 @@ impl Scene {
     }
 
     /// Returns the summary of a side.
-    pub(super) fn short(&self, side: Side) -> &str {
+    pub(super) fn short(&self, side: DemoSide) -> &str {
         match side {
-            Side::Without => &self.without.short,
-            Side::With => &self.with.short,
+            DemoSide::Without => &self.without.short,
+            DemoSide::With => &self.with.short,
         }
     }
 
     /// Returns true if all observations were as expected.
-    pub(super) fn is_as_told(&self) -> bool {
+    pub(super) fn is_as_expected(&self) -> bool {
         self.surprises.is_empty()
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let side = |side: &Seen| json!({ "summary": side.short, "facts": side.facts });
-        let surprise = |surprise: &Surprise| {
+        let side = |side: &SideObservations| json!({ "summary": side.short, "facts": side.facts });
+        let surprise = |surprise: &UnexpectedObservation| {
             json!({
                 "side": surprise.side.name(),
                 "what": surprise.what,
@@ -153,22 +153,22 @@ impl Scene {
         json!({
             "number": self.number,
             "title": self.title,
-            "asExpected": self.is_as_told(),
+            "asExpected": self.is_as_expected(),
             "without": side(&self.without),
             "with": side(&self.with),
             "surprises": self.surprises.iter().map(surprise).collect::<Vec<_>>(),
         })
     }
 
-    fn seen(&mut self, side: Side) -> &mut Seen {
+    fn seen(&mut self, side: DemoSide) -> &mut SideObservations {
         match side {
-            Side::Without => &mut self.without,
-            Side::With => &mut self.with,
+            DemoSide::Without => &mut self.without,
+            DemoSide::With => &mut self.with,
         }
     }
 }
 
-impl Surprise {
+impl UnexpectedObservation {
     fn told(&self) -> String {
         format!("{} ({}): {}; expected: {}", self.what, self.side.name(), self.observed, self.wanted)
     }
@@ -180,17 +180,17 @@ mod tests {
 
     #[test]
     fn unexpected_observations_are_recorded_and_fail_the_scene() {
-        let mut stage = Stage::new(Show::Silent, 2, "a title", "agent");
-        stage.expect(Side::Without, "payments", 2, 2);
-        stage.expect(Side::With, "answered", true, true);
+        let mut stage = SceneRecorder::new(DemoOutput::Silent, 2, "a title", "agent");
+        stage.expect(DemoSide::Without, "payments", 2, 2);
+        stage.expect(DemoSide::With, "answered", true, true);
         let good = stage.over("paid 2x", "answered");
-        assert!(good.is_as_told());
+        assert!(good.is_as_expected());
         assert_eq!(good.to_json()["without"]["facts"]["payments"], 2);
 
-        let mut stage = Stage::new(Show::Silent, 2, "a title", "agent");
-        stage.expect(Side::With, "payments", 2, 1);
+        let mut stage = SceneRecorder::new(DemoOutput::Silent, 2, "a title", "agent");
+        stage.expect(DemoSide::With, "payments", 2, 1);
         let bad = stage.over("", "");
-        assert!(!bad.is_as_told());
+        assert!(!bad.is_as_expected());
         let told = json!({ "side": "with", "what": "payments", "observed": "2", "expected": "1" });
         assert_eq!(bad.to_json()["surprises"], json!([told]));
         assert_eq!(bad.to_json()["asExpected"], false);

@@ -2,27 +2,27 @@
 //! rule.
 
 mod call;
-mod decided;
+mod deciding_settings;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use call::Told;
+use call::ExplainedCall;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use steadfast::rehearse::{Rehearsal, Replayed};
-use steadfast::{CallFacts, Config, Flag, Recording, Timestamp};
-use steadfast_api::look::{SpanView, TraceView};
+use steadfast::rehearse::{Rehearsal, ReplayResult};
+use steadfast::{CallFacts, Config, CommandLineFlag, Recording, Timestamp};
+use steadfast_api::queries::{SpanView, TraceView};
 use steadfast_core::millis;
 
-use crate::failure::Failure;
-use crate::output::{self, Look, Paint, Progress};
-use crate::reach::{Ask, Reach};
-use crate::recorded::{self, Where};
-use crate::sources::Chosen;
+use crate::failure::CommandFailure;
+use crate::output::{self, TextStyle, ColourPainter, ProgressLine};
+use crate::target::{ApiRequest, OperatorConnection};
+use crate::recordings::{self, RecordingOptions};
+use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
-use crate::{seen, trace, waterfall};
+use crate::{views, trace, waterfall};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -31,23 +31,23 @@ pub(crate) struct Options {
     id: String,
     /// Also show what would be different under this profile.
     #[arg(long, value_name = "NAME")]
-    profile: Option<Named>,
+    profile: Option<ProfileName>,
     /// The configuration in use, if it is not steadfast.toml of this folder.
     #[arg(long = "config", value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    place: Where,
+    place: RecordingOptions,
 }
 
 /// A profile by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Named {
+enum ProfileName {
     Standard,
     Measured,
     Stepped,
 }
 
-impl Named {
+impl ProfileName {
     const fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
@@ -58,14 +58,14 @@ impl Named {
 }
 
 /// Subject of an id.
-enum Found {
+enum ExplainSubject {
     Call,
     Turn(Box<TraceView>),
 }
 
 /// Runs `steadfast explain`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let chosen = Chosen::of(options.files.clone());
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let chosen = ConfigFileOptions::of(options.files.clone());
     let config = chosen.load()?;
     let other = match options.profile {
         None => None,
@@ -79,34 +79,34 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     })?;
     let told: Vec<usize> = match &found {
         // If several calls have the same id, the last one is explained.
-        Found::Call => under_id(&recording, &options.id).last().into_iter().collect(),
-        Found::Turn(story) => spans(story).filter_map(|span| made_for(&recording, span)).collect(),
+        ExplainSubject::Call => under_id(&recording, &options.id).last().into_iter().collect(),
+        ExplainSubject::Turn(story) => spans(story).filter_map(|span| made_for(&recording, span)).collect(),
     };
     // Later calls do not matter for the explanation.
     let ended = told.iter().filter_map(|index| recording.calls.get(*index)).map(|call| call.ended).max();
     let until = recording.calls.iter().take_while(|call| Some(call.arrived) <= ended).count();
     let last = told.iter().max().map_or(0, |last| last + 1);
     recording.calls.truncate(until.max(last));
-    let mut progress = Progress::of(2 * Rehearsal::length(&recording.calls));
+    let mut progress = ProgressLine::of(2 * Rehearsal::length(&recording.calls));
     let mut shown = |at| progress.at(at, "moments");
     let rehearsal =
-        Rehearsal::of(&recording.calls, &mut |call| recorded::policy(&config, call), &told, &mut shown);
-    let would: Option<(Named, &Config, Replayed)> = other.as_ref().map(|(profile, other)| {
-        let would = rehearsal.under(&mut |call| recorded::policy(other, call), &told, &mut shown);
+        Rehearsal::of(&recording.calls, &mut |call| recordings::policy(&config, call), &told, &mut shown);
+    let would: Option<(ProfileName, &Config, ReplayResult)> = other.as_ref().map(|(profile, other)| {
+        let would = rehearsal.replay_under(&mut |call| recordings::policy(other, call), &told, &mut shown);
         (*profile, other, would)
     });
     drop(progress);
     let replay =
-        Replay { recording: &recording, config: &config, rehearsal: &rehearsal, would: would.as_ref() };
+        ReplayedRecording { recording: &recording, config: &config, rehearsal: &rehearsal, would: would.as_ref() };
     match &found {
-        Found::Call => replay.tell_call(options, told.first().copied()),
-        Found::Turn(story) => replay.tell_turn(options, story),
+        ExplainSubject::Call => replay.tell_call(options, told.first().copied()),
+        ExplainSubject::Turn(story) => replay.tell_turn(options, story),
     }
 }
 
-fn under_profile(chosen: &Chosen, profile: Named) -> Result<Config, Failure> {
+fn under_profile(chosen: &ConfigFileOptions, profile: ProfileName) -> Result<Config, CommandFailure> {
     let mut sources = chosen.sources();
-    sources.flags.push(Flag {
+    sources.flags.push(CommandLineFlag {
         name: "--profile".to_owned(),
         setting: "profile".to_owned(),
         value: profile.name().to_owned(),
@@ -115,7 +115,7 @@ fn under_profile(chosen: &Chosen, profile: Named) -> Result<Config, Failure> {
 }
 
 /// Returns the subject of an id, with everything that is stored about it.
-async fn read(reach: &Reach, id: &str) -> Result<(Recording, Found), Failure> {
+async fn read(reach: &OperatorConnection, id: &str) -> Result<(Recording, ExplainSubject), CommandFailure> {
     let mut found = find(reach, id).await?;
     if found.is_none() {
         // A call that just ended is written a moment later.
@@ -128,16 +128,16 @@ async fn read(reach: &Reach, id: &str) -> Result<(Recording, Found), Failure> {
 
 const A_MOMENT: Duration = Duration::from_millis(250);
 
-async fn find(reach: &Reach, id: &str) -> Result<Option<Found>, Failure> {
-    let calls = reach.ask(Ask::get("/v1/history").with("request", Some(id)).with("limit", Some("1"))).await?;
-    if !seen::list(&calls, "/calls").is_empty() {
-        return Ok(Some(Found::Call));
+async fn find(reach: &OperatorConnection, id: &str) -> Result<Option<ExplainSubject>, CommandFailure> {
+    let calls = reach.send(ApiRequest::get("/v1/history").with("request", Some(id)).with("limit", Some("1"))).await?;
+    if !views::list(&calls, "/calls").is_empty() {
+        return Ok(Some(ExplainSubject::Call));
     }
-    Ok(trace::find(reach, id).await?.map(|story| Found::Turn(Box::new(story))))
+    Ok(trace::find(reach, id).await?.map(|story| ExplainSubject::Turn(Box::new(story))))
 }
 
-fn not_kept(id: &str) -> Failure {
-    Failure::World(format!(
+fn not_kept(id: &str) -> CommandFailure {
+    CommandFailure::Environment(format!(
         "no stored call or turn has the id `{}`: a call can be explained after it has ended, for as long as `history.keep`; `steadfast tail --once -n 50` lists the last ones",
         output::clean(id)
     ))
@@ -165,76 +165,76 @@ fn made_for(recording: &Recording, span: &SpanView) -> Option<usize> {
 
 /// A recording that was replayed.
 #[derive(Clone, Copy)]
-struct Replay<'r> {
+struct ReplayedRecording<'r> {
     recording: &'r Recording,
     config: &'r Config,
     rehearsal: &'r Rehearsal<'r>,
-    would: Option<&'r (Named, &'r Config, Replayed)>,
+    would: Option<&'r (ProfileName, &'r Config, ReplayResult)>,
 }
 
-impl<'r> Replay<'r> {
+impl<'r> ReplayedRecording<'r> {
     fn facts(self, index: usize) -> Option<&'r CallFacts> {
         self.recording.facts.get(index)
     }
 
-    fn tell_call(self, options: &Options, index: Option<usize>) -> Result<(), Failure> {
-        let told = index.and_then(|index| Told::of(self, index)).ok_or_else(|| not_kept(&options.id))?;
+    fn tell_call(self, options: &Options, index: Option<usize>) -> Result<(), CommandFailure> {
+        let told = index.and_then(|index| ExplainedCall::of(self, index)).ok_or_else(|| not_kept(&options.id))?;
         if options.place.json {
-            output::say_json(&told.to_json());
+            output::print_json(&told.to_json());
             return Ok(());
         }
         let others = under_id(self.recording, &options.id).count() - 1;
         if others > 0 {
             let word = if others == 1 { "call has" } else { "calls have" };
-            output::remark(&format!("note: {others} earlier {word} the same id; this is the last one"));
+            output::print_message(&format!("note: {others} earlier {word} the same id; this is the last one"));
         }
-        output::say(&told.in_words(Paint::of_stdout()));
+        output::print_data(&told.in_words(ColourPainter::of_stdout()));
         Ok(())
     }
 
-    fn tell_turn(self, options: &Options, story: &TraceView) -> Result<(), Failure> {
-        let calls: Vec<(&SpanView, Told<'_>)> = spans(story)
-            .filter_map(|span| Some((span, Told::of(self, made_for(self.recording, span)?)?)))
+    fn tell_turn(self, options: &Options, story: &TraceView) -> Result<(), CommandFailure> {
+        let calls: Vec<(&SpanView, ExplainedCall<'_>)> = spans(story)
+            .filter_map(|span| Some((span, ExplainedCall::of(self, made_for(self.recording, span)?)?)))
             .collect();
         if options.place.json {
-            let told = |(span, told): &(&SpanView, Told<'_>)| {
+            let told = |(span, told): &(&SpanView, ExplainedCall<'_>)| {
                 let mut told = told.to_json();
                 if let Value::Object(told) = &mut told {
                     told.insert("id".to_owned(), json!(span.call_id));
                 }
                 told
             };
-            output::say_json(
+            output::print_json(
                 &json!({ "turn": story, "calls": calls.iter().map(told).collect::<Vec<Value>>() }),
             );
             return Ok(());
         }
-        let paint = Paint::of_stdout();
-        let mut lines = told_turn(story, paint);
+        let paint = ColourPainter::of_stdout();
+        let mut lines = turn_lines(story, paint);
         for (span, told) in &calls {
             let name = span.call_id.as_ref().map(|id| output::clean(id.as_str())).unwrap_or_default();
             lines.push(String::new());
-            lines.push(paint.paint(Look::Bold, &name));
+            lines.push(paint.paint(TextStyle::Bold, &name));
             lines.extend(told.in_turn(paint).lines().map(|line| format!("  {line}").trim_end().to_owned()));
         }
         if calls.iter().any(|(_, told)| told.would_end_differently()) {
             lines.push(String::new());
             lines.push("the effect of other results on the turn is not replayed".to_owned());
         }
-        output::say(&lines.join("\n"));
+        output::print_data(&lines.join("\n"));
         Ok(())
     }
 }
 
 /// Describes the events of a turn.
-fn told_turn(story: &TraceView, paint: Paint) -> Vec<String> {
+fn turn_lines(story: &TraceView, paint: ColourPainter) -> Vec<String> {
     let head = &story.turn;
     let trace = head.trace_id.to_string();
     let name = head.turn_id.as_ref().map_or_else(|| trace.clone(), ToString::to_string);
     let mut lines = vec![format!(
         "{} {}  {} call{}, session {}, trace {trace}",
-        paint.paint(Look::Bold, "turn"),
-        paint.paint(Look::Bold, &output::clean(&name)),
+        paint.paint(TextStyle::Bold, "turn"),
+        paint.paint(TextStyle::Bold, &output::clean(&name)),
         head.calls,
         if head.calls == 1 { "" } else { "s" },
         output::clean(head.session.as_str()),
@@ -249,7 +249,7 @@ fn told_turn(story: &TraceView, paint: Paint) -> Vec<String> {
             "  {:>9}  {}{}",
             format!("+{after}"),
             output::clean(&event.sentence),
-            paint.paint(Look::Dim, &call.unwrap_or_default())
+            paint.paint(TextStyle::Dim, &call.unwrap_or_default())
         ));
     }
     lines.push(match (&head.summary, head.ended_at_ms) {

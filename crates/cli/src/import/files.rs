@@ -9,7 +9,7 @@ const MOST_BYTES: u64 = 64 << 20;
 
 /// A file as it was read.
 #[derive(Debug)]
-pub(super) struct Original {
+pub(super) struct OriginalFile {
     /// Real path: links are followed, not replaced.
     real: PathBuf,
     pub(super) text: String,
@@ -17,7 +17,7 @@ pub(super) struct Original {
 
 /// Error of reading or writing a file, with advice.
 #[derive(Debug)]
-pub(super) struct Trouble(pub(super) String);
+pub(super) struct FileError(pub(super) String);
 
 /// Result for the backup.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub(super) enum Backup {
 }
 
 /// Reads a file. Returns `None` if there is none.
-pub(super) fn read(path: &Path) -> Result<Option<Original>, Trouble> {
-    let cannot = |error: io::Error| Trouble(format!("it cannot be read: {error}; check its permissions"));
+pub(super) fn read(path: &Path) -> Result<Option<OriginalFile>, FileError> {
+    let cannot = |error: io::Error| FileError(format!("it cannot be read: {error}; check its permissions"));
     let real = match fs::canonicalize(path) {
         Ok(real) => real,
         // A link with a missing target is a file that does not exist yet.
@@ -45,35 +45,35 @@ pub(super) fn read(path: &Path) -> Result<Option<Original>, Trouble> {
     };
     // Checked before opening, because opening a pipe waits for its other end.
     if !fs::metadata(&real).map_err(cannot)?.is_file() {
-        return Err(Trouble("it is not a file; name the file itself with --file".to_owned()));
+        return Err(FileError("it is not a file; name the file itself with --file".to_owned()));
     }
     let mut bytes = Vec::new();
     File::open(&real).map_err(cannot)?.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(Trouble(format!(
+        return Err(FileError(format!(
             "it is larger than {} MiB, which no configuration is",
             MOST_BYTES >> 20
         )));
     }
     let text = String::from_utf8(bytes)
-        .map_err(|_| Trouble("it is not written in UTF-8; save it as that and come again".to_owned()))?;
-    Ok(Some(Original { real, text }))
+        .map_err(|_| FileError("it is not written in UTF-8; save it as that and come again".to_owned()))?;
+    Ok(Some(OriginalFile { real, text }))
 }
 
-impl Original {
+impl OriginalFile {
     /// Returns the real path of the file.
     pub(super) fn real(&self) -> &Path {
         &self.real
     }
 
     /// Backs up the file under another name, and replaces it with a text.
-    pub(super) fn replace_and_keep(&self, text: &str) -> Result<Backup, Trouble> {
+    pub(super) fn replace_and_keep(&self, text: &str) -> Result<Backup, FileError> {
         let path = self.backup();
         let made = match self.fill(&path, &self.text) {
             Ok(()) => Backup::Made(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Backup::Kept(path),
             Err(error) => {
-                return Err(Trouble(format!(
+                return Err(FileError(format!(
                     "no backup can be written beside it, so it was not changed: {error}"
                 )));
             }
@@ -87,7 +87,7 @@ impl Original {
     }
 
     /// Replaces the file with a text, and removes the backup if both are equal.
-    pub(super) fn replace_and_settle(&self, text: &str) -> Result<Backup, Trouble> {
+    pub(super) fn replace_and_settle(&self, text: &str) -> Result<Backup, FileError> {
         self.replace(text)?;
         let path = self.backup();
         match fs::read(&path) {
@@ -103,14 +103,14 @@ impl Original {
         self.beside("steadfast-backup")
     }
 
-    fn replace(&self, text: &str) -> Result<(), Trouble> {
+    fn replace(&self, text: &str) -> Result<(), FileError> {
         let cannot = |error: io::Error| {
-            Trouble(format!(
+            FileError(format!(
                 "it cannot be written, and is unchanged: {error}; check the permissions of its folder"
             ))
         };
         if fs::metadata(&self.real).map_err(cannot)?.permissions().readonly() {
-            return Err(Trouble(
+            return Err(FileError(
                 "it is read-only, so it was not changed; make it writable and run this again".to_owned(),
             ));
         }
@@ -119,7 +119,7 @@ impl Original {
             // Clients write their files too, and a concurrent change must not be lost.
             match fs::read(&self.real) {
                 Ok(now) if now == self.text.as_bytes() => fs::rename(&new, &self.real).map_err(cannot),
-                Ok(_) => Err(Trouble(
+                Ok(_) => Err(FileError(
                     "its client wrote to it in the meantime, so it was not changed; close the client and run this again"
                         .to_owned(),
                 )),
@@ -189,7 +189,7 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let original = read(&path).unwrap().unwrap();
         fs::write(&path, "of the client").unwrap();
-        let Trouble(why) = original.replace_and_keep("ours").unwrap_err();
+        let FileError(why) = original.replace_and_keep("ours").unwrap_err();
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_dir_all(&folder).unwrap();

@@ -4,17 +4,17 @@
 //! The reader of the core is strict on purpose. This reader can be lenient: the text stays as it is, so text that the
 //! client does not understand is neither improved nor damaged.
 
-use super::tree::{Member, Mistake, Node, Value};
+use super::tree::{TableMember, SyntaxError, SpannedNode, SpannedValue};
 
 /// Maximum nesting depth.
 const MOST_DEPTH: usize = 128;
 
 /// Parses a text. An empty text is an empty table, as for the clients.
-pub(super) fn read(text: &str) -> Result<Node, Mistake> {
-    let mut reader = Reader { text, at: 0 };
+pub(super) fn read(text: &str) -> Result<SpannedNode, SyntaxError> {
+    let mut reader = Json5Parser { text, at: 0 };
     reader.blanks()?;
     if reader.peek().is_none() {
-        return Ok(Node { span: 0..text.len(), value: Value::Table(Vec::new()) });
+        return Ok(SpannedNode { span: 0..text.len(), value: SpannedValue::Table(Vec::new()) });
     }
     let root = reader.value(MOST_DEPTH)?;
     reader.blanks()?;
@@ -24,32 +24,32 @@ pub(super) fn read(text: &str) -> Result<Node, Mistake> {
     }
 }
 
-struct Reader<'t> {
+struct Json5Parser<'t> {
     text: &'t str,
     at: usize,
 }
 
-impl Reader<'_> {
-    fn value(&mut self, depth: usize) -> Result<Node, Mistake> {
+impl Json5Parser<'_> {
+    fn value(&mut self, depth: usize) -> Result<SpannedNode, SyntaxError> {
         let start = self.at;
         let value = match self.peek() {
             None => return Err(self.mistake("it ends where a value is expected")),
             Some('{' | '[') if depth == 0 => return Err(self.mistake("it is nested too deeply")),
             Some('{') => self.table(depth - 1)?,
             Some('[') => self.list(depth - 1)?,
-            Some('"' | '\'') => Value::Text(self.string()?),
+            Some('"' | '\'') => SpannedValue::Text(self.string()?),
             Some(_) => self.word()?,
         };
-        Ok(Node { span: start..self.at, value })
+        Ok(SpannedNode { span: start..self.at, value })
     }
 
-    fn table(&mut self, depth: usize) -> Result<Value, Mistake> {
+    fn table(&mut self, depth: usize) -> Result<SpannedValue, SyntaxError> {
         self.bump();
         let mut members = Vec::new();
         loop {
             self.blanks()?;
             if self.take('}') {
-                return Ok(Value::Table(members));
+                return Ok(SpannedValue::Table(members));
             }
             let start = self.at;
             let name = match self.peek() {
@@ -62,7 +62,7 @@ impl Reader<'_> {
                 return Err(self.mistake("a colon is missing after a name"));
             }
             self.blanks()?;
-            members.push(Member { name, name_span, node: self.value(depth)? });
+            members.push(TableMember { name, name_span, node: self.value(depth)? });
             self.blanks()?;
             if !self.take(',') && self.peek() != Some('}') {
                 return Err(self.mistake("a comma or a closing brace is missing"));
@@ -70,13 +70,13 @@ impl Reader<'_> {
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Value, Mistake> {
+    fn list(&mut self, depth: usize) -> Result<SpannedValue, SyntaxError> {
         self.bump();
         let mut items = Vec::new();
         loop {
             self.blanks()?;
             if self.take(']') {
-                return Ok(Value::List(items));
+                return Ok(SpannedValue::List(items));
             }
             items.push(self.value(depth)?);
             self.blanks()?;
@@ -86,9 +86,9 @@ impl Reader<'_> {
         }
     }
 
-    fn string(&mut self) -> Result<String, Mistake> {
+    fn string(&mut self) -> Result<String, SyntaxError> {
         let start = self.at;
-        let unended = || Mistake::new(start, "a text without an end begins here");
+        let unended = || SyntaxError::new(start, "a text without an end begins here");
         let quote = self.bump().ok_or_else(unended)?;
         let mut text = String::new();
         loop {
@@ -101,7 +101,7 @@ impl Reader<'_> {
         }
     }
 
-    fn escape(&mut self, text: &mut String) -> Result<(), Mistake> {
+    fn escape(&mut self, text: &mut String) -> Result<(), SyntaxError> {
         let escaped = self.bump();
         match escaped {
             None => return Err(self.mistake("it ends within a text")),
@@ -131,7 +131,7 @@ impl Reader<'_> {
     }
 
     /// Parses the digits after `\u`, and the other half of a surrogate pair.
-    fn unicode(&mut self) -> Result<char, Mistake> {
+    fn unicode(&mut self) -> Result<char, SyntaxError> {
         let code = self.digits(4)?;
         let before = self.at;
         if (0xd800..0xdc00).contains(&code) && self.take('\\') && self.take('u') {
@@ -147,7 +147,7 @@ impl Reader<'_> {
         Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER))
     }
 
-    fn digits(&mut self, count: usize) -> Result<u32, Mistake> {
+    fn digits(&mut self, count: usize) -> Result<u32, SyntaxError> {
         let code = self.text.get(self.at..self.at + count);
         // `from_str_radix` would accept a sign.
         let code = code.filter(|code| code.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -158,7 +158,7 @@ impl Reader<'_> {
     }
 
     /// Parses an unquoted name.
-    fn name(&mut self) -> Result<String, Mistake> {
+    fn name(&mut self) -> Result<String, SyntaxError> {
         let start = self.at;
         while self.peek().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') {
             self.bump();
@@ -170,7 +170,7 @@ impl Reader<'_> {
     }
 
     /// Parses an unquoted value.
-    fn word(&mut self) -> Result<Value, Mistake> {
+    fn word(&mut self) -> Result<SpannedValue, SyntaxError> {
         let start = self.at;
         while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.')) {
             self.bump();
@@ -178,16 +178,16 @@ impl Reader<'_> {
         let word = self.text.get(start..self.at).unwrap_or_default();
         let number = word.trim_start_matches(['+', '-']);
         match word {
-            "true" | "false" => Ok(Value::Other("a boolean")),
-            "null" => Ok(Value::Other("null")),
-            _ if number == "Infinity" || number == "NaN" => Ok(Value::Other("a number")),
-            _ if number.starts_with(|c: char| c.is_ascii_digit() || c == '.') => Ok(Value::Other("a number")),
-            _ => Err(Mistake::new(start, "a value is missing or is not in quotes")),
+            "true" | "false" => Ok(SpannedValue::Other("a boolean")),
+            "null" => Ok(SpannedValue::Other("null")),
+            _ if number == "Infinity" || number == "NaN" => Ok(SpannedValue::Other("a number")),
+            _ if number.starts_with(|c: char| c.is_ascii_digit() || c == '.') => Ok(SpannedValue::Other("a number")),
+            _ => Err(SyntaxError::new(start, "a value is missing or is not in quotes")),
         }
     }
 
     /// White space and comments.
-    fn blanks(&mut self) -> Result<(), Mistake> {
+    fn blanks(&mut self) -> Result<(), SyntaxError> {
         loop {
             let rest = self.text.get(self.at..).unwrap_or_default();
             if rest.starts_with("//") {
@@ -221,8 +221,8 @@ impl Reader<'_> {
         found
     }
 
-    fn mistake(&self, what: &str) -> Mistake {
-        Mistake::new(self.at, what)
+    fn mistake(&self, what: &str) -> SyntaxError {
+        SyntaxError::new(self.at, what)
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::import::tree::member;
 
-    fn text_of<'n>(root: &'n Node, name: &str) -> &'n str {
+    fn text_of<'n>(root: &'n SpannedNode, name: &str) -> &'n str {
         member(root.members().unwrap(), name).unwrap().unwrap().node.text().unwrap()
     }
 

@@ -18,20 +18,20 @@ use std::path::Path;
 use serde_json::Value as Json;
 use steadfast::id::Namespace;
 
-use self::remote::{DefaultTransport, Remote};
+use self::remote::{DefaultTransport, UrlServer};
 use super::names::ServerNames;
-use super::tree::{Member, Mistake, Node, member};
+use super::tree::{TableMember, SyntaxError, SpannedNode, member};
 use super::{json, toml};
 
 /// Format of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ConfigFormat {
     Json,
     Toml,
 }
 
-impl Form {
-    pub(super) fn read(self, text: &str) -> Result<Node, Mistake> {
+impl ConfigFormat {
+    pub(super) fn read(self, text: &str) -> Result<SpannedNode, SyntaxError> {
         match self {
             Self::Json => json::read(text),
             Self::Toml => toml::read(text),
@@ -40,18 +40,18 @@ impl Form {
 }
 
 /// A path to a table of servers. `*` matches every name.
-pub(super) type Way = &'static [&'static str];
+pub(super) type TablePath = &'static [&'static str];
 
 /// Path of the servers in OpenClaw's file.
-pub(super) const OPENCLAW: Way = &["mcp", "servers"];
+pub(super) const OPENCLAW: TablePath = &["mcp", "servers"];
 
 /// Requested change.
 #[derive(Clone, Debug)]
-pub(super) enum Wish {
+pub(super) enum ImportRequest {
     /// Put every server behind Steadfast.
     Wrap {
         /// Command with which clients start Steadfast.
-        program: Program,
+        program: ProgramLocation,
         /// Servers with a URL that need no sign-in, although nothing in the file says so.
         without_sign_in: Vec<String>,
     },
@@ -61,7 +61,7 @@ pub(super) enum Wish {
 
 /// Command with which clients can start this program.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(super) struct ProgramLocation {
     /// Its whole path.
     pub(super) path: String,
     /// Its name, if the client that reads the configuration finds it by name.
@@ -70,22 +70,22 @@ pub(super) struct Program {
 
 /// A server in a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct ImportedServer {
     pub(super) name: String,
     /// Project of the server, if a file has several.
     pub(super) within: Option<String>,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: ServerVerdict,
     /// Further notes about the change.
     pub(super) notes: Vec<String>,
 }
 
 /// Decision about a server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ServerVerdict {
     /// Its command line is changed.
     Change { now: Vec<String>, becomes: Vec<String> },
     /// It already is as requested.
-    AsWished,
+    AlreadyDone,
     /// It is not changed, for this reason.
     Left(String),
 }
@@ -93,18 +93,18 @@ pub(super) enum Verdict {
 /// Returns all servers of a text, and the rewritten text.
 pub(super) fn rewrite(
     text: &str,
-    form: Form,
-    ways: &[Way],
-    wish: &Wish,
+    form: ConfigFormat,
+    ways: &[TablePath],
+    wish: &ImportRequest,
     names: &mut ServerNames,
-) -> Result<(Vec<Server>, String), Mistake> {
+) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
     let root = form.read(text)?;
     let mut servers = Vec::new();
     let mut splices = Vec::new();
     for found in find(&root, text, ways)? {
-        let Judgement { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
+        let ServerDecision { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
         splices.extend(own);
-        servers.push(Server { name: found.name.to_owned(), within: found.within.clone(), verdict, notes });
+        servers.push(ImportedServer { name: found.name.to_owned(), within: found.within.clone(), verdict, notes });
     }
     let new = spliced(text, splices);
     check(&new, form, ways, &servers)?;
@@ -112,15 +112,15 @@ pub(super) fn rewrite(
 }
 
 /// Verifies the new text. An error in the splices ends here, before anything is written.
-fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), Mistake> {
-    let wrong = |what: String| Mistake::new(0, format!("it cannot be changed without breaking it ({what})"));
+fn check(new: &str, form: ConfigFormat, ways: &[TablePath], servers: &[ImportedServer]) -> Result<(), SyntaxError> {
+    let wrong = |what: String| SyntaxError::new(0, format!("it cannot be changed without breaking it ({what})"));
     let root = form.read(new).map_err(|mistake| wrong(mistake.what))?;
     let found = find(&root, new, ways)?;
     if found.len() != servers.len() {
         return Err(wrong("servers would be lost".to_owned()));
     }
     for (found, server) in found.iter().zip(servers) {
-        if let Verdict::Change { becomes, .. } = &server.verdict
+        if let ServerVerdict::Change { becomes, .. } = &server.verdict
             && found.shape(form)?.ok().is_none_or(|shape| shape.line() != *becomes)
         {
             return Err(wrong(format!("server `{}`", server.name)));
@@ -130,63 +130,63 @@ fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), 
 }
 
 /// Returns the commands of the servers in a text that are behind Steadfast, by name.
-pub(super) fn named(text: &str, form: Form, ways: &[Way]) -> Vec<(String, Vec<String>)> {
+pub(super) fn named(text: &str, form: ConfigFormat, ways: &[TablePath]) -> Vec<(String, Vec<String>)> {
     let Ok(root) = form.read(text) else { return Vec::new() };
     let Ok(found) = find(&root, text, ways) else { return Vec::new() };
-    let of = |found: &Found<'_>| match found.shape(form).ok()?.ok()? {
-        Shape::Command(parts) if is_ours(parts.program) => Some((parts.name()?.to_owned(), parts.behind()?)),
-        Shape::Command(_) | Shape::Url(_) => None,
+    let of = |found: &FoundServer<'_>| match found.shape(form).ok()?.ok()? {
+        ServerTransport::Command(parts) if is_steadfast(parts.program) => Some((parts.name()?.to_owned(), parts.behind()?)),
+        ServerTransport::Command(_) | ServerTransport::Url(_) => None,
     };
     found.iter().filter_map(of).collect()
 }
 
 /// A server in a text.
-struct Found<'n> {
+struct FoundServer<'n> {
     name: &'n str,
     within: Option<String>,
-    node: &'n Node,
-    way: Way,
+    node: &'n SpannedNode,
+    way: TablePath,
     /// True if it is within braces: always in JSON, and in TOML if it is an inline table.
     in_braces: bool,
 }
 
-fn find<'n>(root: &'n Node, text: &str, ways: &[Way]) -> Result<Vec<Found<'n>>, Mistake> {
+fn find<'n>(root: &'n SpannedNode, text: &str, ways: &[TablePath]) -> Result<Vec<FoundServer<'n>>, SyntaxError> {
     let mut found = Vec::new();
     for way in ways {
-        descend(root, text, way, &Within { way, project: None, in_braces: false }, &mut found)?;
+        descend(root, text, way, &SearchContext { way, project: None, in_braces: false }, &mut found)?;
     }
     Ok(found)
 }
 
 /// Context on the path to a server.
-struct Within {
-    way: Way,
+struct SearchContext {
+    way: TablePath,
     project: Option<String>,
     in_braces: bool,
 }
 
 fn descend<'n>(
-    node: &'n Node,
+    node: &'n SpannedNode,
     text: &str,
     way: &[&str],
-    within: &Within,
-    found: &mut Vec<Found<'n>>,
-) -> Result<(), Mistake> {
+    within: &SearchContext,
+    found: &mut Vec<FoundServer<'n>>,
+) -> Result<(), SyntaxError> {
     let Some(members) = node.members() else {
         let what = format!("{} stands where a table of names is expected", node.describe());
-        return Err(Mistake::new(node.span.start, what));
+        return Err(SyntaxError::new(node.span.start, what));
     };
     let in_braces = within.in_braces || opens_with_brace(node, text);
     match way.split_first() {
         Some((&"*", rest)) => {
             for one in members {
-                let within = Within { way: within.way, project: Some(one.name.clone()), in_braces };
+                let within = SearchContext { way: within.way, project: Some(one.name.clone()), in_braces };
                 descend(&one.node, text, rest, &within, found)?;
             }
         }
         Some((name, rest)) => {
             if let Some(next) = member(members, name)? {
-                let within = Within { way: within.way, project: within.project.clone(), in_braces };
+                let within = SearchContext { way: within.way, project: within.project.clone(), in_braces };
                 descend(&next.node, text, rest, &within, found)?;
             }
         }
@@ -194,41 +194,41 @@ fn descend<'n>(
             let mut names = BTreeSet::new();
             for one in members {
                 if !names.insert(one.name.as_str()) {
-                    return Err(Mistake::new(
+                    return Err(SyntaxError::new(
                         one.name_span.start,
                         format!("`{}` is written twice", one.name),
                     ));
                 }
                 let in_braces = in_braces || opens_with_brace(&one.node, text);
                 let (way, within) = (within.way, within.project.clone());
-                found.push(Found { name: &one.name, within, node: &one.node, way, in_braces });
+                found.push(FoundServer { name: &one.name, within, node: &one.node, way, in_braces });
             }
         }
     }
     Ok(())
 }
 
-fn opens_with_brace(node: &Node, text: &str) -> bool {
+fn opens_with_brace(node: &SpannedNode, text: &str) -> bool {
     text.get(node.span.clone()).is_some_and(|own| own.starts_with('{'))
 }
 
 /// Command of a server on stdio.
-struct Parts<'n> {
-    members: &'n [Member],
-    command: &'n Member,
+struct StdioServer<'n> {
+    members: &'n [TableMember],
+    command: &'n TableMember,
     program: &'n str,
-    args: Option<&'n Member>,
-    items: &'n [Node],
+    args: Option<&'n TableMember>,
+    items: &'n [SpannedNode],
     words: Vec<&'n str>,
 }
 
 /// Transport of a server.
-enum Shape<'n> {
-    Command(Parts<'n>),
-    Url(Remote<'n>),
+enum ServerTransport<'n> {
+    Command(StdioServer<'n>),
+    Url(UrlServer<'n>),
 }
 
-impl Shape<'_> {
+impl ServerTransport<'_> {
     /// Returns its command or its URL.
     fn line(&self) -> Vec<String> {
         match self {
@@ -241,42 +241,42 @@ impl Shape<'_> {
 type Splice = (Range<usize>, String);
 
 /// Decision about a server, with the changes of the text.
-struct Judgement {
-    verdict: Verdict,
+struct ServerDecision {
+    verdict: ServerVerdict,
     splices: Vec<Splice>,
     notes: Vec<String>,
 }
 
-impl Judgement {
-    fn unchanged(verdict: Verdict) -> Self {
+impl ServerDecision {
+    fn unchanged(verdict: ServerVerdict) -> Self {
         Self { verdict, splices: Vec::new(), notes: Vec::new() }
     }
 }
 
-impl<'n> Found<'n> {
+impl<'n> FoundServer<'n> {
     fn judge(
         &self,
         text: &str,
-        form: Form,
-        wish: &Wish,
+        form: ConfigFormat,
+        wish: &ImportRequest,
         names: &mut ServerNames,
-    ) -> Result<Judgement, Mistake> {
-        let left = |why: String| Ok(Judgement::unchanged(Verdict::Left(why)));
-        let as_wished = || Ok(Judgement::unchanged(Verdict::AsWished));
+    ) -> Result<ServerDecision, SyntaxError> {
+        let left = |why: String| Ok(ServerDecision::unchanged(ServerVerdict::Left(why)));
+        let as_wished = || Ok(ServerDecision::unchanged(ServerVerdict::AlreadyDone));
         let shape = match (self.shape(form)?, wish) {
             (Ok(shape), _) => shape,
-            (Err(why), Wish::Wrap { .. }) => return left(why),
-            (Err(_), Wish::Unwrap) => return as_wished(),
+            (Err(why), ImportRequest::Wrap { .. }) => return left(why),
+            (Err(_), ImportRequest::Unwrap) => return as_wished(),
         };
         let changed = match (&shape, wish) {
-            (Shape::Url(_), Wish::Unwrap) => return as_wished(),
-            (Shape::Command(parts), Wish::Wrap { .. }) if is_ours(parts.program) => return as_wished(),
-            (Shape::Command(parts), Wish::Unwrap) if !is_ours(parts.program) => return as_wished(),
-            (Shape::Command(parts), Wish::Unwrap) => self.unwrap(parts, text, form),
-            (Shape::Command(parts), Wish::Wrap { program, .. }) => {
+            (ServerTransport::Url(_), ImportRequest::Unwrap) => return as_wished(),
+            (ServerTransport::Command(parts), ImportRequest::Wrap { .. }) if is_steadfast(parts.program) => return as_wished(),
+            (ServerTransport::Command(parts), ImportRequest::Unwrap) if !is_steadfast(parts.program) => return as_wished(),
+            (ServerTransport::Command(parts), ImportRequest::Unwrap) => self.unwrap(parts, text, form),
+            (ServerTransport::Command(parts), ImportRequest::Wrap { program, .. }) => {
                 self.named(names, &parts.line()).and_then(|name| self.wrap(parts, &name, program, text, form))
             }
-            (Shape::Url(remote), Wish::Wrap { program, without_sign_in }) => {
+            (ServerTransport::Url(remote), ImportRequest::Wrap { program, without_sign_in }) => {
                 let may_be_open = without_sign_in.iter().any(|name| name == self.name);
                 remote.may_be_wrapped(may_be_open).and_then(|()| {
                     let name = self.named(names, &[remote.address.to_owned()])?;
@@ -286,7 +286,7 @@ impl<'n> Found<'n> {
         };
         match changed {
             Ok(ServerRewrite { becomes, splices, notes }) => {
-                Ok(Judgement { verdict: Verdict::Change { now: shape.line(), becomes }, splices, notes })
+                Ok(ServerDecision { verdict: ServerVerdict::Change { now: shape.line(), becomes }, splices, notes })
             }
             Err(why) => left(why),
         }
@@ -313,20 +313,20 @@ impl<'n> Found<'n> {
     }
 
     /// Returns its transport, or the reason why it is not known.
-    fn shape(&self, form: Form) -> Result<Result<Shape<'n>, String>, Mistake> {
+    fn shape(&self, form: ConfigFormat) -> Result<Result<ServerTransport<'n>, String>, SyntaxError> {
         let Some(members) = self.node.members() else {
             return Ok(Err(format!("it is {}, not a table", self.node.describe())));
         };
         if members.iter().any(|one| matches!(one.name.as_str(), "url" | "httpUrl" | "serverUrl")) {
             let default_transport =
                 if self.way == OPENCLAW { DefaultTransport::Older } else { DefaultTransport::Streamable };
-            return Ok(Remote::read(members, form, default_transport)?.map(Shape::Url));
+            return Ok(UrlServer::read(members, form, default_transport)?.map(ServerTransport::Url));
         }
-        Ok(self.parts(members)?.map(Shape::Command))
+        Ok(self.parts(members)?.map(ServerTransport::Command))
     }
 
     /// Returns its command, or the reason why it has none.
-    fn parts(&self, members: &'n [Member]) -> Result<Result<Parts<'n>, String>, Mistake> {
+    fn parts(&self, members: &'n [TableMember]) -> Result<Result<StdioServer<'n>, String>, SyntaxError> {
         let kind = member(members, "type")?.and_then(|kind| kind.node.text());
         if kind.is_some_and(|kind| kind != "stdio") {
             return Ok(Err("its `type` is not `stdio`: it is not started as a program".to_owned()));
@@ -342,20 +342,20 @@ impl<'n> Found<'n> {
             None => Some(&[][..]),
             Some(args) => args.node.list(),
         };
-        let words = items.and_then(|items| items.iter().map(Node::text).collect::<Option<Vec<_>>>());
+        let words = items.and_then(|items| items.iter().map(SpannedNode::text).collect::<Option<Vec<_>>>());
         let (Some(items), Some(words)) = (items, words) else {
             return Ok(Err("its `args` are not a list of texts".to_owned()));
         };
-        Ok(Ok(Parts { members, command, program, args, items, words }))
+        Ok(Ok(StdioServer { members, command, program, args, items, words }))
     }
 
     fn wrap(
         &self,
-        parts: &Parts<'_>,
+        parts: &StdioServer<'_>,
         name: &str,
-        program: &Program,
+        program: &ProgramLocation,
         text: &str,
-        form: Form,
+        form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
         if parts.program.chars().any(char::is_whitespace) && !Path::new(parts.program).is_file() {
             return Err(
@@ -397,7 +397,7 @@ impl<'n> Found<'n> {
         Ok(ServerRewrite { becomes, splices, notes: self.renamed(name) })
     }
 
-    fn unwrap(&self, parts: &Parts<'_>, text: &str, form: Form) -> Result<ServerRewrite, String> {
+    fn unwrap(&self, parts: &StdioServer<'_>, text: &str, form: ConfigFormat) -> Result<ServerRewrite, String> {
         let Some(mark) = parts.mark() else {
             return Err(BY_HAND.to_owned());
         };
@@ -432,7 +432,7 @@ struct ServerRewrite {
     notes: Vec<String>,
 }
 
-impl<'n> Parts<'n> {
+impl<'n> StdioServer<'n> {
     fn line(&self) -> Vec<String> {
         [self.program].into_iter().chain(self.words.iter().copied()).map(str::to_owned).collect()
     }
@@ -485,7 +485,7 @@ const BY_HAND: &str =
     "it was put behind steadfast manually; to undo that, remove `steadfast wrap …` from its command";
 
 /// Returns true if this is the Steadfast program.
-fn is_ours(program: &str) -> bool {
+fn is_steadfast(program: &str) -> bool {
     let file = program.rsplit(['/', '\\']).next().unwrap_or_default();
     let stem =
         file.get(..file.len().saturating_sub(4)).filter(|_| file.to_ascii_lowercase().ends_with(".exe"));
@@ -518,11 +518,11 @@ fn gap_before(text: &str, at: usize) -> &str {
 
 /// Returns new members after an existing one, in its style.
 fn new_members(
-    there: &Member,
+    there: &TableMember,
     in_braces: bool,
     new: &[(&str, String)],
     text: &str,
-    form: Form,
+    form: ConfigFormat,
 ) -> Result<Splice, String> {
     let Range { start, end } = there.name_span;
     let spelled = text.get(start..end).unwrap_or_default();
@@ -534,14 +534,14 @@ fn new_members(
         new.iter().map(one).collect()
     };
     match (form, in_braces) {
-        (Form::Json, _) => Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": "))),
-        (Form::Toml, true) if line.trim_end().ends_with(['{', ',']) => {
+        (ConfigFormat::Json, _) => Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": "))),
+        (ConfigFormat::Toml, true) if line.trim_end().ends_with(['{', ',']) => {
             Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), " = ")))
         }
-        (Form::Toml, true) => {
+        (ConfigFormat::Toml, true) => {
             Err("it is written in a way that `args` cannot be added to; add `args = []`".to_owned())
         }
-        (Form::Toml, false) => {
+        (ConfigFormat::Toml, false) => {
             // The whole beginning of the line, because it may also name the server: `mcp_servers.bank.command = …`.
             let prefix = line.rsplit('\n').next().unwrap_or_default();
             let rest = text.get(behind..).unwrap_or_default();
@@ -564,14 +564,14 @@ fn respelled(like: &str, name: &str) -> String {
 
 /// Returns the range of `args` including its separator, if that can be determined.
 fn whole_member(
-    members: &[Member],
-    args: &Member,
+    members: &[TableMember],
+    args: &TableMember,
     in_braces: bool,
     text: &str,
-    form: Form,
+    form: ConfigFormat,
 ) -> Option<Range<usize>> {
     let (start, end) = (args.name_span.start, args.node.span.end);
-    if form == Form::Toml && !in_braces {
+    if form == ConfigFormat::Toml && !in_braces {
         let line_start = text.get(..start)?.rfind('\n')?;
         let returns = text.get(..line_start)?.ends_with('\r');
         return Some(line_start - usize::from(returns)..end);

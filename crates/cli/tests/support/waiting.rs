@@ -18,9 +18,9 @@ pub(crate) fn wait(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
 }
 
 /// A program that is ended with the test, even if the test fails.
-pub(crate) struct Running(pub(crate) Child);
+pub(crate) struct ChildGuard(pub(crate) Child);
 
-impl Deref for Running {
+impl Deref for ChildGuard {
     type Target = Child;
 
     fn deref(&self) -> &Child {
@@ -28,13 +28,13 @@ impl Deref for Running {
     }
 }
 
-impl DerefMut for Running {
+impl DerefMut for ChildGuard {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -5,10 +5,10 @@
 
 use steadfast_core::policy::TrustRule;
 
-use super::Import;
+use super::FileImport;
 use crate::kind::show_span;
-use crate::node::{Node, Raw, Table};
-use crate::place::Place;
+use crate::node::{ConfigNode, RawNode, ConfigTable};
+use crate::location::SourceLocation;
 
 const RULES: [&str; 4] = ["default_rule", "plugin_rules", "tool_rules", "domain_rules"];
 const WHOLE: [&str; 4] =
@@ -29,20 +29,20 @@ const FIELDS: [&str; 10] = [
     "expected_failure_rate",
 ];
 
-pub(super) fn is_it(root: &Table) -> bool {
+pub(super) fn is_it(root: &ConfigTable) -> bool {
     RULES.iter().chain(&WHOLE).any(|name| root.get(name).is_some())
 }
 
-pub(super) fn translate(root: &Table, import: &mut Import) {
+pub(super) fn translate(root: &ConfigTable, import: &mut FileImport) {
     let absent = match root.get("notify_user") {
-        Some(_) => Absent::IsBuiltInExcept("notify_user"),
-        None => Absent::IsBuiltInExcept(""),
+        Some(_) => AbsentFieldDefault::IsBuiltInExcept("notify_user"),
+        None => AbsentFieldDefault::IsBuiltInExcept(""),
     };
     for entry in &root.0 {
         let (key, node) = (entry.key.as_str(), &entry.node);
         match key {
             "default_rule" => {
-                rule(&[], key, node, Absent::IsUnset, import);
+                rule(&[], key, node, AbsentFieldDefault::IsUnset, import);
                 import.note(&node.place, "`default_rule` is the trust of everything (`[trust]`)");
             }
             "plugin_rules" => {
@@ -53,19 +53,19 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
                 each(key, node, absent, import, |name| vec!["domains".to_owned(), name.to_owned()])
             }
             "enable_auto_recovery" => match &node.raw {
-                Raw::Boolean(auto) => {
+                RawNode::Boolean(auto) => {
                     let word = if *auto { "auto" } else { "ask" };
-                    import.set(&["trust", "recovery"], Raw::String(word.to_owned()), &node.place);
+                    import.set(&["trust", "recovery"], RawNode::String(word.to_owned()), &node.place);
                     import
                         .note(&node.place, format!("`enable_auto_recovery` is `trust.recovery = {word:?}`"));
                 }
-                Raw::Integer(_)
-                | Raw::Float(_)
-                | Raw::String(_)
-                | Raw::Loose(_)
-                | Raw::Foreign(_)
-                | Raw::Array(_)
-                | Raw::Table(_) => import.refuse(node, key, "true or false"),
+                RawNode::Integer(_)
+                | RawNode::Float(_)
+                | RawNode::String(_)
+                | RawNode::Loose(_)
+                | RawNode::Foreign(_)
+                | RawNode::Array(_)
+                | RawNode::Table(_) => import.refuse(node, key, "true or false"),
             },
             "persist_across_sessions" => pass(&["trust_state", "persist"], key, node, import),
             "max_history_entries" => pass(&["trust_state", "entries"], key, node, import),
@@ -78,14 +78,14 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
     }
 }
 
-fn pass(path: &[&str], key: &str, node: &Node, import: &mut Import) {
+fn pass(path: &[&str], key: &str, node: &ConfigNode, import: &mut FileImport) {
     import.pass(path, node);
     import.note(&node.place, format!("`{key}` is `{}`", path.join(".")));
 }
 
 /// Meaning of an absent field.
 #[derive(Clone, Copy)]
-enum Absent {
+enum AbsentFieldDefault {
     /// The setting stays unset: a value from elsewhere or the built-in default applies.
     IsUnset,
     /// The built-in default applies whatever is written elsewhere, except for this setting, which the file sets for
@@ -93,7 +93,7 @@ enum Absent {
     IsBuiltInExcept(&'static str),
 }
 
-fn each(key: &str, node: &Node, absent: Absent, import: &mut Import, path: impl Fn(&str) -> Vec<String>) {
+fn each(key: &str, node: &ConfigNode, absent: AbsentFieldDefault, import: &mut FileImport, path: impl Fn(&str) -> Vec<String>) {
     let Some(table) = node.table() else {
         return import.refuse(node, key, "a table of rules by name");
     };
@@ -107,7 +107,7 @@ fn each(key: &str, node: &Node, absent: Absent, import: &mut Import, path: impl 
     }
 }
 
-fn rule(target: &[&str], title: &str, node: &Node, absent: Absent, import: &mut Import) {
+fn rule(target: &[&str], title: &str, node: &ConfigNode, absent: AbsentFieldDefault, import: &mut FileImport) {
     let Some(table) = node.table() else {
         return import.refuse(node, title, "a rule with names and values");
     };
@@ -115,7 +115,7 @@ fn rule(target: &[&str], title: &str, node: &Node, absent: Absent, import: &mut 
     for entry in &table.0 {
         let (key, value) = (entry.key.as_str(), &entry.node);
         // The plugin treats null as absent, too.
-        if matches!(value.raw, Raw::Foreign("null")) {
+        if matches!(value.raw, RawNode::Foreign("null")) {
             continue;
         }
         match key {
@@ -133,9 +133,9 @@ fn rule(target: &[&str], title: &str, node: &Node, absent: Absent, import: &mut 
         }
     }
     let has =
-        |name: &str| table.get(name).is_some_and(|entry| !matches!(entry.node.raw, Raw::Foreign("null")));
+        |name: &str| table.get(name).is_some_and(|entry| !matches!(entry.node.raw, RawNode::Foreign("null")));
     thresholds(&at, title, &has, absent, &node.place, import);
-    if let Absent::IsBuiltInExcept(other) = absent {
+    if let AbsentFieldDefault::IsBuiltInExcept(other) = absent {
         fill(&at, &|name: &str| name == other || has(name), &node.place, import);
     }
 }
@@ -146,23 +146,23 @@ fn thresholds<'n>(
     at: &impl Fn(&'static str) -> Vec<&'n str>,
     title: &str,
     has: &impl Fn(&str) -> bool,
-    absent: Absent,
-    place: &Place,
-    import: &mut Import,
+    absent: AbsentFieldDefault,
+    place: &SourceLocation,
+    import: &mut FileImport,
 ) {
     let all =
         [("count_threshold", "count"), ("consecutive_threshold", "consecutive"), ("rate_threshold", "rate")];
     if all.iter().any(|(theirs, _)| has(theirs)) {
         for (_, ours) in all.iter().filter(|(theirs, _)| !has(theirs)) {
-            import.set(&at(ours), Raw::String("none".to_owned()), place);
+            import.set(&at(ours), RawNode::String("none".to_owned()), place);
         }
         return;
     }
     let count = TrustRule::default().count.map_or(0, std::num::NonZeroU32::get);
-    if let Absent::IsBuiltInExcept(_) = absent {
-        import.set(&at("count"), Raw::Integer(i64::from(count)), place);
+    if let AbsentFieldDefault::IsBuiltInExcept(_) = absent {
+        import.set(&at("count"), RawNode::Integer(i64::from(count)), place);
         for ours in ["consecutive", "rate"] {
-            import.set(&at(ours), Raw::String("none".to_owned()), place);
+            import.set(&at(ours), RawNode::String("none".to_owned()), place);
         }
     }
     import.note(place, format!("`{title}` names no threshold; it counts {count} failures"));
@@ -171,25 +171,25 @@ fn thresholds<'n>(
 fn fill<'n>(
     at: &impl Fn(&'static str) -> Vec<&'n str>,
     has: &impl Fn(&str) -> bool,
-    place: &Place,
-    import: &mut Import,
+    place: &SourceLocation,
+    import: &mut FileImport,
 ) {
     let rule = TrustRule::default();
-    let span = |span| Raw::String(show_span(span));
+    let span = |span| RawNode::String(show_span(span));
     let severities = ["server_error", "crash", "timeout", "corruption"];
-    let severities = severities.map(|name| Node::new(Raw::String(name.to_owned()), place));
+    let severities = severities.map(|name| ConfigNode::new(RawNode::String(name.to_owned()), place));
     for (theirs, ours, value) in [
         ("window_seconds", "window", span(rule.window)),
-        ("severity_filter", "severities", Raw::Array(severities.to_vec())),
+        ("severity_filter", "severities", RawNode::Array(severities.to_vec())),
         ("escalation_duration_seconds", "duration", span(rule.duration)),
-        ("notify_user", "notify", Raw::Boolean(rule.notify)),
+        ("notify_user", "notify", RawNode::Boolean(rule.notify)),
         ("cooldown_seconds", "cooldown", span(rule.cooldown)),
         (
             "success_count_to_recover",
             "successes_to_recover",
-            Raw::Integer(i64::from(rule.successes_to_recover.get())),
+            RawNode::Integer(i64::from(rule.successes_to_recover.get())),
         ),
-        ("expected_failure_rate", "expected_failure_rate", Raw::Float(rule.expected_failure_rate.get())),
+        ("expected_failure_rate", "expected_failure_rate", RawNode::Float(rule.expected_failure_rate.get())),
     ] {
         if !has(theirs) {
             import.set(&at(ours), value, place);

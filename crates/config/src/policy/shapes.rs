@@ -12,12 +12,12 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value as Json, json};
-use steadfast_core::classify::danger::{Rights, Shape, Shapes, Target};
+use steadfast_core::classify::danger::{RequiredPrivileges, CommandShape, DangerousShapes, OperandRequirement};
 
 use crate::diagnostics::nearest;
-use crate::kind::{Kind, ListOf, OrNone, Plain, Text, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, list, read_table, setting};
+use crate::kind::{SettingKind, ListKind, OptionalKind, PlainText, Text, WordKind};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, list, read_table, setting};
 
 /// Maximum number of shapes that can be added.
 const MOST: usize = 64;
@@ -25,8 +25,8 @@ const MOST: usize = 64;
 /// Name of a built-in shape.
 pub(crate) struct ShapeName;
 
-impl Kind<Arc<str>> for ShapeName {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<str>> {
+impl SettingKind<Arc<str>> for ShapeName {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Arc<str>> {
         let names = names();
         let found = node.text().filter(|text| names.iter().any(|name| name == text));
         if found.is_none() {
@@ -54,7 +54,7 @@ impl Kind<Arc<str>> for ShapeName {
 }
 
 fn names() -> Vec<String> {
-    let shapes = Shapes::default();
+    let shapes = DangerousShapes::default();
     let mut names: Vec<String> = shapes.names().map(str::to_owned).collect();
     names.sort();
     names.dedup();
@@ -71,25 +71,25 @@ struct ShapeDraft {
     options: Arc<[Arc<[String]>]>,
     target: PlainTarget,
     words: Arc<[String]>,
-    rights: Rights,
+    rights: RequiredPrivileges,
 }
 
 fn shape_settings() -> &'static [Setting<ShapeDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<ShapeDraft>>> = LazyLock::new(|| {
-        const TARGETS: Words<PlainTarget> = Words(&[
+        const TARGETS: WordKind<PlainTarget> = WordKind(&[
             ("anything", PlainTarget::Anything),
             ("system_folder", PlainTarget::SystemFolder),
             ("device", PlainTarget::Device),
         ]);
-        const RIGHTS: Words<Rights> = Words(&[("any", Rights::Any), ("elevated", Rights::Elevated)]);
-        let word = || Plain(Text { most: 256 });
-        let words = move |least| ListOf { item: word(), least, most: 32 };
+        const RIGHTS: WordKind<RequiredPrivileges> = WordKind(&[("any", RequiredPrivileges::Any), ("elevated", RequiredPrivileges::Elevated)]);
+        let word = || PlainText(Text { most: 256 });
+        let words = move |least| ListKind { item: word(), least, most: 32 };
         vec![
             setting!(
                 ShapeDraft,
                 "name",
                 name,
-                OrNone(Plain(Text { most: 64 })),
+                OptionalKind(PlainText(Text { most: 64 })),
                 "The name of the shape in messages."
             ),
             setting!(
@@ -103,7 +103,7 @@ fn shape_settings() -> &'static [Setting<ShapeDraft>] {
                 ShapeDraft,
                 "options",
                 options,
-                ListOf { item: words(1), least: 0, most: 16 },
+                ListKind { item: words(1), least: 0, most: 16 },
                 "Of each group one option must be given; letters also within others (`-rf` has `-r`)."
             ),
             setting!(ShapeDraft, "target", target, TARGETS, "The target that one of the operands must have."),
@@ -135,18 +135,18 @@ enum PlainTarget {
     Device,
 }
 
-impl Kind<Arc<[Shape]>> for NewShapes {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<[Shape]>> {
+impl SettingKind<Arc<[CommandShape]>> for NewShapes {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Arc<[CommandShape]>> {
         let Some(items) = node.items().filter(|items| items.len() <= MOST) else {
             cx.wrong(node, &self.takes(), "write each shape as `[[shapes.add]]` with its settings below");
             return None;
         };
         let count = items.len();
-        let shapes: Vec<Shape> = items.iter().filter_map(|item| read_shape(item, cx)).collect();
+        let shapes: Vec<CommandShape> = items.iter().filter_map(|item| read_shape(item, cx)).collect();
         (shapes.len() == count).then(|| shapes.into())
     }
 
-    fn show(&self, value: &Arc<[Shape]>) -> String {
+    fn show(&self, value: &Arc<[CommandShape]>) -> String {
         format!("[{}]", value.iter().map(|shape| &*shape.name).collect::<Vec<_>>().join(", "))
     }
 
@@ -163,7 +163,7 @@ impl Kind<Arc<[Shape]>> for NewShapes {
     }
 }
 
-fn read_shape(node: &Node, cx: &mut Context<'_>) -> Option<Shape> {
+fn read_shape(node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<CommandShape> {
     let Some(table) = node.table() else {
         cx.wrong(node, "shapes, each a table", "write `{ name = \"…\", programs = [\"…\"] }`");
         return None;
@@ -178,7 +178,7 @@ fn read_shape(node: &Node, cx: &mut Context<'_>) -> Option<Shape> {
         options: Arc::default(),
         target: PlainTarget::Anything,
         words: Arc::default(),
-        rights: Rights::Any,
+        rights: RequiredPrivileges::Any,
     };
     for one in &written {
         (one.patch)(&mut draft);
@@ -189,15 +189,15 @@ fn read_shape(node: &Node, cx: &mut Context<'_>) -> Option<Shape> {
         cx.refuse(&node.place, what, "add `name = \"…\"` and `programs = [\"…\"]`");
     }
     let owned = |texts: &[String]| texts.iter().cloned().map(Cow::Owned).collect::<Vec<Cow<'static, str>>>();
-    Some(Shape {
+    Some(CommandShape {
         name: Cow::Owned(name?),
         programs: owned(&draft.programs),
         options: draft.options.iter().map(|group| owned(group)).collect(),
         target: match draft.target {
-            _ if !draft.words.is_empty() => Target::Words(owned(&draft.words)),
-            PlainTarget::Anything => Target::Anything,
-            PlainTarget::SystemFolder => Target::SystemFolder,
-            PlainTarget::Device => Target::Device,
+            _ if !draft.words.is_empty() => OperandRequirement::Words(owned(&draft.words)),
+            PlainTarget::Anything => OperandRequirement::Anything,
+            PlainTarget::SystemFolder => OperandRequirement::SystemFolder,
+            PlainTarget::Device => OperandRequirement::Device,
         },
         rights: draft.rights,
     })

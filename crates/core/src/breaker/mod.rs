@@ -24,13 +24,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use shared::{Permit, SharedBreaker};
-pub use snapshot::{InvalidSnapshot, Snapshot};
-pub use view::{Forced, Numbers, Rate, View};
-use window::{Outcome, Reach, Window};
+pub use shared::{BreakerPermit, SharedBreaker};
+pub use snapshot::{InvalidBreakerSnapshot, BreakerSnapshot};
+pub use view::{ForcedOpenCause, BreakerNumbers, BreakerRate, BreakerDetails};
+use window::{WindowOutcome, WindowReach, OutcomeWindow};
 
 use crate::Timestamp;
-use crate::policy::{BreakerPolicy, Cooldown, Factor, RateRule};
+use crate::policy::{BreakerPolicy, BreakerCooldown, GrowthFactor, RateRule};
 
 /// The state of a circuit breaker. A *closed* breaker admits calls, an *open* one refuses them, as in an electric
 /// circuit.
@@ -68,12 +68,12 @@ pub enum State {
 /// The permission to make one attempt. Must be returned with the result of the attempt.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a ticket that is neither recorded nor released holds the probe until its lease ends"]
-pub struct Ticket {
+pub struct BreakerTicket {
     epoch: u64,
     probe: Option<NonZeroU64>,
 }
 
-impl Ticket {
+impl BreakerTicket {
     /// Returns true if this attempt is a probe. Processes that share a store take the store's lease for it before the
     /// attempt.
     pub const fn is_probe(&self) -> bool {
@@ -83,19 +83,19 @@ impl Ticket {
 
 /// The result of renewing a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum TicketRenewal {
     /// The ticket no longer counts.
     Lost,
     /// The ticket still counts.
-    Still,
+    StillValid,
     /// The ticket is a probe and still counts. All processes that share the breaker must learn that its lease is
     /// extended.
-    ForLonger,
+    Extended,
 }
 
 /// The result of an admitted attempt, as far as the breaker is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum BreakerVerdict {
     /// The attempt succeeded.
     Success {
         /// Duration of the attempt.
@@ -112,32 +112,32 @@ pub enum Verdict {
 
 /// The refusal of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct BreakerRefusal {
     /// State of the breaker.
     pub state: State,
     /// Time of the next useful try. `None` if only an operator can end the refusal.
     pub retry_at: Option<Timestamp>,
     /// Cause of the refusal.
-    pub by: RefusedBy,
+    pub by: BreakerRefusalCause,
 }
 
 /// The cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedBy {
+pub enum BreakerRefusalCause {
     /// The tool: it failed too often, or it is not yet known if it is back.
     Failures,
     /// An operator forced the breaker open.
-    Hand,
+    Operator,
     /// The configuration forces the breaker open.
     Configuration,
 }
 
-impl RefusedBy {
+impl BreakerRefusalCause {
     /// Returns the name of the rule in results and logs.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Failures => "breaker",
-            Self::Hand => "breaker.forced_by_hand",
+            Self::Operator => "breaker.forced_by_hand",
             Self::Configuration => "breaker.forced_by_configuration",
         }
     }
@@ -146,13 +146,13 @@ impl RefusedBy {
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Transition {
+pub struct BreakerTransition {
     /// State before the change.
     pub from: State,
     /// State after the change.
     pub to: State,
     /// Reason for the change.
-    pub reason: Reason,
+    pub reason: TransitionReason,
     /// Time of the change.
     pub at: Timestamp,
 }
@@ -161,7 +161,7 @@ pub struct Transition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub enum TransitionReason {
     /// Too many failures in a row.
     Consecutive,
     /// Too large a share of failures.
@@ -184,7 +184,7 @@ pub enum Reason {
 
 /// The counters of a closed breaker as of the last outcome, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct BreakerCounts {
     /// Outcomes in the window of the failure rule.
     pub calls: u32,
     /// Failures among them.
@@ -197,25 +197,25 @@ pub struct Counts {
 
 /// A circuit breaker. A new one is closed.
 #[derive(Clone, Debug, Default)]
-pub struct Breaker {
+pub struct CircuitBreaker {
     /// Number of the epoch. Grows with every transition and reset, and never decreases. A change by an operator makes
     /// it [leap](Snapshot::BY_HAND).
     epoch: u64,
-    phase: Phase,
+    phase: BreakerPhase,
     /// Time of and reason for the last transition. `None` if the breaker never changed.
-    changed: Option<(Timestamp, Reason)>,
+    changed: Option<(Timestamp, TransitionReason)>,
     /// The last [`MOST_CHANGES`] transitions and resets, newest last, for display.
-    changes: VecDeque<Transition>,
+    changes: VecDeque<BreakerTransition>,
     /// Number of probes issued so far. Gives each probe its own number.
     probes: u64,
     /// The last probe of this process that was returned.
     ended: Option<NonZeroU64>,
-    window: Window,
+    window: OutcomeWindow,
 }
 
 /// The state with its data.
 #[derive(Clone, Copy, Debug, Default)]
-enum Phase {
+enum BreakerPhase {
     #[default]
     Closed,
     Open {
@@ -229,7 +229,7 @@ enum Phase {
         good: u32,
         /// Neutral results in a row.
         neutral: u32,
-        probe: Option<Probe>,
+        probe: Option<ActiveProbe>,
         /// Number of times that the slot was taken, returned or renewed since this state began. Orders the stored
         /// snapshots.
         turn: u32,
@@ -242,19 +242,19 @@ enum Phase {
 
 /// The probe that holds the only slot in half-open.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct ActiveProbe {
     number: NonZeroU64,
     /// Time of the last renewal. The lease counts from here.
     alive: Timestamp,
     /// Time of the last renewal that other processes learned of.
-    told: Timestamp,
-    agreed: Agreed,
+    announced: Timestamp,
+    agreed: ProbeAgreement,
 }
 
 /// Agreement of all processes that share the breaker on the owner of the slot. A slot that the others do not know of
 /// must not replace one that they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Agreed {
+enum ProbeAgreement {
     Yes,
     /// No agreement yet. The slot was taken when it was free, or when the lease of the probe `after` was over.
     NotYet {
@@ -262,7 +262,7 @@ enum Agreed {
     },
 }
 
-impl Phase {
+impl BreakerPhase {
     const fn state(self) -> State {
         match self {
             Self::Closed => State::Closed,
@@ -273,44 +273,44 @@ impl Phase {
     }
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// Returns a closed breaker whose probes are numbered from here. Processes that share a store start far apart, so
     /// that no two of them issue the same number.
     pub fn numbered_from(first: u64) -> Self {
         // JSON readers keep whole numbers up to this limit, and no breaker issues as many probes as there is room
         // above.
-        Self { probes: first % (Snapshot::LAST_EPOCH / 2), ..Self::default() }
+        Self { probes: first % (BreakerSnapshot::LAST_EPOCH / 2), ..Self::default() }
     }
 
     /// Checks if an attempt would be refused now. Changes nothing.
-    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
+    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), BreakerRefusal> {
         if policy.forced_open {
-            let by = RefusedBy::Configuration;
-            return Err(Refused { state: State::ForcedOpen, retry_at: None, by });
+            let by = BreakerRefusalCause::Configuration;
+            return Err(BreakerRefusal { state: State::ForcedOpen, retry_at: None, by });
         }
-        let by = RefusedBy::Failures;
+        let by = BreakerRefusalCause::Failures;
         match self.phase {
-            Phase::Closed => Ok(()),
-            Phase::Open { since, reopened } => {
+            BreakerPhase::Closed => Ok(()),
+            BreakerPhase::Open { since, reopened } => {
                 // A clock that stepped back costs at most one more cool-down, not the size of the step.
                 let until = since.min(now) + cooldown(&policy.cooldown, reopened);
                 if until <= now {
                     Ok(())
                 } else {
-                    Err(Refused { state: State::Open, retry_at: Some(until), by })
+                    Err(BreakerRefusal { state: State::Open, retry_at: Some(until), by })
                 }
             }
-            Phase::HalfOpen { probe, .. } => match probe {
+            BreakerPhase::HalfOpen { probe, .. } => match probe {
                 Some(probe) if probe.holds(policy, now) => {
                     // The result may come at any time. Only the latest time is known.
                     let latest = (probe.alive + policy.probe_lease).min(now + policy.cooldown.first);
-                    Err(Refused { state: State::HalfOpen, retry_at: Some(latest), by })
+                    Err(BreakerRefusal { state: State::HalfOpen, retry_at: Some(latest), by })
                 }
                 Some(_) | None => Ok(()),
             },
-            Phase::ForcedOpen { until: Some(until) } if until <= now => Ok(()),
-            Phase::ForcedOpen { until } => {
-                Err(Refused { state: State::ForcedOpen, retry_at: until, by: RefusedBy::Hand })
+            BreakerPhase::ForcedOpen { until: Some(until) } if until <= now => Ok(()),
+            BreakerPhase::ForcedOpen { until } => {
+                Err(BreakerRefusal { state: State::ForcedOpen, retry_at: until, by: BreakerRefusalCause::Operator })
             }
         }
     }
@@ -320,21 +320,21 @@ impl Breaker {
         &mut self,
         policy: &BreakerPolicy,
         now: Timestamp,
-    ) -> Result<(Ticket, Option<Transition>), Refused> {
+    ) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
         self.heal_clock(now);
         self.check(policy, now)?;
         match self.phase {
-            Phase::Closed => Ok((Ticket { epoch: self.epoch, probe: None }, None)),
-            Phase::Open { .. } | Phase::ForcedOpen { .. } => {
+            BreakerPhase::Closed => Ok((BreakerTicket { epoch: self.epoch, probe: None }, None)),
+            BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => {
                 let reopened = match self.phase {
-                    Phase::Open { reopened, .. } => reopened,
-                    Phase::Closed | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => 0,
+                    BreakerPhase::Open { reopened, .. } => reopened,
+                    BreakerPhase::Closed | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => 0,
                 };
-                let half_open = Phase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
-                let change = self.change(half_open, Reason::CooledDown, now);
+                let half_open = BreakerPhase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
+                let change = self.change(half_open, TransitionReason::CooledDown, now);
                 Ok((self.give_probe(now), Some(change)))
             }
-            Phase::HalfOpen { .. } => Ok((self.give_probe(now), None)),
+            BreakerPhase::HalfOpen { .. } => Ok((self.give_probe(now), None)),
         }
     }
 
@@ -344,79 +344,79 @@ impl Breaker {
     pub fn record(
         &mut self,
         policy: &BreakerPolicy,
-        ticket: Ticket,
-        verdict: Verdict,
+        ticket: BreakerTicket,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
+    ) -> Option<BreakerTransition> {
         if ticket.epoch != self.epoch {
             return None;
         }
         match self.phase {
-            Phase::Closed if ticket.probe.is_none() && !policy.forced_open => {
+            BreakerPhase::Closed if ticket.probe.is_none() && !policy.forced_open => {
                 self.count(policy, verdict, now)
             }
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
+            BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
                 self.record_probe(policy, ticket, verdict, now)
             }
         }
     }
 
     /// Takes back a ticket whose attempt has no result (not made, cancelled).
-    pub fn release(&mut self, ticket: Ticket) {
-        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase
+    pub fn release(&mut self, ticket: BreakerTicket) {
+        if let BreakerPhase::HalfOpen { probe, turn, .. } = &mut self.phase
             && ticket.epoch == self.epoch
             && probe.is_some_and(|probe| ticket.probe == Some(probe.number))
         {
             *turn = match probe.take().map(|probe| probe.agreed) {
-                Some(Agreed::NotYet { .. }) => turn.saturating_sub(1),
-                Some(Agreed::Yes) | None => turn.saturating_add(1),
+                Some(ProbeAgreement::NotYet { .. }) => turn.saturating_sub(1),
+                Some(ProbeAgreement::Yes) | None => turn.saturating_add(1),
             };
             self.ended = ticket.probe;
         }
     }
 
     /// Marks that all processes that share the breaker know that this ticket alone has the slot of the probe.
-    pub fn agreed(&mut self, ticket: &Ticket) {
-        if let Phase::HalfOpen { probe: Some(probe), .. } = &mut self.phase
+    pub fn confirm_probe(&mut self, ticket: &BreakerTicket) {
+        if let BreakerPhase::HalfOpen { probe: Some(probe), .. } = &mut self.phase
             && ticket.probe == Some(probe.number)
         {
-            probe.agreed = Agreed::Yes;
+            probe.agreed = ProbeAgreement::Yes;
         }
     }
 
     /// Renews a ticket during its attempt. A probe that takes long keeps its slot, unless its lease is already over.
-    pub fn renew(&mut self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> Held {
+    pub fn renew(&mut self, policy: &BreakerPolicy, ticket: &BreakerTicket, now: Timestamp) -> TicketRenewal {
         if ticket.epoch != self.epoch {
-            return Held::Lost;
+            return TicketRenewal::Lost;
         }
         match &mut self.phase {
-            Phase::HalfOpen { probe: Some(probe), turn, .. } if ticket.probe == Some(probe.number) => {
+            BreakerPhase::HalfOpen { probe: Some(probe), turn, .. } if ticket.probe == Some(probe.number) => {
                 if !probe.holds(policy, now) {
-                    return Held::Lost;
+                    return TicketRenewal::Lost;
                 }
                 probe.alive = now;
-                if probe.agreed != Agreed::Yes || now.since(probe.told) < policy.probe_lease / 3 {
-                    return Held::Still;
+                if probe.agreed != ProbeAgreement::Yes || now.since(probe.announced) < policy.probe_lease / 3 {
+                    return TicketRenewal::StillValid;
                 }
-                probe.told = now;
+                probe.announced = now;
                 *turn = turn.saturating_add(1);
-                Held::ForLonger
+                TicketRenewal::Extended
             }
-            Phase::Closed => Held::Still,
-            Phase::HalfOpen { .. } | Phase::Open { .. } | Phase::ForcedOpen { .. } => Held::Lost,
+            BreakerPhase::Closed => TicketRenewal::StillValid,
+            BreakerPhase::HalfOpen { .. } | BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => TicketRenewal::Lost,
         }
     }
 
     /// Returns true if this ticket counts: the breaker has not changed since, and its slot was not given to another.
-    pub fn holds(&self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> bool {
+    pub fn holds(&self, policy: &BreakerPolicy, ticket: &BreakerTicket, now: Timestamp) -> bool {
         ticket.epoch == self.epoch
             && match (self.phase, ticket.probe) {
-                (Phase::Closed, None) => true,
-                (Phase::HalfOpen { probe: Some(probe), .. }, Some(number)) => {
+                (BreakerPhase::Closed, None) => true,
+                (BreakerPhase::HalfOpen { probe: Some(probe), .. }, Some(number)) => {
                     probe.number == number && probe.holds(policy, now)
                 }
                 (
-                    Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. },
+                    BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. },
                     _,
                 ) => false,
             }
@@ -428,41 +428,41 @@ impl Breaker {
             return State::ForcedOpen;
         }
         match self.phase {
-            Phase::Open { .. } | Phase::ForcedOpen { .. } if self.check(policy, now).is_ok() => {
+            BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } if self.check(policy, now).is_ok() => {
                 State::HalfOpen
             }
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
+            BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
                 self.phase.state()
             }
         }
     }
 
     /// Forces the breaker open until this time, or until a reset. Attempts in flight no longer count.
-    pub fn force_open(&mut self, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
+    pub fn force_open(&mut self, until: Option<Timestamp>, now: Timestamp) -> Option<BreakerTransition> {
         match self.phase {
-            Phase::ForcedOpen { until: known } if known == until => None,
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
-                Some(self.change_by_hand(Phase::ForcedOpen { until }, Reason::Forced, now))
+            BreakerPhase::ForcedOpen { until: known } if known == until => None,
+            BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
+                Some(self.change_by_operator(BreakerPhase::ForcedOpen { until }, TransitionReason::Forced, now))
             }
         }
     }
 
     /// Closes the breaker and clears its counters. Attempts in flight no longer count, even if it was closed already. A
     /// breaker that the configuration forces open stays open.
-    pub fn reset(&mut self, now: Timestamp) -> Option<Transition> {
-        let change = self.change_by_hand(Phase::Closed, Reason::Reset, now);
+    pub fn reset(&mut self, now: Timestamp) -> Option<BreakerTransition> {
+        let change = self.change_by_operator(BreakerPhase::Closed, TransitionReason::Reset, now);
         (change.from != State::Closed).then_some(change)
     }
 
     /// Returns true if an operator forced the breaker open and that has not ended yet.
-    pub const fn is_forced_by_hand(&self) -> bool {
-        matches!(self.phase, Phase::ForcedOpen { .. })
+    pub const fn is_forced_by_operator(&self) -> bool {
+        matches!(self.phase, BreakerPhase::ForcedOpen { .. })
     }
 
     /// Returns the counters as of the last outcome.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> BreakerCounts {
         let (failures, slow) = (self.window.failures(), self.window.slow());
-        Counts {
+        BreakerCounts {
             calls: failures.whole,
             failures: failures.part,
             in_a_row: self.window.run(),
@@ -478,51 +478,51 @@ impl Breaker {
 
     /// Counts an outcome of a closed breaker.
     #[inline]
-    fn count(&mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
+    fn count(&mut self, policy: &BreakerPolicy, verdict: BreakerVerdict, now: Timestamp) -> Option<BreakerTransition> {
         let (outcome, took) = match verdict {
-            Verdict::Success { took } => (Outcome::good(now), took),
-            Verdict::Failure { took } => (Outcome::good(now).failed(), took),
-            Verdict::Neutral => return None,
+            BreakerVerdict::Success { took } => (WindowOutcome::good(now), took),
+            BreakerVerdict::Failure { took } => (WindowOutcome::good(now).failed(), took),
+            BreakerVerdict::Neutral => return None,
         };
         let outcome = if is_slow(policy, took) { outcome.slow() } else { outcome };
-        self.window.push(Reach::of(policy), policy.window, outcome);
+        self.window.push(WindowReach::of(policy), policy.window, outcome);
         if self.window.is_clean() { None } else { self.open_if_due(policy, now) }
     }
 
     /// Adds successes with their times, which were counted elsewhere while there were no failures.
-    fn count_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
-        if let Phase::Closed = self.phase {
-            self.window.push_good(moments);
+    fn count_successes(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
+        if let BreakerPhase::Closed = self.phase {
+            self.window.push_successes(moments);
         }
     }
 
     /// Returns true if successes, however many, could change nothing.
-    fn is_untroubled(&self) -> bool {
+    fn has_no_failures(&self) -> bool {
         match self.phase {
-            Phase::Closed => self.window.is_clean(),
-            Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => false,
+            BreakerPhase::Closed => self.window.is_clean(),
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => false,
         }
     }
 
-    fn open_if_due(&mut self, policy: &BreakerPolicy, now: Timestamp) -> Option<Transition> {
+    fn open_if_due(&mut self, policy: &BreakerPolicy, now: Timestamp) -> Option<BreakerTransition> {
         let reason = self.reason_to_open(policy)?;
-        Some(self.change(Phase::Open { since: now, reopened: 0 }, reason, now))
+        Some(self.change(BreakerPhase::Open { since: now, reopened: 0 }, reason, now))
     }
 
-    fn reason_to_open(&self, policy: &BreakerPolicy) -> Option<Reason> {
-        let reached = |rule: RateRule, share: window::Share| {
+    fn reason_to_open(&self, policy: &BreakerPolicy) -> Option<TransitionReason> {
+        let reached = |rule: RateRule, share: window::FlaggedShare| {
             // A minimum above the size of the window could never be reached.
             let enough = rule.at_least.min(rule.last).get().min(RateRule::MOST);
             share.part > 0 && share.whole >= enough && rule.threshold.reached_by(share.part, share.whole)
         };
         if policy.consecutive.is_some_and(|count| self.window.run() >= count.get().min(RateRule::MOST)) {
-            return Some(Reason::Consecutive);
+            return Some(TransitionReason::Consecutive);
         }
         if policy.rate.is_some_and(|rule| reached(rule, self.window.failures())) {
-            return Some(Reason::Rate);
+            return Some(TransitionReason::Rate);
         }
         if policy.slow.is_some_and(|rule| reached(rule.rate, self.window.slow())) {
-            return Some(Reason::Slow);
+            return Some(TransitionReason::Slow);
         }
         None
     }
@@ -531,11 +531,11 @@ impl Breaker {
     fn record_probe(
         &mut self,
         policy: &BreakerPolicy,
-        ticket: Ticket,
-        verdict: Verdict,
+        ticket: BreakerTicket,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
-        if let Phase::HalfOpen { probe: Some(probe), .. } = self.phase
+    ) -> Option<BreakerTransition> {
+        if let BreakerPhase::HalfOpen { probe: Some(probe), .. } = self.phase
             && ticket.probe == Some(probe.number)
         {
             self.release(ticket);
@@ -550,40 +550,40 @@ impl Breaker {
     fn judge_probe(
         &mut self,
         policy: &BreakerPolicy,
-        verdict: Verdict,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
-        let Phase::HalfOpen { reopened, good, neutral, probe, turn } = self.phase else { return None };
-        let reopen = Phase::Open { since: now, reopened: reopened.saturating_add(1) };
+    ) -> Option<BreakerTransition> {
+        let BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn } = self.phase else { return None };
+        let reopen = BreakerPhase::Open { since: now, reopened: reopened.saturating_add(1) };
         match verdict {
-            Verdict::Failure { .. } => Some(self.change(reopen, Reason::ProbeFailed, now)),
+            BreakerVerdict::Failure { .. } => Some(self.change(reopen, TransitionReason::ProbeFailed, now)),
             // Closing after a slow response would open again after the next few of them.
-            Verdict::Success { took } if is_slow(policy, took) => {
-                Some(self.change(reopen, Reason::Slow, now))
+            BreakerVerdict::Success { took } if is_slow(policy, took) => {
+                Some(self.change(reopen, TransitionReason::Slow, now))
             }
-            Verdict::Success { .. } => {
+            BreakerVerdict::Success { .. } => {
                 let good = good.saturating_add(1);
-                self.phase = Phase::HalfOpen { reopened, good, neutral: 0, probe, turn };
+                self.phase = BreakerPhase::HalfOpen { reopened, good, neutral: 0, probe, turn };
                 (good >= policy.close_after.get())
-                    .then(|| self.change(Phase::Closed, Reason::ProbesSucceeded, now))
+                    .then(|| self.change(BreakerPhase::Closed, TransitionReason::ProbesSucceeded, now))
             }
-            Verdict::Neutral => {
+            BreakerVerdict::Neutral => {
                 let neutral = neutral.saturating_add(1);
-                self.phase = Phase::HalfOpen { reopened, good, neutral, probe, turn };
+                self.phase = BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn };
                 (neutral >= policy.neutral_close_after.get())
-                    .then(|| self.change(Phase::Closed, Reason::ProbesAnswered, now))
+                    .then(|| self.change(BreakerPhase::Closed, TransitionReason::ProbesAnswered, now))
             }
         }
     }
 
-    fn give_probe(&mut self, now: Timestamp) -> Ticket {
+    fn give_probe(&mut self, now: Timestamp) -> BreakerTicket {
         let number = self.next_probe();
-        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase {
-            let agreed = Agreed::NotYet { after: probe.map(|probe| probe.number) };
-            *probe = Some(Probe { number, alive: now, told: now, agreed });
+        if let BreakerPhase::HalfOpen { probe, turn, .. } = &mut self.phase {
+            let agreed = ProbeAgreement::NotYet { after: probe.map(|probe| probe.number) };
+            *probe = Some(ActiveProbe { number, alive: now, announced: now, agreed });
             *turn = turn.saturating_add(1);
         }
-        Ticket { epoch: self.epoch, probe: Some(number) }
+        BreakerTicket { epoch: self.epoch, probe: Some(number) }
     }
 
     fn next_probe(&mut self) -> NonZeroU64 {
@@ -592,16 +592,16 @@ impl Breaker {
     }
 
     /// Changes the state. The only place that does.
-    fn change(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
+    fn change(&mut self, phase: BreakerPhase, reason: TransitionReason, at: Timestamp) -> BreakerTransition {
         let from = self.phase.state();
         self.epoch = self.epoch.saturating_add(1);
         self.phase = phase;
         self.changed = Some((at, reason));
         // While it is open, its counters show the outcomes that opened it.
-        if !matches!(phase, Phase::Open { .. }) {
+        if !matches!(phase, BreakerPhase::Open { .. }) {
             self.window.clear();
         }
-        let change = Transition { from, to: phase.state(), reason, at };
+        let change = BreakerTransition { from, to: phase.state(), reason, at };
         self.remember(change.clone());
         change
     }
@@ -609,15 +609,15 @@ impl Breaker {
     /// Changes the state for an operator. An operator's change overrides the changes of breakers elsewhere that do not
     /// know of it yet, and the changes of an operator in an earlier second, even if those were forgotten here and in
     /// the store.
-    fn change_by_hand(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
-        let next = (self.epoch / Snapshot::BY_HAND).saturating_add(1);
-        let block = next.max(at.as_millis() / SECOND).saturating_mul(Snapshot::BY_HAND);
+    fn change_by_operator(&mut self, phase: BreakerPhase, reason: TransitionReason, at: Timestamp) -> BreakerTransition {
+        let next = (self.epoch / BreakerSnapshot::OPERATOR_EPOCH_STEP).saturating_add(1);
+        let block = next.max(at.as_millis() / SECOND).saturating_mul(BreakerSnapshot::OPERATOR_EPOCH_STEP);
         // The last epochs are not worth a block: a change there is one of many.
-        self.epoch = if block < Snapshot::LAST_EPOCH { block - 1 } else { self.epoch };
+        self.epoch = if block < BreakerSnapshot::LAST_EPOCH { block - 1 } else { self.epoch };
         self.change(phase, reason, at)
     }
 
-    fn remember(&mut self, change: Transition) {
+    fn remember(&mut self, change: BreakerTransition) {
         if self.changes.len() >= MOST_CHANGES {
             self.changes.pop_front();
         }
@@ -628,14 +628,14 @@ impl Breaker {
     /// its own length.
     fn heal_clock(&mut self, now: Timestamp) {
         match &mut self.phase {
-            Phase::Open { since, .. } => *since = now.min(*since),
-            Phase::HalfOpen { probe: Some(probe), .. } => probe.alive = now.min(probe.alive),
-            Phase::HalfOpen { probe: None, .. } | Phase::Closed | Phase::ForcedOpen { .. } => {}
+            BreakerPhase::Open { since, .. } => *since = now.min(*since),
+            BreakerPhase::HalfOpen { probe: Some(probe), .. } => probe.alive = now.min(probe.alive),
+            BreakerPhase::HalfOpen { probe: None, .. } | BreakerPhase::Closed | BreakerPhase::ForcedOpen { .. } => {}
         }
     }
 }
 
-impl Probe {
+impl ActiveProbe {
     fn holds(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
         now.since(self.alive) < policy.probe_lease
     }
@@ -646,8 +646,8 @@ fn is_slow(policy: &BreakerPolicy, took: Duration) -> bool {
 }
 
 /// Returns the cool-down after this many failed probes.
-fn cooldown(policy: &Cooldown, reopened: u32) -> Duration {
-    if reopened == 0 || policy.growth == Factor::ONE || policy.first.is_zero() {
+fn cooldown(policy: &BreakerCooldown, reopened: u32) -> Duration {
+    if reopened == 0 || policy.growth == GrowthFactor::ONE || policy.first.is_zero() {
         return policy.first.min(policy.cap);
     }
     let steps = i32::try_from(reopened).unwrap_or(i32::MAX);

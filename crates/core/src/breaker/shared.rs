@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::tally::Tally;
-use super::{Breaker, Held, Phase, Refused, State, Ticket, Transition, Verdict, is_slow};
+use super::tally::SuccessTally;
+use super::{CircuitBreaker, TicketRenewal, BreakerPhase, BreakerRefusal, State, BreakerTicket, BreakerTransition, BreakerVerdict, is_slow};
 use crate::Timestamp;
 use crate::policy::BreakerPolicy;
 
@@ -20,29 +20,29 @@ use crate::policy::BreakerPolicy;
 #[derive(Debug)]
 pub struct SharedBreaker {
     /// Epoch plus one while closed, otherwise zero. Written only under the lock.
-    closed: Apart<AtomicU64>,
-    tally: Apart<Tally>,
-    breaker: Apart<Mutex<Breaker>>,
+    closed: CachePadded<AtomicU64>,
+    tally: CachePadded<SuccessTally>,
+    breaker: CachePadded<Mutex<CircuitBreaker>>,
 }
 
 /// A value on its own cache line, because its neighbours change more or less often.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 impl Default for SharedBreaker {
     fn default() -> Self {
-        Self::new(Breaker::default())
+        Self::new(CircuitBreaker::default())
     }
 }
 
 impl SharedBreaker {
     /// Wraps this breaker, new or restored.
-    pub fn new(breaker: Breaker) -> Self {
+    pub fn new(breaker: CircuitBreaker) -> Self {
         Self {
-            closed: Apart(AtomicU64::new(closed_word(&breaker))),
-            tally: Apart(Tally::default()),
-            breaker: Apart(Mutex::new(breaker)),
+            closed: CachePadded(AtomicU64::new(closed_word(&breaker))),
+            tally: CachePadded(SuccessTally::default()),
+            breaker: CachePadded(Mutex::new(breaker)),
         }
     }
 
@@ -52,13 +52,13 @@ impl SharedBreaker {
         &self,
         policy: &BreakerPolicy,
         now: Timestamp,
-    ) -> Result<(Permit<'_>, Option<Transition>), Refused> {
+    ) -> Result<(BreakerPermit<'_>, Option<BreakerTransition>), BreakerRefusal> {
         let (ticket, change) = self.take(policy, now)?;
-        Ok((Permit { breaker: self, ticket: Some(ticket) }, change))
+        Ok((BreakerPermit { breaker: self, ticket: Some(ticket) }, change))
     }
 
     /// Checks if an attempt would be refused now.
-    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
+    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), BreakerRefusal> {
         if !policy.forced_open && self.closed.0.load(Ordering::Acquire) != 0 {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl SharedBreaker {
     }
 
     /// Runs any other operation under the lock: force open, reset, adopt, snapshot.
-    pub fn with<R>(&self, act: impl FnOnce(&mut Breaker) -> R) -> R {
+    pub fn with<R>(&self, act: impl FnOnce(&mut CircuitBreaker) -> R) -> R {
         let mut breaker = self.lock();
         let result = act(&mut breaker);
         self.closed.0.store(closed_word(&breaker), Ordering::Release);
@@ -80,7 +80,7 @@ impl SharedBreaker {
 
     /// Locks the breaker. The first to take the lock moves the outcomes that were counted beside it into the window.
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Breaker> {
+    fn lock(&self) -> MutexGuard<'_, CircuitBreaker> {
         let mut breaker = self.breaker.0.lock();
         if self.tally.0.is_open() {
             self.settle(&mut breaker);
@@ -90,33 +90,33 @@ impl SharedBreaker {
 
     /// A separate function, because in most cases there is nothing to move.
     #[inline(never)]
-    fn settle(&self, breaker: &mut Breaker) {
-        breaker.count_good(self.tally.0.close());
+    fn settle(&self, breaker: &mut CircuitBreaker) {
+        breaker.count_successes(self.tally.0.close());
     }
 
     fn record(
         &self,
         policy: &BreakerPolicy,
-        ticket: Ticket,
-        verdict: Verdict,
+        ticket: BreakerTicket,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
+    ) -> Option<BreakerTransition> {
         let mut breaker = self.lock();
         let change = breaker.record(policy, ticket, verdict, now);
         if change.is_some() {
             self.closed.0.store(closed_word(&breaker), Ordering::Release);
-        } else if breaker.is_untroubled() {
+        } else if breaker.has_no_failures() {
             self.tally.0.open(breaker.epoch);
         }
         change
     }
 
     #[inline]
-    fn take(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(Ticket, Option<Transition>), Refused> {
+    fn take(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
         if !policy.forced_open
             && let Some(epoch) = self.closed.0.load(Ordering::Acquire).checked_sub(1)
         {
-            return Ok((Ticket { epoch, probe: None }, None));
+            return Ok((BreakerTicket { epoch, probe: None }, None));
         }
         self.take_under_lock(policy, now)
     }
@@ -126,16 +126,16 @@ impl SharedBreaker {
         &self,
         policy: &BreakerPolicy,
         now: Timestamp,
-    ) -> Result<(Ticket, Option<Transition>), Refused> {
+    ) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
         // An admission never closes a breaker and never opens a closed one, so the word stays correct.
         self.lock().admit(policy, now)
     }
 }
 
-fn closed_word(breaker: &Breaker) -> u64 {
+fn closed_word(breaker: &CircuitBreaker) -> u64 {
     match breaker.phase {
-        Phase::Closed => breaker.epoch.saturating_add(1),
-        Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => 0,
+        BreakerPhase::Closed => breaker.epoch.saturating_add(1),
+        BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => 0,
     }
 }
 
@@ -143,19 +143,19 @@ fn closed_word(breaker: &Breaker) -> u64 {
 /// cancelled attempt gives no information about the tool.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once admits nothing"]
-pub struct Permit<'b> {
+pub struct BreakerPermit<'b> {
     breaker: &'b SharedBreaker,
     /// `None` once the ticket was returned.
-    ticket: Option<Ticket>,
+    ticket: Option<BreakerTicket>,
 }
 
-impl Permit<'_> {
+impl BreakerPermit<'_> {
     /// Returns the ticket with the result of the attempt.
     #[inline]
-    pub fn record(mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
+    pub fn record(mut self, policy: &BreakerPolicy, verdict: BreakerVerdict, now: Timestamp) -> Option<BreakerTransition> {
         let ticket = self.ticket.take()?;
         let shared = self.breaker;
-        if let Verdict::Success { took } = verdict
+        if let BreakerVerdict::Success { took } = verdict
             && !ticket.is_probe()
             && !policy.forced_open
             && !is_slow(policy, took)
@@ -167,17 +167,17 @@ impl Permit<'_> {
     }
 
     /// Renews the ticket during the attempt. Returns if the attempt still counts.
-    pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> Held {
-        self.ticket.as_ref().map_or(Held::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
+    pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> TicketRenewal {
+        self.ticket.as_ref().map_or(TicketRenewal::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
     }
 
     /// Returns true if this attempt is a probe.
     pub fn is_probe(&self) -> bool {
-        self.ticket.as_ref().is_some_and(Ticket::is_probe)
+        self.ticket.as_ref().is_some_and(BreakerTicket::is_probe)
     }
 }
 
-impl Drop for Permit<'_> {
+impl Drop for BreakerPermit<'_> {
     #[inline]
     fn drop(&mut self) {
         // Only a probe holds a slot that has to be freed.
@@ -195,17 +195,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{Profile, RateRule, Ratio, SlowRule, ToolClass};
+    use crate::policy::{PolicyProfile, RateRule, Ratio, SlowRule, ToolClass};
 
-    const FAILED: Verdict = Verdict::Failure { took: Duration::ZERO };
-    const GOOD: Verdict = Verdict::Success { took: Duration::ZERO };
+    const FAILED: BreakerVerdict = BreakerVerdict::Failure { took: Duration::ZERO };
+    const GOOD: BreakerVerdict = BreakerVerdict::Success { took: Duration::ZERO };
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_millis(seconds * 1000)
     }
 
     fn policy() -> BreakerPolicy {
-        Profile::Measured.policy(ToolClass::Unknown).breaker
+        PolicyProfile::Measured.policy(ToolClass::Unknown).breaker
     }
 
     fn opened() -> SharedBreaker {
@@ -258,13 +258,13 @@ mod tests {
             let slow = SlowRule { slower_than: Duration::from_secs(1), rate };
             let window = Duration::from_secs(10);
             let policy = BreakerPolicy { consecutive: None, rate: Some(rate), slow: Some(slow), window, ..policy() };
-            let (shared, mut bare, mut now) = (SharedBreaker::default(), Breaker::default(), at(100));
+            let (shared, mut bare, mut now) = (SharedBreaker::default(), CircuitBreaker::default(), at(100));
             for (clock, kind, times) in calls {
                 let (verdict, times) = match kind {
                     0..6 => (GOOD, times),
                     6..8 => (FAILED, 1),
-                    8 => (Verdict::Success { took: Duration::from_secs(2) }, 1),
-                    _ => (Verdict::Neutral, 1),
+                    8 => (BreakerVerdict::Success { took: Duration::from_secs(2) }, 1),
+                    _ => (BreakerVerdict::Neutral, 1),
                 };
                 for _ in 0..times {
                     now = match clock {
@@ -327,6 +327,6 @@ mod tests {
             storm.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(admitted.len(), 1);
-        assert_ne!(admitted[0].0.renew(&policy(), at(100)), Held::Lost);
+        assert_ne!(admitted[0].0.renew(&policy(), at(100)), TicketRenewal::Lost);
     }
 }

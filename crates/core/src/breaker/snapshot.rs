@@ -11,42 +11,42 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Agreed, Breaker, MOST_CHANGES, Phase, Probe, Reason, State, Transition};
+use super::{ProbeAgreement, CircuitBreaker, MOST_CHANGES, BreakerPhase, ActiveProbe, TransitionReason, State, BreakerTransition};
 use crate::Timestamp;
 
 /// The stored data of a breaker. Every value of this type can be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
-pub struct Snapshot {
+pub struct BreakerSnapshot {
     epoch: u64,
     state: State,
     reopened: u32,
-    changed: Option<(Timestamp, Reason)>,
-    trial: Option<Trial>,
+    changed: Option<(Timestamp, TransitionReason)>,
+    trial: Option<HalfOpenProgress>,
     /// Time until which the breaker is forced open.
     until: Option<Timestamp>,
     /// Last changes, newest last. They affect no decision.
-    changes: VecDeque<Transition>,
+    changes: VecDeque<BreakerTransition>,
 }
 
 /// The progress of a half-open breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Trial {
+struct HalfOpenProgress {
     turn: u32,
     good: u32,
     neutral: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    probe: Option<Place>,
+    probe: Option<ProbeSlot>,
 }
 
 /// The owner of the probe slot, and its last known renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct ProbeSlot {
     number: NonZeroU64,
     alive: Timestamp,
 }
 
-impl Snapshot {
+impl BreakerSnapshot {
     /// The format version that is written. A reader refuses a newer one.
     pub const VERSION: u32 = 1;
     /// The largest epoch that is accepted. Also the largest whole number that every JSON reader keeps.
@@ -55,7 +55,7 @@ impl Snapshot {
     /// The distance between epochs of changes by operators. Such a change takes the next epoch that is a multiple of
     /// this, or that of its second if it is larger. So it is newer than every automatic change since the last exchange
     /// between processes: a breaker changes far less often in that time.
-    pub const BY_HAND: u64 = 1 << 20;
+    pub const OPERATOR_EPOCH_STEP: u64 = 1 << 20;
 
     /// Returns the epoch. A later change has a larger one.
     pub const fn epoch(&self) -> u64 {
@@ -97,61 +97,61 @@ impl Snapshot {
 
     /// Returns the phase to continue from. A time in the future would hold the breaker open for longer than any policy
     /// allows, so it becomes now.
-    fn phase(&self, now: Timestamp) -> Phase {
+    fn phase(&self, now: Timestamp) -> BreakerPhase {
         let reopened = self.reopened;
-        let Trial { turn, good, neutral, probe } = self.trial.unwrap_or_default();
-        let probe = probe.map(|Place { number, alive }| {
+        let HalfOpenProgress { turn, good, neutral, probe } = self.trial.unwrap_or_default();
+        let probe = probe.map(|ProbeSlot { number, alive }| {
             let alive = alive.min(now);
-            Probe { number, alive, told: alive, agreed: Agreed::Yes }
+            ActiveProbe { number, alive, announced: alive, agreed: ProbeAgreement::Yes }
         });
         match self.state {
-            State::Closed => Phase::Closed,
-            State::Open => Phase::Open { since: self.since().min(now), reopened },
-            State::HalfOpen => Phase::HalfOpen { reopened, good, neutral, probe, turn },
-            State::ForcedOpen => Phase::ForcedOpen { until: self.until },
+            State::Closed => BreakerPhase::Closed,
+            State::Open => BreakerPhase::Open { since: self.since().min(now), reopened },
+            State::HalfOpen => BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn },
+            State::ForcedOpen => BreakerPhase::ForcedOpen { until: self.until },
         }
     }
 }
 
 /// The reason why stored data is not a valid snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InvalidSnapshot {
+pub enum InvalidBreakerSnapshot {
     /// The version is unknown.
     Version(u32),
     /// No breaker changes this often. Adopting the epoch would leave no room for further changes.
     Epoch(u64),
 }
 
-impl fmt::Display for InvalidSnapshot {
+impl fmt::Display for InvalidBreakerSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version(found) => {
-                write!(f, "breaker format {found} is unknown, this program reads {}", Snapshot::VERSION)
+                write!(f, "breaker format {found} is unknown, this program reads {}", BreakerSnapshot::VERSION)
             }
-            Self::Epoch(found) => write!(f, "breaker epoch {found} is beyond {}", Snapshot::LAST_EPOCH),
+            Self::Epoch(found) => write!(f, "breaker epoch {found} is beyond {}", BreakerSnapshot::LAST_EPOCH),
         }
     }
 }
 
-impl std::error::Error for InvalidSnapshot {}
+impl std::error::Error for InvalidBreakerSnapshot {}
 
-impl Breaker {
+impl CircuitBreaker {
     /// Returns the snapshot to store after a transition, or when the probe slot changes its owner.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> BreakerSnapshot {
         let (reopened, trial) = match self.phase {
-            Phase::Open { reopened, .. } => (reopened, None),
-            Phase::HalfOpen { reopened, good, neutral, probe, turn } => {
-                let probe = probe.map(|Probe { number, told, .. }| Place { number, alive: told });
-                (reopened, Some(Trial { turn, good, neutral, probe }))
+            BreakerPhase::Open { reopened, .. } => (reopened, None),
+            BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn } => {
+                let probe = probe.map(|ActiveProbe { number, announced: told, .. }| ProbeSlot { number, alive: told });
+                (reopened, Some(HalfOpenProgress { turn, good, neutral, probe }))
             }
-            Phase::Closed | Phase::ForcedOpen { .. } => (0, None),
+            BreakerPhase::Closed | BreakerPhase::ForcedOpen { .. } => (0, None),
         };
         let until = match self.phase {
-            Phase::ForcedOpen { until } => until,
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } => None,
+            BreakerPhase::ForcedOpen { until } => until,
+            BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => None,
         };
-        Snapshot {
-            epoch: self.epoch.min(Snapshot::LAST_EPOCH),
+        BreakerSnapshot {
+            epoch: self.epoch.min(BreakerSnapshot::LAST_EPOCH),
             state: self.phase.state(),
             reopened,
             changed: self.changed,
@@ -162,9 +162,9 @@ impl Breaker {
     }
 
     /// Restores the breaker of a starting process that shares it with no other: the owner of any probe is gone.
-    pub fn restore(snapshot: &Snapshot, now: Timestamp) -> Self {
-        let trial = snapshot.trial.map(|trial| Trial { probe: None, ..trial });
-        let alone = Snapshot { trial, ..snapshot.clone() };
+    pub fn restore(snapshot: &BreakerSnapshot, now: Timestamp) -> Self {
+        let trial = snapshot.trial.map(|trial| HalfOpenProgress { probe: None, ..trial });
+        let alone = BreakerSnapshot { trial, ..snapshot.clone() };
         Self {
             epoch: alone.epoch,
             phase: alone.phase(now),
@@ -178,18 +178,18 @@ impl Breaker {
     /// so the stored one counts. In half-open the stored owner has the probe slot until its lease is over.
     ///
     /// Returns the transition from the local state.
-    pub fn adopt(&mut self, snapshot: &Snapshot, now: Timestamp) -> Option<Transition> {
-        let here = self.known();
+    pub fn adopt(&mut self, snapshot: &BreakerSnapshot, now: Timestamp) -> Option<BreakerTransition> {
+        let here = self.agreed_snapshot();
         let lost_race = snapshot.order() == here.order() && !snapshot.is_same_as(&here);
         if !snapshot.replaces(&here) && !lost_race {
             return None;
         }
         if snapshot.epoch == here.epoch && snapshot.state == here.state && snapshot.changed == here.changed {
             self.phase = snapshot.phase(now);
-            self.free_what_came_back();
+            self.free_returned_probe();
             return None;
         }
-        let (at, reason) = snapshot.changed.unwrap_or((now, Reason::Reset));
+        let (at, reason) = snapshot.changed.unwrap_or((now, TransitionReason::Reset));
         let change = self.change(snapshot.phase(now), reason, at.min(now));
         // The outcomes counted here did not lead to it.
         self.window.clear();
@@ -199,27 +199,27 @@ impl Breaker {
         if !snapshot.changes.is_empty() {
             self.changes = snapshot.changes.clone();
         }
-        self.free_what_came_back();
+        self.free_returned_probe();
         (change.from != change.to).then_some(change)
     }
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// Returns the snapshot without local knowledge: a probe without agreement is left out.
-    fn known(&self) -> Snapshot {
+    fn agreed_snapshot(&self) -> BreakerSnapshot {
         let mut known = self.snapshot();
-        if let Phase::HalfOpen { probe: Some(probe), .. } = self.phase
-            && let (Agreed::NotYet { after }, Some(trial)) = (probe.agreed, &mut known.trial)
+        if let BreakerPhase::HalfOpen { probe: Some(probe), .. } = self.phase
+            && let (ProbeAgreement::NotYet { after }, Some(trial)) = (probe.agreed, &mut known.trial)
         {
             trial.turn = trial.turn.saturating_sub(1);
-            trial.probe = after.map(|number| Place { number, alive: probe.alive });
+            trial.probe = after.map(|number| ProbeSlot { number, alive: probe.alive });
         }
         known
     }
 
     /// Frees the slot of a local probe that was returned before it was known to be stored.
-    fn free_what_came_back(&mut self) {
-        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase
+    fn free_returned_probe(&mut self) {
+        if let BreakerPhase::HalfOpen { probe, turn, .. } = &mut self.phase
             && probe.is_some_and(|probe| Some(probe.number) == self.ended)
         {
             *probe = None;
@@ -230,39 +230,39 @@ impl Breaker {
 
 /// The form on disk and on the wire.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredBreaker {
     version: u32,
     epoch: u64,
     state: State,
     #[serde(default)]
     reopened: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    changed: Option<Changed>,
+    changed: Option<StoredChange>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    trial: Option<Trial>,
+    trial: Option<HalfOpenProgress>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    changes: VecDeque<Transition>,
+    changes: VecDeque<BreakerTransition>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Changed {
+struct StoredChange {
     at: Timestamp,
-    reason: Reason,
+    reason: TransitionReason,
 }
 
-impl TryFrom<Stored> for Snapshot {
-    type Error = InvalidSnapshot;
+impl TryFrom<StoredBreaker> for BreakerSnapshot {
+    type Error = InvalidBreakerSnapshot;
 
-    fn try_from(stored: Stored) -> Result<Self, InvalidSnapshot> {
+    fn try_from(stored: StoredBreaker) -> Result<Self, InvalidBreakerSnapshot> {
         if stored.version != Self::VERSION {
-            return Err(InvalidSnapshot::Version(stored.version));
+            return Err(InvalidBreakerSnapshot::Version(stored.version));
         }
         if stored.epoch > Self::LAST_EPOCH {
-            return Err(InvalidSnapshot::Epoch(stored.epoch));
+            return Err(InvalidBreakerSnapshot::Epoch(stored.epoch));
         }
-        let changed = stored.changed.map(|Changed { at, reason }| (at, reason));
+        let changed = stored.changed.map(|StoredChange { at, reason }| (at, reason));
         // Only a half-open breaker has a trial. Any other data was not written by Steadfast.
         let trial = stored.trial.filter(|_| stored.state == State::HalfOpen);
         let until = stored.until.filter(|_| stored.state == State::ForcedOpen);
@@ -273,14 +273,14 @@ impl TryFrom<Stored> for Snapshot {
     }
 }
 
-impl From<Snapshot> for Stored {
-    fn from(snapshot: Snapshot) -> Self {
+impl From<BreakerSnapshot> for StoredBreaker {
+    fn from(snapshot: BreakerSnapshot) -> Self {
         Self {
-            version: Snapshot::VERSION,
+            version: BreakerSnapshot::VERSION,
             epoch: snapshot.epoch,
             state: snapshot.state,
             reopened: snapshot.reopened,
-            changed: snapshot.changed.map(|(at, reason)| Changed { at, reason }),
+            changed: snapshot.changed.map(|(at, reason)| StoredChange { at, reason }),
             trial: snapshot.trial,
             until: snapshot.until,
             changes: snapshot.changes,

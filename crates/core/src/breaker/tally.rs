@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Snapshot;
+use super::BreakerSnapshot;
 use crate::Timestamp;
 
 /// The number of successes that are counted before a thread has to take the lock. More would make that even rarer, and
@@ -19,28 +19,28 @@ pub(super) const ROOM: usize = 64;
 /// count. Epoch and number are shortened. A result is counted in the wrong epoch only if very many changes happen
 /// during its attempt: the product of the changes by operators and all other changes must be in the thousands.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct SuccessTally {
     word: AtomicU64,
-    moments: [Moment; ROOM],
+    moments: [TallySlot; ROOM],
 }
 
 const COUNT_BITS: u32 = 8;
 const EPOCH_BITS: u32 = 16;
 
-impl Default for Tally {
+impl Default for SuccessTally {
     fn default() -> Self {
-        Self { word: AtomicU64::default(), moments: std::array::from_fn(|_| Moment::default()) }
+        Self { word: AtomicU64::default(), moments: std::array::from_fn(|_| TallySlot::default()) }
     }
 }
 
-impl Tally {
+impl SuccessTally {
     /// Counts a success if results of its epoch are being counted and there is room.
     #[inline]
     pub(super) fn count(&self, epoch: u64, now: Timestamp) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         while is_open_for(word, epoch)
             && let Some(place) = self.moments.get(taken(word))
-            && Moment::has_room_for(now)
+            && TallySlot::has_room_for(now)
         {
             match self.word.compare_exchange_weak(word, word + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
@@ -80,7 +80,7 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// Returns the part of the epoch. Never zero, because its lowest bit is set.
 fn mark(epoch: u64) -> u64 {
     // Changes by operators differ in bits that would be cut off. The golden ratio of the remaining range spreads them.
-    let by_hand = (epoch / Snapshot::BY_HAND).wrapping_mul(20_251);
+    let by_hand = (epoch / BreakerSnapshot::OPERATOR_EPOCH_STEP).wrapping_mul(20_251);
     (epoch.wrapping_add(by_hand) << 1 | 1) << (u64::BITS - EPOCH_BITS)
 }
 
@@ -99,9 +99,9 @@ fn taken(word: u64) -> usize {
 /// A time, and the number of the opening that it belongs to. A thread that took a slot and was delayed may write when
 /// the slot belongs to another result. The number shows this.
 #[derive(Debug, Default)]
-struct Moment(AtomicU64);
+struct TallySlot(AtomicU64);
 
-impl Moment {
+impl TallySlot {
     const OPENING_BITS: u32 = 20;
 
     /// From five hundred years after the epoch on, the lock is used.
@@ -132,13 +132,13 @@ mod tests {
         Timestamp::from_millis(1_700_000_000_000 + millis)
     }
 
-    fn moments(tally: &Tally) -> Vec<Option<Timestamp>> {
+    fn moments(tally: &SuccessTally) -> Vec<Option<Timestamp>> {
         tally.close().collect()
     }
 
     #[test]
     fn only_answers_of_the_epoch_that_it_is_open_for_are_counted() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         assert!(!tally.is_open() && !tally.count(0, Timestamp::ZERO));
         tally.open(3);
         assert!(tally.is_open());
@@ -154,14 +154,14 @@ mod tests {
     #[test]
     fn changes_by_operators_and_others_have_distinct_marks() {
         let epochs =
-            (0..64).flat_map(|by_hand| (0..64).map(move |others| by_hand * Snapshot::BY_HAND + others));
+            (0..64).flat_map(|by_hand| (0..64).map(move |others| by_hand * BreakerSnapshot::OPERATOR_EPOCH_STEP + others));
         let marks: std::collections::BTreeSet<_> = epochs.map(mark).collect();
         assert_eq!(marks.len(), 64 * 64);
     }
 
     #[test]
     fn a_full_tally_counts_no_further() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         for opened in 0..3 {
             tally.open(0);
             let counted = (0..1000).filter(|number| tally.count(0, at(opened + number))).count();
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_time_that_is_written_too_late_is_ignored() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         tally.open(0);
         let held_up = opening(tally.word.load(Ordering::Relaxed));
         tally.count(0, at(1));
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_end_of_time_is_left_to_the_lock() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         tally.open(0);
         assert!(!tally.count(0, Timestamp::MAX) && !tally.count(0, Timestamp::from_millis(1 << 44)));
         let last = Timestamp::from_millis((1 << 44) - 1);
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn numbers_of_openings_run_over_without_harm() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         tally.word.store(!(EPOCH | COUNT), Ordering::Relaxed);
         tally.open(u64::MAX);
         assert_eq!(opening(tally.word.load(Ordering::Relaxed)), 0);

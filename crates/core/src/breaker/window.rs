@@ -14,13 +14,13 @@ use crate::policy::{BreakerPolicy, RateRule};
 
 /// The number of outcomes that each rule covers. A policy may change between two calls, and the ring follows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reach {
+pub(super) struct WindowReach {
     failures: u32,
     slow: u32,
     run: u32,
 }
 
-impl Reach {
+impl WindowReach {
     /// Returns the reach that this policy needs.
     #[inline]
     pub(super) fn of(policy: &BreakerPolicy) -> Self {
@@ -45,9 +45,9 @@ impl Reach {
 /// An outcome that counts, and its time, in one word: milliseconds in the upper bits, two flags in the lower bits. So
 /// outcomes sort by their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Outcome(u64);
+pub(super) struct WindowOutcome(u64);
 
-impl Outcome {
+impl WindowOutcome {
     const FAILED: u64 = 0b01;
     const SLOW: u64 = 0b10;
     const MARKS: u32 = 2;
@@ -95,7 +95,7 @@ impl Outcome {
 
 /// A number of outcomes, and the number of those with a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct FlaggedShare {
     /// Outcomes with the flag.
     pub(super) part: u32,
     /// All outcomes.
@@ -104,17 +104,17 @@ pub(super) struct Share {
 
 /// The ring and its counters.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
+pub(super) struct OutcomeWindow {
     /// Empty until the first outcome. Then its size is a power of two, so that positions wrap by a mask.
-    ring: Box<[Outcome]>,
+    ring: Box<[WindowOutcome]>,
     /// Position of the next outcome.
     next: u32,
     len: u32,
     /// The longest reach. Older outcomes are dropped.
     keep: u32,
-    reach: Reach,
+    reach: WindowReach,
     /// The reach before it was limited, to detect changes.
-    asked: Reach,
+    asked: WindowReach,
     /// Maximum age of an outcome, as of the last one.
     span: Duration,
     /// Failures among the last `reach.failures`.
@@ -125,11 +125,11 @@ pub(super) struct Window {
     run: u32,
 }
 
-impl Window {
+impl OutcomeWindow {
     /// Adds an outcome and drops those older than `span`. This is on the path of every attempt, so rare cases are
     /// separate.
     #[inline]
-    pub(super) fn push(&mut self, reach: Reach, span: Duration, outcome: Outcome) {
+    pub(super) fn push(&mut self, reach: WindowReach, span: Duration, outcome: WindowOutcome) {
         if reach != self.asked {
             self.reshape(reach);
         }
@@ -137,9 +137,9 @@ impl Window {
         if self.keep == 0 {
             return;
         }
-        self.make_way_for(outcome);
+        self.evict_for(outcome);
         // The newest outcome enters the range of a rule, and the one at its far end leaves it.
-        let Reach { failures, slow, .. } = self.reach;
+        let WindowReach { failures, slow, .. } = self.reach;
         if failures > 0 {
             self.failures += u32::from(outcome.is_failed());
             if self.len >= failures {
@@ -159,11 +159,11 @@ impl Window {
     /// Adds successes by the rules of the last outcome. There are no failures, so there is nothing to count. If the
     /// time of a success is not known, it was soon after the one before it. Successes beyond the capacity would leave
     /// no trace.
-    pub(super) fn push_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
+    pub(super) fn push_successes(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
         let passing = moments.len().saturating_sub(self.keep as usize);
         for moment in moments.skip(passing) {
-            let outcome = moment.map_or(Outcome::default().moved_to(self.back(1)), Outcome::good);
-            self.make_way_for(outcome);
+            let outcome = moment.map_or(WindowOutcome::default().moved_to(self.back(1)), WindowOutcome::good);
+            self.evict_for(outcome);
             self.enter(outcome);
         }
     }
@@ -186,18 +186,18 @@ impl Window {
     }
 
     /// Returns the failures in the range of the failure rule.
-    pub(super) fn failures(&self) -> Share {
-        Share { part: self.failures, whole: self.len.min(self.reach.failures) }
+    pub(super) fn failures(&self) -> FlaggedShare {
+        FlaggedShare { part: self.failures, whole: self.len.min(self.reach.failures) }
     }
 
     /// Returns the slow outcomes in the range of the slowness rule.
-    pub(super) fn slow(&self) -> Share {
-        Share { part: self.slow, whole: self.len.min(self.reach.slow) }
+    pub(super) fn slow(&self) -> FlaggedShare {
+        FlaggedShare { part: self.slow, whole: self.len.min(self.reach.slow) }
     }
 
     /// Drops the outcomes that are too old at the time of the newest one.
     #[inline]
-    fn make_way_for(&mut self, outcome: Outcome) {
+    fn evict_for(&mut self, outcome: WindowOutcome) {
         if self.back(1) > outcome.at_the_latest() {
             self.pull_back_to(outcome);
         }
@@ -208,7 +208,7 @@ impl Window {
     }
 
     #[inline]
-    fn enter(&mut self, outcome: Outcome) {
+    fn enter(&mut self, outcome: WindowOutcome) {
         let position = self.position(0);
         if let Some(slot) = self.ring.get_mut(position) {
             *slot = outcome;
@@ -220,7 +220,7 @@ impl Window {
     /// Handles a clock that stepped back. Outcomes in the future would outlive their window by the size of the step, so
     /// they get the current time instead.
     #[cold]
-    fn pull_back_to(&mut self, now: Outcome) {
+    fn pull_back_to(&mut self, now: WindowOutcome) {
         let mut steps = 1;
         while steps <= self.len && self.back(steps) > now.at_the_latest() {
             let moved = self.back(steps).moved_to(now);
@@ -233,7 +233,7 @@ impl Window {
     }
 
     #[cold]
-    fn expire(&mut self, oldest_kept: Outcome) {
+    fn expire(&mut self, oldest_kept: WindowOutcome) {
         while self.len > 0 && self.back(self.len) < oldest_kept {
             let oldest = self.back(self.len);
             self.failures -= u32::from(oldest.is_failed() && self.len <= self.reach.failures);
@@ -245,7 +245,7 @@ impl Window {
 
     /// Returns the outcome this many steps back. The newest is one step back.
     #[inline]
-    fn back(&self, steps: u32) -> Outcome {
+    fn back(&self, steps: u32) -> WindowOutcome {
         self.ring.get(self.position(steps)).copied().unwrap_or_default()
     }
 
@@ -259,12 +259,12 @@ impl Window {
     /// Handles a reload that changed the reach of the rules: keeps the newest outcomes that still matter, and counts
     /// them again.
     #[cold]
-    fn reshape(&mut self, asked: Reach) {
+    fn reshape(&mut self, asked: WindowReach) {
         let reach = asked.bounded();
         let keep = reach.longest();
-        let kept: Vec<Outcome> = (1..=self.len.min(keep)).rev().map(|steps| self.back(steps)).collect();
+        let kept: Vec<WindowOutcome> = (1..=self.len.min(keep)).rev().map(|steps| self.back(steps)).collect();
         let slots = if keep == 0 { 0 } else { keep.next_power_of_two() as usize };
-        *self = Self { ring: vec![Outcome::default(); slots].into(), keep, reach, asked, ..Self::default() };
+        *self = Self { ring: vec![WindowOutcome::default(); slots].into(), keep, reach, asked, ..Self::default() };
         for outcome in kept {
             self.push(asked, Duration::MAX, outcome);
         }
@@ -279,10 +279,10 @@ mod tests {
 
     /// A model that keeps all outcomes and searches them each time.
     #[derive(Default)]
-    struct Naive(Vec<Outcome>);
+    struct NaiveWindow(Vec<WindowOutcome>);
 
-    impl Naive {
-        fn push(&mut self, span: u64, outcome: Outcome) {
+    impl NaiveWindow {
+        fn push(&mut self, span: u64, outcome: WindowOutcome) {
             for earlier in &mut self.0 {
                 if at(*earlier) > at(outcome) {
                     *earlier = earlier.moved_to(outcome);
@@ -293,17 +293,17 @@ mod tests {
             self.0.push(outcome);
         }
 
-        fn last(&self, count: u32) -> Vec<Outcome> {
+        fn last(&self, count: u32) -> Vec<WindowOutcome> {
             self.0.iter().skip(self.0.len().saturating_sub(count as usize)).copied().collect()
         }
     }
 
-    fn at(outcome: Outcome) -> u64 {
-        outcome.0 >> Outcome::MARKS
+    fn at(outcome: WindowOutcome) -> u64 {
+        outcome.0 >> WindowOutcome::MARKS
     }
 
-    fn outcome(at: u64, failed: bool, slow: bool) -> Outcome {
-        let mut outcome = Outcome::good(Timestamp::from_millis(at));
+    fn outcome(at: u64, failed: bool, slow: bool) -> WindowOutcome {
+        let mut outcome = WindowOutcome::good(Timestamp::from_millis(at));
         if failed {
             outcome = outcome.failed();
         }
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_mark_that_is_set_twice_stays_and_takes_nothing_from_the_moment() {
-        let good = Outcome::good(Timestamp::from_millis(1000));
+        let good = WindowOutcome::good(Timestamp::from_millis(1000));
         let both = good.failed().slow();
         for outcome in [good, good.failed(), good.slow(), both] {
             assert_eq!(outcome.at_the_latest(), both);
@@ -327,9 +327,9 @@ mod tests {
 
     #[test]
     fn the_end_of_time_comes_after_everything() {
-        let end = Outcome::good(Timestamp::from_millis(1 << 63));
-        assert!(end > Outcome::good(Timestamp::from_millis(1)));
-        assert_eq!(end, Outcome::good(Timestamp::MAX));
+        let end = WindowOutcome::good(Timestamp::from_millis(1 << 63));
+        assert!(end > WindowOutcome::good(Timestamp::from_millis(1)));
+        assert_eq!(end, WindowOutcome::good(Timestamp::MAX));
     }
 
     proptest! {
@@ -339,8 +339,8 @@ mod tests {
             span in 1_u64..30,
             calls in prop::collection::vec((-3_i64..12, any::<bool>(), any::<bool>()), 1..80),
         ) {
-            let reach = Reach { failures: reach.0, slow: reach.1, run: reach.2 };
-            let (mut window, mut naive, mut now) = (Window::default(), Naive::default(), 100_u64);
+            let reach = WindowReach { failures: reach.0, slow: reach.1, run: reach.2 };
+            let (mut window, mut naive, mut now) = (OutcomeWindow::default(), NaiveWindow::default(), 100_u64);
             for (step, failed, slow) in calls {
                 now = now.saturating_add_signed(step);
                 let outcome = outcome(now, failed, slow);
@@ -365,16 +365,16 @@ mod tests {
             calls in prop::collection::vec(any::<bool>(), 0..30),
             more in prop::collection::vec(any::<bool>(), 1..30),
         ) {
-            let mut window = Window::default();
+            let mut window = OutcomeWindow::default();
             let mut all = Vec::new();
             for failed in calls {
-                window.push(Reach { failures: before, ..Reach::default() }, Duration::MAX, outcome(1, failed, false));
+                window.push(WindowReach { failures: before, ..WindowReach::default() }, Duration::MAX, outcome(1, failed, false));
                 all.push(failed);
             }
             // Outcomes that had already left cannot return.
             all.drain(..all.len().saturating_sub(before.min(after) as usize));
             for failed in more {
-                window.push(Reach { failures: after, ..Reach::default() }, Duration::MAX, outcome(1, failed, false));
+                window.push(WindowReach { failures: after, ..WindowReach::default() }, Duration::MAX, outcome(1, failed, false));
                 all.push(failed);
                 let seen = &all[all.len().saturating_sub(after as usize)..];
                 let part = seen.iter().filter(|failed| **failed).count();
@@ -385,8 +385,8 @@ mod tests {
 
     #[test]
     fn positions_may_count_beyond_their_type() {
-        let mut window = Window::default();
-        let reach = Reach { failures: 3, ..Reach::default() };
+        let mut window = OutcomeWindow::default();
+        let reach = WindowReach { failures: 3, ..WindowReach::default() };
         window.push(reach, Duration::MAX, outcome(1, true, false));
         window.next = u32::MAX;
         window.clear();
@@ -394,15 +394,15 @@ mod tests {
         for failed in [true, false, true, true, false] {
             window.push(reach, Duration::MAX, outcome(1, failed, false));
         }
-        assert_eq!(window.failures(), Share { part: 2, whole: 3 });
+        assert_eq!(window.failures(), FlaggedShare { part: 2, whole: 3 });
     }
 
     #[test]
     fn the_end_of_time_is_no_special_moment() {
-        let mut window = Window::default();
-        let reach = Reach { run: 2, ..Reach::default() };
-        window.push(reach, Duration::from_secs(1), Outcome::good(Timestamp::MAX).failed());
-        window.push(reach, Duration::from_secs(1), Outcome::good(Timestamp::MAX).failed());
+        let mut window = OutcomeWindow::default();
+        let reach = WindowReach { run: 2, ..WindowReach::default() };
+        window.push(reach, Duration::from_secs(1), WindowOutcome::good(Timestamp::MAX).failed());
+        window.push(reach, Duration::from_secs(1), WindowOutcome::good(Timestamp::MAX).failed());
         assert_eq!(window.run(), 2);
     }
 }

@@ -32,61 +32,61 @@
 //! The machine serves a driver that runs the tool and a driver whose host runs it: `begin`, `report`
 //! ([`Event::Ran`]), `heartbeat` ([`Event::Progressed`]), `cancel` ([`Event::Cancelled`]).
 
-mod ask;
+mod approvals;
 mod attempt;
 mod claim;
-mod failed;
-mod finish;
+mod failure_record;
+mod completion;
 mod intake;
-mod leave;
+mod cancellation;
 mod notice;
 mod outcome;
 mod request;
-mod say;
-mod settle;
+mod messages;
+mod settling;
 mod step;
 
 use std::sync::Arc;
 
-pub use intake::Intake;
-pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
+pub use intake::IntakeContext;
+pub use notice::{BreakerScope, FailedAttempt, CallNotice, ShadowDecision};
 pub use request::{
-    AttemptEnd, CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits,
+    AttemptEndVisibility, CallId, Deduplication, EqualCallPolicy, CallerHints, CallerKeyScope, CallRequest, RunnerKind, UpstreamKey, CallerPatience,
 };
 pub use step::{
-    Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage,
-    Step, StoreFault, ToldUnknown, Upstream, Wake,
+    ApprovalOutcome, ApprovalRequest, CallResult, CutReason, CallEvent, DeferredWrite, OtherWaiters, AttemptReport, Provenance, RecordStatus, RetriedAttempt, AttemptCommand, ResultStage,
+    NextStep, StoreFault, UnknownOutcomeInfo, UpstreamSignal, WakeReason,
 };
 
 use crate::Timestamp;
-use crate::approval::{self, Approvals, GrantId, Plan, Shape, Wanted};
-use crate::breaker::{self, Breaker, Ticket};
-use crate::classify::{Classified, Severity};
+use crate::approval::{self, ApprovalLedger, GrantId, ApprovalPlan, ArgumentRisk, ApprovalSubject};
+use crate::breaker::{self, CircuitBreaker, BreakerTicket};
+use crate::classify::{Classification, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    Address, AttemptFact, Claim, ClaimVerdict, Ending, Failure, Found, Intent, Known, Owner, Record, Release,
-    RenewVerdict, Role, StartVerdict, decide_claim,
+    RecordAddress, AttemptRecord, Claim, ClaimVerdict, RunOutcome, CallFailure, FoundRecords, ClaimIntent, LocalKnowledge, ClaimOwner, DedupeRecord, ReleaseRequest,
+    RenewVerdict, ClaimRole, StartVerdict, decide_claim,
 };
 use crate::guard::{GuardedCall, LoopGuard};
 use crate::id::TurnId;
-use crate::key::Key;
+use crate::key::RecordKey;
 use crate::limit::Limiter;
-use crate::output::Output;
-use crate::policy::{AfterUnknown, ArgumentCheck, AskWhen, Mode, OnStoreFailure, Policy, ToolClass};
-use crate::rehearse::AttemptOutcome;
-use crate::retry::{RetryBudget, Schedule};
+use crate::output::ToolOutput;
+use crate::policy::{UnknownOutcomePolicy, ArgumentCheck, ApprovalTrigger, EnforcementMode, StoreFailurePolicy, ToolPolicy, ToolClass};
+use crate::rehearse::RecordedAttempt;
+use crate::retry::{RetryBudget, RetrySchedule};
 use crate::stats;
-use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};
+use crate::trust::{Escalation, TrustRules, TrustDecision, TrustSubject, TrustLedger};
 use crate::watchdog::Watchdog;
-use settle::Settling;
+use settling::SettlingOutcome;
 
 /// State machines that calls share. The driver lends them for the length of one step.
 #[derive(Debug)]
-pub struct Shared<'a> {
+pub struct CallMechanisms<'a> {
     /// Circuit breaker of the tool.
-    pub breaker: &'a mut Breaker,
+    pub breaker: &'a mut CircuitBreaker,
     /// Circuit breaker of the dependency, if the caller asked for one.
-    pub dependency: Option<&'a mut Breaker>,
+    pub dependency: Option<&'a mut CircuitBreaker>,
     /// Retry budget of this dependency.
     pub budget: &'a mut RetryBudget,
     /// Limits of this tool.
@@ -98,19 +98,19 @@ pub struct Shared<'a> {
     /// Trust ledger of this tenant.
     pub trust: &'a mut TrustLedger,
     /// Approvals of this tenant.
-    pub approvals: &'a Approvals,
+    pub approvals: &'a ApprovalLedger,
 }
 
 /// An event that does not belong to the current state. The state machine is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misuse {
+pub struct CallMisuse {
     /// Name of the state.
     pub state: &'static str,
     /// Name of the event.
     pub event: &'static str,
 }
 
-impl std::fmt::Display for Misuse {
+impl std::fmt::Display for CallMisuse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -120,13 +120,13 @@ impl std::fmt::Display for Misuse {
     }
 }
 
-impl std::error::Error for Misuse {}
+impl std::error::Error for CallMisuse {}
 
 /// The state machine of one call.
 #[derive(Debug)]
 pub struct Call {
-    request: Request,
-    policy: Arc<Policy>,
+    request: CallRequest,
+    policy: Arc<ToolPolicy>,
     seed: u64,
     arrived: Timestamp,
     /// Turn of the call, as far as the guard knows it.
@@ -135,52 +135,52 @@ pub struct Call {
     /// Number of claims made so far. It numbers the owner tokens.
     claims: u32,
     /// The grant that was spent for the call, and the owner that spent it.
-    spent: Option<(GrantId, Owner)>,
+    spent: Option<(GrantId, ClaimOwner)>,
     /// True if the approval was for a blocked tool.
     approved_blocked: bool,
     /// The record that this call claimed.
-    record: Option<Arc<Record>>,
+    record: Option<Arc<DedupeRecord>>,
     /// Claims that may have been written although no answer came. They are released when the call ends.
-    claims_in_doubt: Vec<Owner>,
+    claims_in_doubt: Vec<ClaimOwner>,
     /// State of the claim in the store.
-    store: StoreSight,
+    store: StoreState,
     /// Time at which the lease may have expired, by the local clock. It counts from when the store was asked.
     lease_until: Timestamp,
-    schedule: Option<Schedule>,
+    schedule: Option<RetrySchedule>,
     first_attempt: Option<Timestamp>,
     /// Time since which the outcome is unknown.
     settling_since: Option<Timestamp>,
     attempts: u32,
-    facts: Vec<AttemptFact>,
+    facts: Vec<AttemptRecord>,
     /// Outcomes of the attempts, for a later replay of the call.
-    outcomes: Vec<AttemptOutcome>,
-    retries: Vec<Retried>,
+    outcomes: Vec<RecordedAttempt>,
+    retries: Vec<RetriedAttempt>,
     /// Classification of the last failed attempt, and its failure.
-    last: Option<(Classified, Failure)>,
+    last: Option<(Classification, CallFailure)>,
     /// Error details of the last attempt; `None` if it succeeded.
-    trouble: Option<failed::LastTrouble>,
+    trouble: Option<failure_record::LastAttemptError>,
     /// Severity of the failure that the call ended with, if it ran.
     severity: Option<Severity>,
-    caller: Caller,
+    caller: CallerState,
     /// True if the guard knows that the call is in flight.
     entered: bool,
     /// True if trust and guard have counted this call.
     judged: bool,
     /// Outcome for the scores of the tool, if the call counts for them.
-    scored: Option<stats::Outcome>,
+    scored: Option<stats::ScoreOutcome>,
     /// True if a refusal was pending when the call arrived. The check is repeated before a run.
     held_back: bool,
     /// Code of the refusal that shadow mode did not enforce, until it is known whether the call would have run.
     withheld: Option<Code>,
-    shadow_told: bool,
+    shadow_reported: bool,
     state: State,
 }
 
 /// State of the claim in the store, as this call knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StoreSight {
+enum StoreState {
     /// The store has the claim, or was not asked for one.
-    Fine,
+    Available,
     /// The store is unavailable; the call continues without it.
     Down,
     /// The store has declared the outcome unknown because the lease was not renewed in time. The result of this call
@@ -192,7 +192,7 @@ enum StoreSight {
 
 /// State of the caller of this call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
+enum CallerState {
     Waiting,
     /// The caller was answered or has disconnected. The run continues for the record.
     Gone,
@@ -203,21 +203,21 @@ enum Caller {
 #[derive(Debug)]
 enum State {
     Looking {
-        refusal: Box<Refusal>,
+        refusal: Box<CallRefusal>,
     },
     Claiming {
-        role: Role,
+        role: ClaimRole,
         repeats: u32,
     },
     Following {
-        record: Key,
+        record: RecordKey,
     },
     AwaitingEnd {
-        record: Key,
+        record: RecordKey,
         look_at: Timestamp,
     },
     AwaitingApproval {
-        ask: Box<Ask>,
+        ask: Box<ApprovalRequest>,
     },
     /// The claim is being released, to be made again.
     GivingBack,
@@ -227,91 +227,91 @@ enum State {
         scope: BreakerScope,
         tickets: Tickets,
     },
-    Attempting(Attempt),
+    Attempting(AttemptInFlight),
     BackingOff {
         until: Timestamp,
     },
     Renewing,
-    Marking(Box<Settling>),
-    Settling(Box<Settling>),
+    Marking(Box<SettlingOutcome>),
+    Settling(Box<SettlingOutcome>),
     Saving {
         result: Box<CallResult>,
-        ending: Ending,
+        ending: RunOutcome,
     },
     Releasing {
         result: Box<CallResult>,
-        kept: Vec<Kept>,
+        kept: Vec<DeferredWrite>,
     },
     Finished,
 }
 
 /// An attempt in flight.
 #[derive(Debug)]
-struct Attempt {
+struct AttemptInFlight {
     number: u32,
     started: Timestamp,
     watchdog: Option<Watchdog>,
     deadline: Option<Timestamp>,
     tickets: Tickets,
     /// The cut that was requested.
-    cut: Option<Cut>,
+    cut: Option<CutReason>,
 }
 
 /// Permits that breakers and limiters gave out for an attempt.
 #[derive(Debug, Default)]
 struct Tickets {
-    tool: Option<Ticket>,
-    dependency: Option<Ticket>,
-    places: Places,
+    tool: Option<BreakerTicket>,
+    dependency: Option<BreakerTicket>,
+    permits: PermitState,
 }
 
 /// State of the attempt's concurrency permits, which have to be returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Places {
+enum PermitState {
     #[default]
     NotAsked,
     Taken,
 }
 
-impl Attempt {
+impl AttemptInFlight {
     /// Returns its concurrency permits.
-    fn leave_places(&mut self, shared: &mut Shared<'_>) {
-        if std::mem::take(&mut self.tickets.places) == Places::Taken {
-            shared.limiter.leave();
-            shared.dependency_limiter.leave();
+    fn release_permits(&mut self, shared: &mut CallMechanisms<'_>) {
+        if std::mem::take(&mut self.tickets.permits) == PermitState::Taken {
+            shared.limiter.release();
+            shared.dependency_limiter.release();
         }
     }
 
-    fn has_places(&self) -> bool {
-        self.tickets.places == Places::Taken
+    fn has_permits(&self) -> bool {
+        self.tickets.permits == PermitState::Taken
     }
 }
 
 /// A refusal that has not been returned yet.
 #[derive(Clone, Debug)]
-struct Refusal {
-    failure: Failure,
+struct CallRefusal {
+    failure: CallFailure,
     breaker: Option<breaker::State>,
-    by: RefusedBy,
+    by: RefusalOrigin,
 }
 
 #[derive(Clone, Debug)]
-enum RefusedBy {
+enum RefusalOrigin {
     /// A refusal that no mechanism counts.
-    Us,
+    Steadfast,
     /// The guard, which counts its own refusals.
-    Guard(crate::guard::Layer),
+    Guard(crate::guard::GuardLayer),
     /// Trust: the request is kept for an operator.
-    Trust(Box<Ask>),
+    Trust(Box<ApprovalRequest>),
 }
 
 /// The approval that a call needs.
 #[derive(Clone, Debug)]
-enum Need {
-    Nobody,
+enum ApprovalNeed {
+    NotNeeded,
     Spend(GrantId),
-    Ask(Box<Ask>),
-    Refuse(Box<Refusal>),
+    Ask(Box<ApprovalRequest>),
+    Refuse(Box<CallRefusal>),
 }
 
 /// Number of repeats of a claim without answer before the call treats the store as unavailable.
@@ -320,22 +320,22 @@ const CLAIM_REPEATS: u32 = 2;
 impl Call {
     /// Starts a call. `seed` decides its jitter and nothing else.
     pub fn begin(
-        shared: &mut Shared<'_>,
-        mut request: Request,
-        policy: Arc<Policy>,
+        shared: &mut CallMechanisms<'_>,
+        mut request: CallRequest,
+        policy: Arc<ToolPolicy>,
         seed: u64,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> (Self, Step) {
-        notices.push(Notice::CallStarted { at: now });
+        notices: &mut Vec<CallNotice>,
+    ) -> (Self, NextStep) {
+        notices.push(CallNotice::CallStarted { at: now });
         // Decided once: a call does not change its turn because another call arrived.
         let turn = match request.turn.clone() {
-            None if policy.modes.guard != Mode::Off => {
+            None if policy.modes.guard != EnforcementMode::Off => {
                 request.trace.take().filter(|trace| shared.guard.is_turn(trace))
             }
             known => known,
         };
-        if !policy.modes.leave_alone() {
+        if !policy.modes.is_pass_through() {
             request.turn.clone_from(&turn);
         }
         let retry_safe = request.is_retry_safe(&policy);
@@ -351,7 +351,7 @@ impl Call {
             spent: None,
             approved_blocked: false,
             record: None,
-            store: StoreSight::Fine,
+            store: StoreState::Available,
             lease_until: now,
             schedule: None,
             first_attempt: None,
@@ -363,43 +363,43 @@ impl Call {
             severity: None,
             retries: Vec::new(),
             last: None,
-            caller: Caller::Waiting,
+            caller: CallerState::Waiting,
             entered: false,
             judged: false,
             scored: None,
             held_back: false,
             withheld: None,
-            shadow_told: false,
+            shadow_reported: false,
             state: State::Finished,
         };
         let step = match call.refusal(shared, now) {
-            Some(refusal) if call.dedupe() == Mode::Enforce => {
+            Some(refusal) if call.dedupe() == EnforcementMode::Enforce => {
                 call.state = State::Looking { refusal };
-                call.claim_step(Intent::Look, Role::Fresh, now)
+                call.claim_step(ClaimIntent::Look, ClaimRole::Fresh, now)
             }
             Some(refusal) => call.refuse(shared, *refusal, now, notices),
             None => {
                 call.enter(shared, now);
-                call.claim_or_go(shared, Role::Fresh, now, notices)
+                call.claim_or_start(shared, ClaimRole::Fresh, now, notices)
             }
         };
         (call, step)
     }
 
     /// Processes an event and returns the next step.
-    pub fn on(
+    pub fn handle_event(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         now: Timestamp,
-        event: Event,
-        notices: &mut Vec<Notice>,
-    ) -> Result<Step, Misuse> {
+        event: CallEvent,
+        notices: &mut Vec<CallNotice>,
+    ) -> Result<NextStep, CallMisuse> {
         match (std::mem::replace(&mut self.state, State::Finished), event) {
-            (State::Looking { refusal }, Event::Claimed(verdict)) => Ok(match verdict {
+            (State::Looking { refusal }, CallEvent::Claimed(verdict)) => Ok(match verdict {
                 ClaimVerdict::Nothing
-                | ClaimVerdict::Mine(_)
+                | ClaimVerdict::Acquired(_)
                 | ClaimVerdict::Full
-                | ClaimVerdict::Closed
+                | ClaimVerdict::StoreRecovering
                 | ClaimVerdict::RecordsLost => self.refuse(shared, *refusal, now, notices),
                 verdict @ (ClaimVerdict::Follow(_)
                 | ClaimVerdict::Busy
@@ -408,162 +408,162 @@ impl Call {
                 | ClaimVerdict::Conflict) => {
                     self.held_back = true;
                     self.enter(shared, now);
-                    self.found(shared, verdict, now, notices)
+                    self.handle_claim_verdict(shared, verdict, now, notices)
                 }
             }),
-            (State::Looking { refusal }, Event::StoreFailed(_)) => {
+            (State::Looking { refusal }, CallEvent::StoreFailed(_)) => {
                 if self.is_explicit() {
-                    notices.push(Notice::StoreFailed { goes_on: false });
+                    notices.push(CallNotice::StoreFailed { continues: false });
                 }
-                self.store = StoreSight::Down;
+                self.store = StoreState::Down;
                 Ok(self.refuse(shared, *refusal, now, notices))
             }
 
-            (State::Claiming { .. }, Event::Claimed(verdict)) => {
-                Ok(self.found(shared, verdict, now, notices))
+            (State::Claiming { .. }, CallEvent::Claimed(verdict)) => {
+                Ok(self.handle_claim_verdict(shared, verdict, now, notices))
             }
-            (State::Claiming { role, repeats }, Event::StoreFailed(fault)) => {
+            (State::Claiming { role, repeats }, CallEvent::StoreFailed(fault)) => {
                 if fault == StoreFault::Unanswered {
                     self.doubt_claim();
                 }
                 Ok(self.claim_failed(shared, role, repeats, now, notices))
             }
 
-            (State::Following { record }, Event::Woke(wake)) => {
-                Ok(self.woke_following(shared, record, wake, now, notices))
+            (State::Following { record }, CallEvent::Woke(wake)) => {
+                Ok(self.wake_follower(shared, record, wake, now, notices))
             }
 
             // If no time is left, the caller gets a response that says that the earlier call has not ended.
-            (State::AwaitingEnd { record, .. }, Event::Woke(Wake::Time)) => {
-                Ok(self.woke_following(shared, record, Wake::Changed, now, notices))
+            (State::AwaitingEnd { record, .. }, CallEvent::Woke(WakeReason::Time)) => {
+                Ok(self.wake_follower(shared, record, WakeReason::Changed, now, notices))
             }
-            (State::AwaitingEnd { record, .. }, Event::Woke(wake)) => {
-                Ok(self.woke_following(shared, record, wake, now, notices))
+            (State::AwaitingEnd { record, .. }, CallEvent::Woke(wake)) => {
+                Ok(self.wake_follower(shared, record, wake, now, notices))
             }
 
-            (State::AwaitingApproval { ask }, Event::Answered(answer)) => {
+            (State::AwaitingApproval { ask }, CallEvent::Answered(answer)) => {
                 Ok(self.answered(shared, *ask, answer, now, notices))
             }
-            (State::AwaitingApproval { ask }, Event::Woke(_)) if now >= ask.until => {
-                Ok(self.answered(shared, *ask, Approval::Nobody, now, notices))
+            (State::AwaitingApproval { ask }, CallEvent::Woke(_)) if now >= ask.until => {
+                Ok(self.answered(shared, *ask, ApprovalOutcome::Unreachable, now, notices))
             }
-            (state @ State::AwaitingApproval { .. }, Event::Woke(_)) => Ok(self.stay(state)),
+            (state @ State::AwaitingApproval { .. }, CallEvent::Woke(_)) => Ok(self.stay(state)),
 
-            (State::GivingBack, Event::Released) => Ok(self.claim_or_go(shared, Role::Fresh, now, notices)),
-            (State::Spending, Event::Spent(spend)) if spend.may_run() => {
+            (State::GivingBack, CallEvent::Released) => Ok(self.claim_or_start(shared, ClaimRole::Fresh, now, notices)),
+            (State::Spending, CallEvent::Spent(spend)) if spend.may_run() => {
                 Ok(self.start_or_go(shared, now, notices))
             }
-            (State::Spending, Event::Spent(_)) => {
+            (State::Spending, CallEvent::Spent(_)) => {
                 self.spent = None;
                 Ok(self.lost_the_grant(shared, now, notices))
             }
-            (State::Starting, Event::Started(StartVerdict::Started)) => {
+            (State::Starting, CallEvent::Started(StartVerdict::Started)) => {
                 Ok(self.started(shared, now, notices))
             }
-            (State::Starting, Event::Started(StartVerdict::Lost)) => Ok(self.look_again(now)),
+            (State::Starting, CallEvent::Started(StartVerdict::Lost)) => Ok(self.look_again(now)),
             // In shadow mode the record protects nothing.
-            (State::Starting, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
-                if !self.goes_on_without_store() {
-                    self.shadow(Shadowed::Refused(Code::StoreUnavailable), notices);
+            (State::Starting, CallEvent::StoreFailed(_)) if self.dedupe() == EnforcementMode::Shadow => {
+                if !self.continues_without_store() {
+                    self.report_shadow_decision(ShadowDecision::Refused(Code::StoreUnavailable), notices);
                 }
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::Starting, Event::StoreFailed(_)) if self.goes_on_without_store() => {
-                notices.push(Notice::StoreFailed { goes_on: true });
-                self.store = StoreSight::Down;
+            (State::Starting, CallEvent::StoreFailed(_)) if self.continues_without_store() => {
+                notices.push(CallNotice::StoreFailed { continues: true });
+                self.store = StoreState::Down;
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::GivingBack, Event::StoreFailed(_)) => {
-                notices.push(Notice::StoreFailed { goes_on: false });
-                let result = self.failed(say::store_unavailable(&self.request), now);
+            (State::GivingBack, CallEvent::StoreFailed(_)) => {
+                notices.push(CallNotice::StoreFailed { continues: false });
+                let result = self.failed(messages::store_unavailable(&self.request), now);
                 let result = self.judge(shared, result, now, notices);
                 self.doubt_claim();
                 Ok(self.finish(result, Vec::new(), now, notices))
             }
-            (State::Spending | State::Starting, Event::StoreFailed(_)) => {
-                notices.push(Notice::StoreFailed { goes_on: false });
-                let refusal = Refusal::us(say::store_unavailable(&self.request));
+            (State::Spending | State::Starting, CallEvent::StoreFailed(_)) => {
+                notices.push(CallNotice::StoreFailed { continues: false });
+                let refusal = CallRefusal::by_steadfast(messages::store_unavailable(&self.request));
                 Ok(self.refuse(shared, refusal, now, notices))
             }
 
-            (State::Probing { scope, tickets }, Event::Probed) => {
+            (State::Probing { scope, tickets }, CallEvent::Probed) => {
                 tickets.agreed(scope, shared);
                 Ok(self.probed(shared, scope, tickets, now, notices))
             }
             // If the store is unavailable, each process probes for itself.
-            (State::Probing { scope, tickets }, Event::StoreFailed(_)) => {
+            (State::Probing { scope, tickets }, CallEvent::StoreFailed(_)) => {
                 Ok(self.probed(shared, scope, tickets, now, notices))
             }
 
-            (State::Attempting(attempt), Event::Ran(outcome)) => {
+            (State::Attempting(attempt), CallEvent::Ran(outcome)) => {
                 Ok(self.ran(shared, attempt, outcome, now, notices))
             }
-            (State::Attempting(attempt), Event::Progressed) => {
+            (State::Attempting(attempt), CallEvent::Progressed) => {
                 Ok(self.progressed(shared, attempt, now, notices))
             }
-            (State::Attempting(attempt), Event::Woke(_)) => {
-                Ok(self.time_is_up(shared, attempt, now, notices))
+            (State::Attempting(attempt), CallEvent::Woke(_)) => {
+                Ok(self.check_limits(shared, attempt, now, notices))
             }
 
-            (State::BackingOff { until }, Event::Woke(_)) if now >= until => {
+            (State::BackingOff { until }, CallEvent::Woke(_)) if now >= until => {
                 Ok(self.attempt(shared, now, notices))
             }
-            (state @ State::BackingOff { .. }, Event::Woke(_)) => Ok(self.stay(state)),
-            (State::Renewing, Event::Renewed { owner, sent, verdict }) if self.owns(&owner) => {
+            (state @ State::BackingOff { .. }, CallEvent::Woke(_)) => Ok(self.stay(state)),
+            (State::Renewing, CallEvent::Renewed { owner, sent, verdict }) if self.owns(&owner) => {
                 self.renewed(verdict, sent.min(now), notices);
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::Renewing, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
+            (State::Renewing, CallEvent::StoreFailed(_)) if self.dedupe() == EnforcementMode::Shadow => {
                 // A shadow record blocks nothing.
                 self.record = None;
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::Renewing, Event::StoreFailed(_)) => {
+            (State::Renewing, CallEvent::StoreFailed(_)) => {
                 // Without a renewal, the call cannot know that it still owns the record.
-                notices.push(Notice::StoreFailed { goes_on: false });
+                notices.push(CallNotice::StoreFailed { continues: false });
                 Ok(self.give_up(shared, now, notices))
             }
 
-            (State::Marking(settling), Event::Saved(verdict)) => {
+            (State::Marking(settling), CallEvent::Saved(verdict)) => {
                 Ok(self.mark_saved(shared, settling, verdict, now, notices))
             }
-            (State::Marking(settling), Event::StoreFailed(_)) => {
+            (State::Marking(settling), CallEvent::StoreFailed(_)) => {
                 Ok(self.mark_failed(shared, settling, now, notices))
             }
-            (State::Settling(settling), Event::Ran(outcome)) => {
+            (State::Settling(settling), CallEvent::Ran(outcome)) => {
                 Ok(self.ran_late(shared, settling, outcome, now, notices))
             }
-            (State::Settling(settling), Event::Settled) => {
+            (State::Settling(settling), CallEvent::Settled) => {
                 Ok(self.end_was_seen(shared, settling, now, notices))
             }
-            (State::Settling(settling), Event::Woke(_)) => Ok(self.marked(shared, settling, now, notices)),
-            (State::Settling(settling), Event::DriverEnds) => {
+            (State::Settling(settling), CallEvent::Woke(_)) => Ok(self.marked(shared, settling, now, notices)),
+            (State::Settling(settling), CallEvent::DriverEnds) => {
                 Ok(self.driver_ends(shared, settling, now, notices))
             }
             // The result of an attempt that ended by itself decides how it counts.
-            (state @ (State::Attempting(_) | State::Saving { .. }), Event::Settled) => Ok(self.stay(state)),
+            (state @ (State::Attempting(_) | State::Saving { .. }), CallEvent::Settled) => Ok(self.stay(state)),
 
-            (State::Saving { result, .. }, Event::Saved(verdict)) => {
+            (State::Saving { result, .. }, CallEvent::Saved(verdict)) => {
                 Ok(self.saved(result, verdict, now, notices))
             }
-            (State::Saving { result, ending }, Event::StoreFailed(_)) => {
-                notices.push(Notice::StoreFailed { goes_on: true });
-                let kept = self.save_of(ending).map(Kept::Save);
-                let result = CallResult { recorded: Recorded::No, receipt: None, ..*result };
+            (State::Saving { result, ending }, CallEvent::StoreFailed(_)) => {
+                notices.push(CallNotice::StoreFailed { continues: true });
+                let kept = self.save_of(ending).map(DeferredWrite::Save);
+                let result = CallResult { recorded: RecordStatus::No, receipt: None, ..*result };
                 Ok(self.finish(result, kept.into_iter().collect(), now, notices))
             }
-            (State::Releasing { result, kept }, Event::Released) => {
+            (State::Releasing { result, kept }, CallEvent::Released) => {
                 Ok(self.finish(result, kept, now, notices))
             }
-            (State::Releasing { result, mut kept }, Event::StoreFailed(_)) => {
-                kept.extend(self.kept_release());
+            (State::Releasing { result, mut kept }, CallEvent::StoreFailed(_)) => {
+                kept.extend(self.deferred_release());
                 Ok(self.finish(result, kept, now, notices))
             }
 
-            (state, Event::Cancelled(others)) if !matches!(state, State::Finished) => {
+            (state, CallEvent::Cancelled(others)) if !matches!(state, State::Finished) => {
                 Ok(self.cancelled(shared, state, others, now, notices))
             }
-            (state, Event::Disconnected(others)) if !matches!(state, State::Finished) => {
+            (state, CallEvent::Disconnected(others)) if !matches!(state, State::Finished) => {
                 Ok(self.disconnected(shared, state, others, now, notices))
             }
             // The lease can be renewed at any time while the call is open; a progress event may be late.
@@ -572,20 +572,20 @@ impl Call {
                 | State::Releasing { .. }
                 | State::Marking(_)
                 | State::Settling(_)),
-                Event::Renewed { .. },
+                CallEvent::Renewed { .. },
             ) => Ok(self.stay(state)),
-            (state, Event::Renewed { owner, sent, verdict }) if !matches!(state, State::Finished) => {
+            (state, CallEvent::Renewed { owner, sent, verdict }) if !matches!(state, State::Finished) => {
                 if self.owns(&owner) {
                     self.renewed(verdict, sent.min(now), notices);
                 }
                 Ok(self.stay(state))
             }
-            (state, Event::Progressed) if !matches!(state, State::Finished) => Ok(self.stay(state)),
+            (state, CallEvent::Progressed) if !matches!(state, State::Finished) => Ok(self.stay(state)),
             // A timer that fires late, or a record that changes once more, is not a misuse by the driver.
-            (state, Event::Woke(_)) if !matches!(state, State::Finished) => Ok(self.stay(state)),
+            (state, CallEvent::Woke(_)) if !matches!(state, State::Finished) => Ok(self.stay(state)),
 
             (state, event) => {
-                let misuse = Misuse { state: state.name(), event: event.name() };
+                let misuse = CallMisuse { state: state.name(), event: event.name() };
                 self.state = state;
                 Err(misuse)
             }
@@ -628,7 +628,7 @@ impl Call {
     /// Returns true if the call waits for [`Event::Settled`]: the attempt was given up, and its end can be observed.
     pub fn awaits_end(&self) -> bool {
         let State::Settling(settling) = &self.state else { return false };
-        settling.by.is_none() && self.request.end == AttemptEnd::Seen
+        settling.by.is_none() && self.request.end == AttemptEndVisibility::Visible
     }
 
     /// Returns the record that this call owns and has to renew while it is open.
@@ -636,46 +636,46 @@ impl Call {
     /// A record that is being saved or released is no longer renewed. The driver sends a save or release only after the
     /// last renewal was answered or is void: if the store was emptied, a late renewal would restore a record that has
     /// ended.
-    pub fn record(&self) -> Option<&Record> {
+    pub fn record(&self) -> Option<&DedupeRecord> {
         let ends = matches!(
             self.state,
             State::Saving { .. } | State::Releasing { .. } | State::Marking(_) | State::Settling(_)
         );
-        self.record.as_deref().filter(|_| self.store == StoreSight::Fine && !ends)
+        self.record.as_deref().filter(|_| self.store == StoreState::Available && !ends)
     }
 
     /// Returns the record that carries this run, even if the store does not have it yet.
-    pub fn claimed(&self) -> Option<&Record> {
+    pub fn claimed_record(&self) -> Option<&DedupeRecord> {
         self.record.as_deref()
     }
 
     /// Returns the request of the call.
-    pub fn request(&self) -> &Request {
+    pub fn request(&self) -> &CallRequest {
         &self.request
     }
 
     /// Returns the policy that the call follows.
-    pub fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &ToolPolicy {
         &self.policy
     }
 
     /// Returns the outcome for the scores of its tool and model; `None` if the call says nothing about them.
-    pub fn scored(&self) -> Option<stats::Outcome> {
+    pub fn score_outcome(&self) -> Option<stats::ScoreOutcome> {
         self.scored
     }
 
     /// Returns the shared policy, for callers that store it.
-    pub fn shared_policy(&self) -> &Arc<Policy> {
+    pub fn shared_policy(&self) -> &Arc<ToolPolicy> {
         &self.policy
     }
 
     /// Returns the last attempts, as the record stores them.
-    pub fn attempts(&self) -> &[AttemptFact] {
+    pub fn attempts(&self) -> &[AttemptRecord] {
         &self.facts
     }
 
     /// Returns the outcomes of the first attempts, with everything that decisions were based on.
-    pub fn outcomes(&self) -> &[AttemptOutcome] {
+    pub fn outcomes(&self) -> &[RecordedAttempt] {
         &self.outcomes
     }
 
@@ -701,44 +701,44 @@ impl Call {
 
     // ---- 1. refusals without a wait ----
 
-    fn refusal(&mut self, shared: &mut Shared<'_>, now: Timestamp) -> Option<Box<Refusal>> {
-        let rest = self.policy.modes.furthest();
-        if rest == Mode::Off {
+    fn refusal(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp) -> Option<Box<CallRefusal>> {
+        let rest = self.policy.modes.strongest();
+        if rest == EnforcementMode::Off {
             return None;
         }
-        let late = self.is_late(now).then(|| Refusal::us(say::deadline_passed()));
-        if let Some(refusal) = self.or_withheld(rest, late) {
+        let late = self.is_late(now).then(|| CallRefusal::by_steadfast(messages::deadline_passed()));
+        if let Some(refusal) = self.enforce_or_withhold(rest, late) {
             return Some(Box::new(refusal));
         }
         let invalid = match (self.policy.arguments, &self.request.invalid_arguments) {
-            (ArgumentCheck::Enforce, Some(problem)) => Some(Refusal::us(say::invalid_arguments(problem))),
+            (ArgumentCheck::Enforce, Some(problem)) => Some(CallRefusal::by_steadfast(messages::invalid_arguments(problem))),
             // Without its idempotency key the call might run twice.
             (_, Some(problem)) if self.policy.dedupe.key.is_some() => {
-                Some(Refusal::us(say::invalid_arguments(problem)))
+                Some(CallRefusal::by_steadfast(messages::invalid_arguments(problem)))
             }
             (ArgumentCheck::Enforce | ArgumentCheck::Assist | ArgumentCheck::Off, _) => None,
         };
-        if let Some(refusal) = self.or_withheld(rest, invalid) {
+        if let Some(refusal) = self.enforce_or_withhold(rest, invalid) {
             return Some(Box::new(refusal));
         }
         let guard = shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| {
-            Refusal { failure: say::guard(&refused), breaker: None, by: RefusedBy::Guard(refused.layer) }
+            CallRefusal { failure: messages::guard(&refused), breaker: None, by: RefusalOrigin::Guard(refused.layer) }
         });
-        if let Some(refusal) = self.or_withheld(self.policy.modes.guard, guard) {
+        if let Some(refusal) = self.enforce_or_withhold(self.policy.modes.guard, guard) {
             return Some(Box::new(refusal));
         }
         let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
         let refused =
             breakers.into_iter().flatten().find_map(|breaker| breaker.check(&self.policy.breaker, now).err());
         let breaker = refused.map(|refused| self.circuit_open(refused, now));
-        if let Some(refusal) = self.or_withheld(self.policy.modes.breaker, breaker) {
+        if let Some(refusal) = self.enforce_or_withhold(self.policy.modes.breaker, breaker) {
             return Some(Box::new(refusal));
         }
         let trust = match self.need(shared, now) {
-            Need::Refuse(refusal) => Some(*refusal),
-            Need::Nobody | Need::Spend(_) | Need::Ask(_) => None,
+            ApprovalNeed::Refuse(refusal) => Some(*refusal),
+            ApprovalNeed::NotNeeded | ApprovalNeed::Spend(_) | ApprovalNeed::Ask(_) => None,
         };
-        self.or_withheld(self.policy.modes.trust, trust).map(Box::new)
+        self.enforce_or_withhold(self.policy.modes.trust, trust).map(Box::new)
     }
 
     fn is_late(&self, now: Timestamp) -> bool {
@@ -753,71 +753,71 @@ impl Call {
 
     /// Applies a mode to a refusal: enforces it, [reports it](Self::tell_withheld) once it is known that there would
     /// have been a run, or drops it.
-    fn or_withheld(&mut self, mode: Mode, refusal: Option<Refusal>) -> Option<Refusal> {
+    fn enforce_or_withhold(&mut self, mode: EnforcementMode, refusal: Option<CallRefusal>) -> Option<CallRefusal> {
         let refusal = refusal?;
         match mode {
-            Mode::Enforce => Some(refusal),
-            Mode::Shadow => {
+            EnforcementMode::Enforce => Some(refusal),
+            EnforcementMode::Shadow => {
                 self.withheld.get_or_insert(refusal.failure.code);
                 None
             }
-            Mode::Off => None,
+            EnforcementMode::Off => None,
         }
     }
 
     /// Reports the withheld refusal. Only the tool would have answered, so the refusal would have taken effect.
-    fn tell_withheld(&mut self, notices: &mut Vec<Notice>) {
+    fn report_withheld(&mut self, notices: &mut Vec<CallNotice>) {
         if let Some(code) = self.withheld.take() {
-            self.shadow(Shadowed::Refused(code), notices);
+            self.report_shadow_decision(ShadowDecision::Refused(code), notices);
         }
     }
 
     /// Applies a mode to a refusal of a run that is about to start: enforces it, reports it, or drops it.
-    fn or_told(&mut self, mode: Mode, refusal: Refusal, notices: &mut Vec<Notice>) -> Option<Refusal> {
+    fn enforce_or_report(&mut self, mode: EnforcementMode, refusal: CallRefusal, notices: &mut Vec<CallNotice>) -> Option<CallRefusal> {
         match mode {
-            Mode::Enforce => Some(refusal),
-            Mode::Shadow => {
-                self.shadow(Shadowed::Refused(refusal.failure.code), notices);
+            EnforcementMode::Enforce => Some(refusal),
+            EnforcementMode::Shadow => {
+                self.report_shadow_decision(ShadowDecision::Refused(refusal.failure.code), notices);
                 None
             }
-            Mode::Off => None,
+            EnforcementMode::Off => None,
         }
     }
 
     /// Reports the first decision that would have been different, once per call.
-    fn shadow(&mut self, shadowed: Shadowed, notices: &mut Vec<Notice>) {
-        if !std::mem::replace(&mut self.shadow_told, true) {
-            notices.push(Notice::WouldHave(shadowed));
+    fn report_shadow_decision(&mut self, shadowed: ShadowDecision, notices: &mut Vec<CallNotice>) {
+        if !std::mem::replace(&mut self.shadow_reported, true) {
+            notices.push(CallNotice::WouldHave(shadowed));
         }
     }
 
-    fn circuit_open(&self, refused: breaker::Refused, now: Timestamp) -> Refusal {
-        Refusal {
-            failure: say::circuit_open(&self.request, refused, now),
+    fn circuit_open(&self, refused: breaker::BreakerRefusal, now: Timestamp) -> CallRefusal {
+        CallRefusal {
+            failure: messages::circuit_open(&self.request, refused, now),
             breaker: Some(refused.state),
-            by: RefusedBy::Us,
+            by: RefusalOrigin::Steadfast,
         }
     }
 
-    fn standing(&self, shared: &Shared<'_>, now: Timestamp) -> Standing {
-        shared.trust.standing(self.trust_rules(), self.subject(), now)
+    fn standing(&self, shared: &CallMechanisms<'_>, now: Timestamp) -> TrustDecision {
+        shared.trust.check(self.trust_rules(), self.subject(), now)
     }
 
-    fn is_blocked(standing: Standing) -> bool {
-        matches!(standing, Standing::Blocked(_))
+    fn is_blocked(standing: TrustDecision) -> bool {
+        matches!(standing, TrustDecision::Blocked(_))
     }
 
     /// Returns the approval that this call needs.
-    fn need(&self, shared: &Shared<'_>, now: Timestamp) -> Need {
+    fn need(&self, shared: &CallMechanisms<'_>, now: Timestamp) -> ApprovalNeed {
         let standing = self.standing(shared, now);
-        if self.policy.approval.when != AskWhen::Always
+        if self.policy.approval.when != ApprovalTrigger::Always
             && self.request.danger.is_none()
-            && matches!(standing, Standing::Free(_))
+            && matches!(standing, TrustDecision::Allowed(_))
         {
-            return Need::Nobody;
+            return ApprovalNeed::NotNeeded;
         }
-        let blocked = matches!(standing, Standing::Blocked(_));
-        let wanted = Wanted {
+        let blocked = matches!(standing, TrustDecision::Blocked(_));
+        let wanted = ApprovalSubject {
             tool: &self.request.tool,
             arguments: self.request.digest,
             signature: &self.request.signature,
@@ -825,10 +825,10 @@ impl Call {
             blocked,
         };
         let plan = approval::plan(
-            approval::Situation {
+            approval::ApprovalInput {
                 standing: &standing,
                 policy: &self.policy.approval,
-                shape: if self.request.danger.is_some() { Shape::Dangerous } else { Shape::Ordinary },
+                shape: if self.request.danger.is_some() { ArgumentRisk::Dangerous } else { ArgumentRisk::Ordinary },
                 channel: self.request.channel,
                 grant: shared.approvals.grant_for(wanted, now),
                 deadline: self.latest_start(),
@@ -836,24 +836,24 @@ impl Call {
             now,
         );
         let escalation = match (standing, &self.request.danger) {
-            (Standing::Ask(escalation) | Standing::Blocked(escalation), _) => escalation,
-            (Standing::Free(_), Some(danger)) => Escalation::dangerous(&self.request.tool, danger),
-            (Standing::Free(_), None) => Escalation::routine(&self.request.tool),
+            (TrustDecision::NeedsApproval(escalation) | TrustDecision::Blocked(escalation), _) => escalation,
+            (TrustDecision::Allowed(_), Some(danger)) => Escalation::dangerous(&self.request.tool, danger),
+            (TrustDecision::Allowed(_), None) => Escalation::routine(&self.request.tool),
         };
-        let ask = |until| Box::new(Ask { escalation, operator_only: blocked, until });
+        let ask = |until| Box::new(ApprovalRequest { escalation, operator_only: blocked, until });
         match plan {
-            Plan::Go => Need::Nobody,
-            Plan::Spend(grant) => Need::Spend(grant),
-            Plan::Ask { until } => Need::Ask(ask(until)),
-            Plan::Park | Plan::RefuseBlocked => {
-                Need::Refuse(Box::new(Refusal::trust(&self.request, ask(now))))
+            ApprovalPlan::Go => ApprovalNeed::NotNeeded,
+            ApprovalPlan::Spend(grant) => ApprovalNeed::Spend(grant),
+            ApprovalPlan::Ask { until } => ApprovalNeed::Ask(ask(until)),
+            ApprovalPlan::Park | ApprovalPlan::RefuseBlocked => {
+                ApprovalNeed::Refuse(Box::new(CallRefusal::trust(&self.request, ask(now))))
             }
         }
     }
 
     /// Reports to the guard that the call is in flight.
-    fn enter(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
-        if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.entered, true) {
+    fn enter(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp) {
+        if self.policy.modes.guard != EnforcementMode::Off && !std::mem::replace(&mut self.entered, true) {
             shared.guard.begin(&self.policy.guard, self.guarded(), now);
         }
     }
@@ -864,26 +864,26 @@ impl Call {
         GuardedCall { tool: &self.request.tool, arguments: self.request.digest, turn: self.turn.as_ref() }
     }
 
-    fn subject(&self) -> Subject<'_> {
-        Subject {
+    fn subject(&self) -> TrustSubject<'_> {
+        TrustSubject {
             tool: &self.request.tool,
             signature: &self.request.signature,
             domain: self.request.domain.as_ref(),
         }
     }
 
-    fn trust_rules(&self) -> Rules<'_> {
-        Rules { signature: &self.policy.trust, domain: self.policy.domain_trust.as_ref() }
+    fn trust_rules(&self) -> TrustRules<'_> {
+        TrustRules { signature: &self.policy.trust, domain: self.policy.domain_trust.as_ref() }
     }
 }
 
-impl Refusal {
-    fn us(failure: Failure) -> Self {
-        Self { failure, breaker: None, by: RefusedBy::Us }
+impl CallRefusal {
+    fn by_steadfast(failure: CallFailure) -> Self {
+        Self { failure, breaker: None, by: RefusalOrigin::Steadfast }
     }
 
-    fn trust(request: &Request, ask: Box<Ask>) -> Self {
-        Self { failure: say::approval(request, &ask), breaker: None, by: RefusedBy::Trust(ask) }
+    fn trust(request: &CallRequest, ask: Box<ApprovalRequest>) -> Self {
+        Self { failure: messages::approval(request, &ask), breaker: None, by: RefusalOrigin::Trust(ask) }
     }
 }
 

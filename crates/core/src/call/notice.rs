@@ -4,19 +4,19 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::step::Cut;
+use super::step::CutReason;
 use crate::Timestamp;
-use crate::breaker::{self, Transition};
-use crate::classify::{Nature, Reach, Severity};
+use crate::breaker::{self, BreakerTransition};
+use crate::classify::{FaultNature, AttemptReach, Severity};
 use crate::code::Code;
-use crate::dedupe::{Observed, Owner, ReplayReason, Resolution};
-use crate::guard::Layer;
-use crate::retry::Stop;
+use crate::dedupe::{UnknownOutcomeReason, ClaimOwner, ReplayReason, Resolution};
+use crate::guard::GuardLayer;
+use crate::retry::RetryStop;
 use crate::trust::TrustChange;
 
 /// A fact about a call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Notice {
+pub enum CallNotice {
     /// The call arrived.
     CallStarted {
         /// Time of arrival.
@@ -78,12 +78,12 @@ pub enum Notice {
     /// There is no further attempt, although one might help.
     RetryStopped {
         /// Reason for the stop.
-        stop: Stop,
+        stop: RetryStop,
     },
     /// Steadfast ends a running attempt.
     AttemptCut {
         /// Reason for the cut.
-        cut: Cut,
+        cut: CutReason,
     },
     /// The caller was answered while the attempt continues.
     AnsweredEarly {
@@ -93,7 +93,7 @@ pub enum Notice {
     /// The outcome of the call is unknown.
     OutcomeUnknown {
         /// Claim of the earlier call that the outcome belongs to; `None` if it is the outcome of this call.
-        of_earlier: Option<Owner>,
+        of_earlier: Option<ClaimOwner>,
     },
     /// A verification checked whether a call took effect.
     Verified {
@@ -107,7 +107,7 @@ pub enum Notice {
         /// Scope of the breaker.
         scope: BreakerScope,
         /// The transition.
-        transition: Transition,
+        transition: BreakerTransition,
     },
     /// The probe permit was returned or extended. Every process that shares the breaker has to know.
     ProbeMoved {
@@ -119,17 +119,17 @@ pub enum Notice {
     /// The guard acted.
     GuardTripped {
         /// Layer that acted.
-        layer: Layer,
+        layer: GuardLayer,
     },
     /// Another call owns the record, so the result was not recorded.
     FenceLost,
     /// The store failed.
     StoreFailed {
         /// True if the call continues without the store.
-        goes_on: bool,
+        continues: bool,
     },
     /// A decision that shadow mode did not enforce. Only the first one per call is reported.
-    WouldHave(Shadowed),
+    WouldHave(ShadowDecision),
     /// The call ended.
     CallFinished {
         /// Code of the failure; `None` if the call succeeded.
@@ -147,11 +147,11 @@ pub enum Notice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the verdict of the classifier, field by field")]
 pub struct FailedAttempt {
-    pub nature: Nature,
-    pub reach: Reach,
+    pub nature: FaultNature,
+    pub reach: AttemptReach,
     pub severity: Severity,
     pub rule: Cow<'static, str>,
-    pub observed: Observed,
+    pub observed: UnknownOutcomeReason,
     /// Message, as the caller would have seen it if this had been the last attempt. Not redacted. Empty if a replay
     /// does not know it.
     pub said: Arc<str>,
@@ -168,7 +168,7 @@ pub enum BreakerScope {
 
 /// A decision that shadow mode did not enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shadowed {
+pub enum ShadowDecision {
     /// The call would have been answered without a run.
     Duplicate,
     /// The call would have been refused.
@@ -180,7 +180,7 @@ pub enum Shadowed {
     /// The caller would not have waited any longer.
     Cut,
     /// The call failed, and the caller would have received this code.
-    Told(Code),
+    Failed(Code),
     /// The response would have carried a remark for the model.
-    Remarked(Layer),
+    Remarked(GuardLayer),
 }

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use crate::Timestamp;
-use crate::approval::Channel;
-use crate::dedupe::{Address, Process, RunId};
+use crate::approval::ApprovalChannel;
+use crate::dedupe::{RecordAddress, ProcessIdentity, RunId};
 use crate::envelope::CallContext;
 use crate::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
-use crate::key::{self, Key};
-use crate::policy::{Ambiguous, Policy, ToolClass};
+use crate::key::{self, RecordKey};
+use crate::policy::{AmbiguousOutcomePolicy, ToolPolicy, ToolClass};
 use crate::retry::CallerLimits;
 use crate::trust::Signature;
 
 /// The request of a call.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CallRequest {
     /// Id of this request; a resend has another one.
     pub id: RequestId,
     /// The tool.
@@ -38,9 +38,9 @@ pub struct Request {
     /// The model, if the host sends one.
     pub model: Option<ModelId>,
     /// Deduplication of the call.
-    pub duplicates: Duplicates,
+    pub duplicates: Deduplication,
     /// The idempotency key that is sent upstream.
-    pub sent_key: SentKey,
+    pub sent_key: UpstreamKey,
     /// Results found by a computed key count only if they were recorded since this time. Calls of this tool were not
     /// deduplicated before.
     pub computed_since: Option<Timestamp>,
@@ -53,7 +53,7 @@ pub struct Request {
     /// Id of this run, if this call is the first with its key.
     pub run: RunId,
     /// The process that drives the call. Together with `number` it makes the owner tokens.
-    pub process: Process,
+    pub process: ProcessIdentity,
     /// Number of the call within the process.
     pub number: u64,
     /// Signature that trust is kept for.
@@ -67,36 +67,36 @@ pub struct Request {
     /// Limits set by the caller. They may only lower the limits of the policy.
     pub limits: CallerLimits,
     /// Time for which the caller is known to wait.
-    pub waits: Waits,
+    pub waits: CallerPatience,
     /// The side that runs the tool.
-    pub run_by: RunBy,
+    pub run_by: RunnerKind,
     /// Visibility of the end of an attempt to the driver.
-    pub end: AttemptEnd,
+    pub end: AttemptEndVisibility,
     /// Read-only tools of the same server, with which a caller can check whether a call took effect.
     pub reads: Arc<[Box<str>]>,
     /// Hints of the caller about the call.
-    pub hints: Hints,
+    pub hints: CallerHints,
     /// The channel for approvals.
-    pub channel: Channel,
+    pub channel: ApprovalChannel,
 }
 
 /// Deduplication of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Duplicates {
+pub enum Deduplication {
     /// The call is not deduplicated.
     Allowed,
     /// Calls are deduplicated by this address, and a duplicate waits for the in-flight call.
-    Joined(Address),
+    Joined(RecordAddress),
     /// Calls are deduplicated by this address, and a duplicate is refused while the first call is in flight.
-    Refused(Address),
+    Refused(RecordAddress),
 }
 
 /// Deduplication of equal calls without an idempotency key, whose callers did not set a mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EqualCalls {
+pub enum EqualCallPolicy {
     /// Each call runs.
     #[default]
-    Apart,
+    Separate,
     /// A duplicate waits for the in-flight call, and a result that was not delivered is replayed.
     Joined,
     /// The same for tools that may run any number of times; calls of other tools each run. For callers whose session is
@@ -107,17 +107,17 @@ pub enum EqualCalls {
 
 /// Time for which a caller is known to wait for its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waits {
+pub enum CallerPatience {
     /// The caller may give up soon. If the policy says so, it gets a response before that: the call is still running.
     #[default]
-    NotForLong,
+    MayGiveUp,
     /// The caller waits as long as it takes, because it receives progress.
-    AsLongAsItTakes,
+    UntilDone,
 }
 
 /// The side that runs the tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RunBy {
+pub enum RunnerKind {
     /// The driver of the call, which outlives a caller that disconnects.
     #[default]
     Driver,
@@ -127,18 +127,18 @@ pub enum RunBy {
 
 /// Visibility of the end of an attempt, after which it can no longer take effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AttemptEnd {
+pub enum AttemptEndVisibility {
     /// The end is not visible: the tool runs elsewhere.
     #[default]
-    Unseen,
+    Hidden,
     /// The end is visible: the tool runs in a child process, and [`Event::Settled`](super::Event::Settled) reports that
     /// nothing of it is left.
-    Seen,
+    Visible,
 }
 
 /// The scope within which equal idempotency keys of callers mean the same call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeysOf {
+pub enum CallerKeyScope {
     /// One session.
     #[default]
     Conversation,
@@ -158,7 +158,7 @@ pub enum CallId {
 
 /// The idempotency key that is sent upstream, for a tool that honours keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SentKey {
+pub enum UpstreamKey {
     /// The key from the caller or the `key` hook. A repeated call has it again.
     Given,
     /// The id of the run, even if duplicates are found by a computed key. It is deleted with the record, so it does not
@@ -169,51 +169,51 @@ pub enum SentKey {
 /// Hints of the caller about a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the hints of the contract, by name")]
-pub struct Hints {
+pub struct CallerHints {
     pub expected_retry_safe: bool,
     pub safety_critical: bool,
 }
 
-impl Duplicates {
+impl Deduplication {
     /// Returns the deduplication of a call without an idempotency key: by the client's id of its dispatch, if it has
     /// one, and by the index of equal arguments, if that applies.
-    pub fn keyless(call_id: Option<Key>, index: Option<Key>, run: &RunId) -> Self {
+    pub fn keyless(call_id: Option<RecordKey>, index: Option<RecordKey>, run: &RunId) -> Self {
         match (call_id, index) {
-            (Some(id), Some(index)) => Self::Joined(Address::CallId { id, index }),
+            (Some(id), Some(index)) => Self::Joined(RecordAddress::CallId { id, index }),
             // A separate index finds only this dispatch.
-            (Some(id), None) => Self::Joined(Address::CallId { id, index: id }),
-            (None, Some(index)) => Self::Joined(Address::Keyless { run: key::run_key(index, run), index }),
+            (Some(id), None) => Self::Joined(RecordAddress::CallId { id, index: id }),
+            (None, Some(index)) => Self::Joined(RecordAddress::Keyless { run: key::run_key(index, run), index }),
             (None, None) => Self::Allowed,
         }
     }
 }
 
-impl Request {
+impl CallRequest {
     /// Returns the address of its record, if the call is deduplicated.
-    pub fn address(&self) -> Option<Address> {
+    pub fn address(&self) -> Option<RecordAddress> {
         match self.duplicates {
-            Duplicates::Allowed => None,
-            Duplicates::Joined(address) | Duplicates::Refused(address) => Some(address),
+            Deduplication::Allowed => None,
+            Deduplication::Joined(address) | Deduplication::Refused(address) => Some(address),
         }
     }
 
     /// Returns true if the tool may run again after an unknown outcome. Fixed for the whole call and stored with the
     /// claim.
-    pub fn is_retry_safe(&self, policy: &Policy) -> bool {
+    pub fn is_retry_safe(&self, policy: &ToolPolicy) -> bool {
         self.hints.retry_safe(policy, self.sent_key)
     }
 }
 
-impl Hints {
+impl CallerHints {
     /// Returns true if a call with these hints may run again after an unknown outcome.
-    pub fn retry_safe(&self, policy: &Policy, sent: SentKey) -> bool {
-        let recognised = policy.repeat.honours_key && sent == SentKey::Given;
+    pub fn retry_safe(&self, policy: &ToolPolicy, sent: UpstreamKey) -> bool {
+        let recognised = policy.repeat.honours_key && sent == UpstreamKey::Given;
         let vouched = policy.repeat.retry_safe || recognised;
         match policy.class {
             ToolClass::ReadOnly | ToolClass::Idempotent => true,
             ToolClass::Mutating => vouched,
             ToolClass::Unknown => {
-                vouched || self.expected_retry_safe || policy.repeat.ambiguous == Ambiguous::Retry
+                vouched || self.expected_retry_safe || policy.repeat.ambiguous == AmbiguousOutcomePolicy::Retry
             }
         }
     }

@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use super::notice::BreakerScope;
 use crate::Timestamp;
-use crate::approval::{GrantId, Spend};
+use crate::approval::{GrantId, SpendVerdict};
 use crate::breaker;
-use crate::classify::{Fault, Severity, Source};
+use crate::classify::{AttemptFault, Severity, FaultSource};
 use crate::code::Code;
 use crate::dedupe::{
-    Claim, ClaimVerdict, Failure, Observed, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
+    Claim, ClaimVerdict, CallFailure, UnknownOutcomeReason, ClaimOwner, DeliveryReceipt, ReleaseRequest, RenewVerdict, ReplayReason, RunId, SaveRequest,
     SaveVerdict, StartVerdict,
 };
-use crate::guard::Remark;
-use crate::key::Key;
-use crate::output::Output;
-use crate::rehearse::FailedOutcome;
+use crate::guard::GuardRemark;
+use crate::key::RecordKey;
+use crate::output::ToolOutput;
+use crate::rehearse::RecordedFailure;
 use crate::trust::Escalation;
 
 /// An event that the driver reports. The machine returns one [`Step`] for each.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum CallEvent {
     /// The store decided on [`Step::Claim`].
     Claimed(ClaimVerdict),
     /// The time of [`Call::wake_at`](super::Call::wake_at) has come, or the followed record changed.
-    Woke(Wake),
+    Woke(WakeReason),
     /// A decision on [`Step::Ask`].
-    Answered(Approval),
+    Answered(ApprovalOutcome),
     /// The store decided on [`Step::Spend`].
-    Spent(Spend),
+    Spent(SpendVerdict),
     /// The store decided on [`Step::Start`].
     Started(StartVerdict),
     /// The store processed [`Step::Probe`]: the breaker knows now which process probes.
     Probed,
     /// The attempt of [`Step::Run`] ended, or was ended on [`Step::Cut`].
-    Ran(Outcome),
+    Ran(AttemptReport),
     /// The attempt reports progress. May come at any time while it runs.
     Progressed,
     /// The attempt with an unknown outcome can no longer take effect. Comes after its last result or error.
@@ -45,7 +45,7 @@ pub enum Event {
     /// ignored.
     Renewed {
         /// Owner of the lease, as named by [`Call::record`](super::Call::record).
-        owner: Owner,
+        owner: ClaimOwner,
         /// Time at which the store was asked. The time of the renewal itself is not known, so the lease counts from
         /// here.
         sent: Timestamp,
@@ -59,74 +59,74 @@ pub enum Event {
     /// The store did not do what the last step required.
     StoreFailed(StoreFault),
     /// The caller cancelled the call.
-    Cancelled(Others),
+    Cancelled(OtherWaiters),
     /// The caller has disconnected.
-    Disconnected(Others),
+    Disconnected(OtherWaiters),
 }
 
 /// The reason why a waiting call is woken.
 #[derive(Clone, Debug)]
-pub enum Wake {
+pub enum WakeReason {
     /// The time has come.
     Time,
     /// The followed record changed, or its lease ended.
     Changed,
     /// The followed call, in this process, was refused, so this call is refused too.
-    LeaderRefused(Box<Failure>),
+    LeaderRefused(Box<CallFailure>),
 }
 
 /// A decision on an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Approval {
+pub enum ApprovalOutcome {
     /// Approved. A stored grant has to be spent; an approval of this very call does not.
     Granted(Option<GrantId>),
     /// Denied.
     Denied,
     /// No approver could be reached.
-    Nobody,
+    Unreachable,
     /// The question is returned to the caller as the result of this call, and the caller calls again with the decision.
     /// Nothing waits in the meantime.
-    PutToCaller(Output),
+    PutToCaller(ToolOutput),
 }
 
 /// The outcome of an attempt.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum AttemptReport {
     /// The tool returned a result.
     Success {
         /// The result.
-        output: Output,
+        output: ToolOutput,
         /// Severity of a failure that the structure of the result reports; for trust only.
         concern: Option<Severity>,
     },
     /// The tool asks for input first. It has done nothing yet: the work is done by another call that carries the input.
     InputRequired {
         /// The question, for the caller.
-        output: Output,
+        output: ToolOutput,
     },
     /// The runner of the tool is gone and did not start: for example, a host that did not receive its order. It proves
     /// nothing about the tool, and there is no runner left for a retry.
     NotRun {
         /// Fault that proves it.
-        fault: Fault,
+        fault: AttemptFault,
     },
     /// The tool failed, or returned an error.
     Failure {
         /// The fault.
-        fault: Fault,
+        fault: AttemptFault,
         /// Output of the tool itself, unchanged.
-        output: Option<Output>,
+        output: Option<ToolOutput>,
     },
     /// A failure from a recorded call, of which only the classification is known; see [`rehearse`](crate::rehearse).
-    Remembered(Box<FailedOutcome>),
+    Replayed(Box<RecordedFailure>),
 }
 
-impl Outcome {
+impl AttemptReport {
     /// Returns true if the tool returned more than the limit allows. That counts as an answer, whatever it contained.
     pub(super) fn is_too_large(&self) -> bool {
         match self {
-            Self::Failure { fault, .. } => fault.source == Source::TooLarge,
-            Self::Remembered(failed) => failed.code == Code::ResultTooLarge,
+            Self::Failure { fault, .. } => fault.source == FaultSource::TooLarge,
+            Self::Replayed(failed) => failed.code == Code::ResultTooLarge,
             Self::Success { .. } | Self::InputRequired { .. } | Self::NotRun { .. } => false,
         }
     }
@@ -143,7 +143,7 @@ pub enum StoreFault {
 
 /// Other callers in this process that wait for the same run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Others {
+pub enum OtherWaiters {
     /// No other caller waits.
     None,
     /// At least one other caller waits.
@@ -152,29 +152,29 @@ pub enum Others {
 
 /// The one thing to do next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum NextStep {
     /// One atomic store operation: look up, or claim. Answer with [`Event::Claimed`].
     Claim(Box<Claim>),
     /// Wait until the record changes or its lease ends. Answer with [`Event::Woke`].
-    Follow(Key),
+    Follow(RecordKey),
     /// Wait until a run of this process with this key changes or ends. A run elsewhere is looked up when the time
     /// comes. Answer with [`Event::Woke`].
-    AwaitEnd(Key),
+    AwaitEnd(RecordKey),
     /// Ask for approval. Answer with [`Event::Answered`].
-    Ask(Box<Ask>),
+    Ask(Box<ApprovalRequest>),
     /// Spend the grant in the name of this owner. Answer with [`Event::Spent`].
     Spend {
         /// The grant.
         grant: GrantId,
         /// The owner that spends it.
-        owner: Owner,
+        owner: ClaimOwner,
     },
     /// Mark the record as started. Answer with [`Event::Started`].
     Start {
         /// The record.
-        key: Key,
+        key: RecordKey,
         /// Its owner.
-        owner: Owner,
+        owner: ClaimOwner,
     },
     /// The next attempt is the probe of this breaker. Compare it with the stored breaker: adopt that one if it is
     /// newer, else store this one. Answer with [`Event::Probed`] in either case; the breaker itself names the owner of
@@ -183,21 +183,21 @@ pub enum Step {
     /// Renew the lease before the next attempt. Answer with [`Event::Renewed`].
     Renew,
     /// Make an attempt. Answer with [`Event::Ran`]. A host that runs its own tool is asked to run it.
-    Run(Run),
+    Run(AttemptCommand),
     /// End the running attempt, at the upstream too. Answer with [`Event::Ran`], with the result if that arrived first.
-    Cut(Cut),
+    Cut(CutReason),
     /// Wait. Answer with [`Event::Woke`].
     Wait,
     /// Save under the fencing token. Answer with [`Event::Saved`].
-    Save(Box<Save>),
+    Save(Box<SaveRequest>),
     /// Release the claim. Answer with [`Event::Released`].
-    Release(Release),
+    Release(ReleaseRequest),
     /// Answer the caller now; the attempt continues. Comes at most once.
     Answer {
         /// The result. Without a receipt it never counts as delivered.
         result: Box<CallResult>,
         /// Message to the upstream, if any.
-        upstream: Upstream,
+        upstream: UpstreamSignal,
     },
     /// Ask the tool to cancel. Its caller was answered or is gone, and no other caller waits. The attempt itself
     /// continues until it ends, because its result still counts.
@@ -209,33 +209,33 @@ pub enum Step {
         /// The result.
         result: Box<CallResult>,
         /// Store operations to repeat until they succeed.
-        kept: Vec<Kept>,
+        deferred: Vec<DeferredWrite>,
     },
 }
 
 /// A store operation that is repeated until it succeeds, after the caller was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum DeferredWrite {
     /// Save this result.
-    Save(Box<Save>),
+    Save(Box<SaveRequest>),
     /// Keep this request for an operator. When it is granted, the next such call passes.
-    Park(Box<Ask>),
+    Park(Box<ApprovalRequest>),
     /// Release this claim, but only after the claim command itself has arrived or is void: a release must not overtake
     /// it.
-    Release(Release),
+    Release(ReleaseRequest),
     /// Return a grant that this owner spent: the tool asked for input and did nothing. Best done before the caller gets
     /// the response, because it may call again at once.
     GiveBack {
         /// The grant.
         grant: GrantId,
         /// The owner that spent it.
-        owner: Owner,
+        owner: ClaimOwner,
     },
 }
 
 /// A request for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ApprovalRequest {
     /// The reason, and everything that a prompt shows.
     pub escalation: Escalation,
     /// True if only an operator may approve.
@@ -246,7 +246,7 @@ pub struct Ask {
 
 /// An attempt to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct AttemptCommand {
     /// Number of the attempt, from 1.
     pub attempt: u32,
     /// Time at which the attempt is cut at the latest. It is sent upstream as the deadline.
@@ -257,7 +257,7 @@ pub struct Run {
 
 /// The reason why an attempt is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum CutReason {
     /// No sign of life for this time.
     Silent(Duration),
     /// The whole call took too long.
@@ -270,9 +270,9 @@ pub enum Cut {
 
 /// A message to the upstream when its caller no longer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upstream {
+pub enum UpstreamSignal {
     /// No message.
-    LeaveAlone,
+    NoSignal,
     /// A cancellation.
     Cancel,
 }
@@ -281,45 +281,45 @@ pub enum Upstream {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResult {
     /// The result of the tool, or the failure.
-    pub ended: Result<Output, Failure>,
+    pub ended: Result<ToolOutput, CallFailure>,
     /// Stage that the response belongs to: the result itself, or a question that comes before it.
-    pub stage: Stage,
+    pub stage: ResultStage,
     /// Origin of the result.
     pub provenance: Provenance,
     /// Number of attempts that this call made.
     pub attempts: u32,
     /// The failed attempts that were retried, and the waits between them.
-    pub retries: Vec<Retried>,
+    pub retries: Vec<RetriedAttempt>,
     /// Time from the arrival of the call to its end.
     pub took: Duration,
     /// State of the result in the store.
-    pub recorded: Recorded,
+    pub recorded: RecordStatus,
     /// Receipt that marks the delivery; `None` if the result does not count as delivered.
-    pub receipt: Option<Receipt>,
+    pub receipt: Option<DeliveryReceipt>,
     /// Note that the result is from another call, where the caller may have meant a new one.
     pub note: Option<&'static str>,
     /// Remarks of the guard.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<GuardRemark>,
     /// State of the breaker that refused the call.
     pub breaker: Option<breaker::State>,
     /// True if the call needs an operator's attention.
     pub escalated: bool,
     /// Facts about an unknown outcome.
-    pub unknown: Option<ToldUnknown>,
+    pub unknown: Option<UnknownOutcomeInfo>,
 }
 
 /// Facts that a caller gets about an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldUnknown {
+pub struct UnknownOutcomeInfo {
     /// Observation about the attempt.
-    pub observed: Observed,
+    pub observed: UnknownOutcomeReason,
     /// True if the attempt can no longer take effect.
     pub ended: bool,
 }
 
 /// The stage of the call that a response belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum ResultStage {
     /// The call has ended.
     Final,
     /// The tool asks for input first. Nothing was done or stored, and the response is for this caller alone.
@@ -344,7 +344,7 @@ pub enum Provenance {
 
 /// State of a result in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recorded {
+pub enum RecordStatus {
     /// Recording was not requested, or there is nothing to record.
     NotAsked,
     /// The result is stored.
@@ -355,7 +355,7 @@ pub enum Recorded {
 
 /// A failed attempt and the wait after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retried {
+pub struct RetriedAttempt {
     /// Number of the failed attempt.
     pub attempt: u32,
     /// Duration of the attempt.
@@ -366,7 +366,7 @@ pub struct Retried {
     pub reason: std::borrow::Cow<'static, str>,
 }
 
-impl Event {
+impl CallEvent {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Claimed(_) => "Claimed",

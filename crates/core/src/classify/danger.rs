@@ -6,39 +6,39 @@
 
 use std::borrow::Cow;
 
-use super::aims::Aims;
-use super::shell::{Command, Program, SHELLS, takes_line};
+use super::targets::ArgumentTargets;
+use super::shell::{ShellCommand, ShellProgram, SHELLS, takes_line};
 
 /// Returns the first dangerous shape among the commands that a call would start.
-pub fn dangerous(aims: &Aims<'_>, shapes: &Shapes) -> Option<DangerousShape> {
+pub fn dangerous(aims: &ArgumentTargets<'_>, shapes: &DangerousShapes) -> Option<DangerousShapeMatch> {
     let commands = aims.commands();
     let by_structure = shapes.structures.iter().find(|structure| structure.is_in(commands));
     let name = by_structure.map(|structure| Cow::Borrowed(structure.name())).or_else(|| {
-        let programs = || commands.iter().filter_map(Command::program);
+        let programs = || commands.iter().filter_map(ShellCommand::program);
         shapes
             .commands
             .iter()
             .find(|shape| programs().any(|program| shape.fits(program)))
             .map(|shape| shape.name.clone())
     })?;
-    Some(DangerousShape { name })
+    Some(DangerousShapeMatch { name })
 }
 
 /// A dangerous shape that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DangerousShape {
+pub struct DangerousShapeMatch {
     /// Name of the shape.
     pub name: Cow<'static, str>,
 }
 
 /// The table of shapes that count as dangerous for a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shapes {
-    structures: Vec<Structure>,
-    commands: Vec<Shape>,
+pub struct DangerousShapes {
+    structures: Vec<CompoundShape>,
+    commands: Vec<CommandShape>,
 }
 
-impl Shapes {
+impl DangerousShapes {
     /// An empty table: nothing is dangerous.
     pub const NONE: Self = Self { structures: Vec::new(), commands: Vec::new() };
 
@@ -50,7 +50,7 @@ impl Shapes {
     }
 
     /// Returns the table with one more shape.
-    pub fn with(mut self, shape: Shape) -> Self {
+    pub fn with(mut self, shape: CommandShape) -> Self {
         self.commands.push(shape);
         self
     }
@@ -64,7 +64,7 @@ impl Shapes {
 
 /// A program with options and operands that together are dangerous.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct CommandShape {
     /// Name of the shape in messages.
     pub name: Cow<'static, str>,
     /// Programs without their folder. A trailing `*` matches any ending.
@@ -72,14 +72,14 @@ pub struct Shape {
     /// Groups of options. One option of each group must be given, also combined with others (`-rf` contains `-r`).
     pub options: Vec<Vec<Cow<'static, str>>>,
     /// Requirement for one of the operands.
-    pub target: Target,
+    pub target: OperandRequirement,
     /// Required privileges.
-    pub rights: Rights,
+    pub rights: RequiredPrivileges,
 }
 
 /// The requirement for an operand of a dangerous command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum OperandRequirement {
     /// Any operand, or none.
     Anything,
     /// The root, a home folder, or a system folder.
@@ -92,18 +92,18 @@ pub enum Target {
 
 /// The privileges that make a command dangerous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rights {
+pub enum RequiredPrivileges {
     /// Any privileges.
     Any,
     /// Only elevated privileges, by `sudo` or similar.
     Elevated,
 }
 
-impl Shape {
-    fn fits(&self, program: Program<'_>) -> bool {
+impl CommandShape {
+    fn fits(&self, program: ShellProgram<'_>) -> bool {
         let rights = match self.rights {
-            Rights::Any => true,
-            Rights::Elevated => program.elevated,
+            RequiredPrivileges::Any => true,
+            RequiredPrivileges::Elevated => program.elevated,
         };
         rights
             && self.programs.iter().any(|name| match name.strip_suffix('*') {
@@ -126,7 +126,7 @@ fn is_given(arguments: &[String], option: &str) -> bool {
     })
 }
 
-impl Target {
+impl OperandRequirement {
     fn is_among(&self, arguments: &[String]) -> bool {
         let mut operands = arguments.iter().filter(|word| !word.starts_with('-'));
         match self {
@@ -191,7 +191,7 @@ fn is_device(word: &str) -> bool {
 
 /// Shapes that consist of more than one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Structure {
+enum CompoundShape {
     /// A script that was fetched from the network is run.
     FetchedScript,
     /// A function starts itself twice.
@@ -200,7 +200,7 @@ enum Structure {
     DeviceWrite,
 }
 
-impl Structure {
+impl CompoundShape {
     const fn name(self) -> &'static str {
         match self {
             Self::FetchedScript => "fetched-script",
@@ -209,11 +209,11 @@ impl Structure {
         }
     }
 
-    fn is_in(self, commands: &[Command]) -> bool {
+    fn is_in(self, commands: &[ShellCommand]) -> bool {
         match self {
-            Self::FetchedScript => (0..commands.len()).any(|index| runs_what_was_fetched(commands, index)),
+            Self::FetchedScript => (0..commands.len()).any(|index| runs_fetched_script(commands, index)),
             Self::ForkBomb => commands.iter().any(|defined| {
-                let twice = |pair: &[Command]| match pair {
+                let twice = |pair: &[ShellCommand]| match pair {
                     [first, second] => {
                         second.piped
                             && !first.defines
@@ -234,11 +234,11 @@ impl Structure {
 const FETCHERS: &[&str] = &["curl", "wget", "fetch", "aria2c"];
 const INTERPRETERS: &[&str] = &["python", "python3", "perl", "ruby", "node", "php"];
 
-fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
+fn runs_fetched_script(commands: &[ShellCommand], index: usize) -> bool {
     let Some(command) = commands.get(index) else { return false };
     let Some(program) = command.program() else { return false };
     let fetches = |index: usize| {
-        let program = commands.get(index).and_then(Command::program);
+        let program = commands.get(index).and_then(ShellCommand::program);
         program.is_some_and(|program| FETCHERS.contains(&program.name))
     };
     let shell = SHELLS.contains(&program.name);
@@ -270,9 +270,9 @@ fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
 }
 
 /// The shapes that are dangerous by default.
-impl Default for Shapes {
+impl Default for DangerousShapes {
     fn default() -> Self {
-        let shape = |name, programs: &[&'static str], options: &[&[&'static str]], target, rights| Shape {
+        let shape = |name, programs: &[&'static str], options: &[&[&'static str]], target, rights| CommandShape {
             name: Cow::Borrowed(name),
             programs: programs.iter().map(|program| Cow::Borrowed(*program)).collect(),
             options: options
@@ -283,49 +283,49 @@ impl Default for Shapes {
             rights,
         };
         let words =
-            |words: &[&'static str]| Target::Words(words.iter().map(|word| Cow::Borrowed(*word)).collect());
+            |words: &[&'static str]| OperandRequirement::Words(words.iter().map(|word| Cow::Borrowed(*word)).collect());
         let recursive: &[&str] = &["-r", "-R", "--recursive"];
         Self {
-            structures: vec![Structure::FetchedScript, Structure::ForkBomb, Structure::DeviceWrite],
+            structures: vec![CompoundShape::FetchedScript, CompoundShape::ForkBomb, CompoundShape::DeviceWrite],
             commands: vec![
-                shape("rm-system", &["rm"], &[recursive], Target::SystemFolder, Rights::Any),
+                shape("rm-system", &["rm"], &[recursive], OperandRequirement::SystemFolder, RequiredPrivileges::Any),
                 shape(
                     "sudo-rm",
                     &["rm"],
                     &[recursive, &["-f", "--force"]],
-                    Target::Anything,
-                    Rights::Elevated,
+                    OperandRequirement::Anything,
+                    RequiredPrivileges::Elevated,
                 ),
-                shape("find-delete", &["find"], &[&["-delete"]], Target::SystemFolder, Rights::Any),
+                shape("find-delete", &["find"], &[&["-delete"]], OperandRequirement::SystemFolder, RequiredPrivileges::Any),
                 shape(
                     "chmod-system",
                     &["chmod", "chown", "chgrp"],
                     &[recursive],
-                    Target::SystemFolder,
-                    Rights::Any,
+                    OperandRequirement::SystemFolder,
+                    RequiredPrivileges::Any,
                 ),
-                shape("mkfs", &["mkfs", "mkfs.*"], &[], Target::Anything, Rights::Any),
+                shape("mkfs", &["mkfs", "mkfs.*"], &[], OperandRequirement::Anything, RequiredPrivileges::Any),
                 shape(
                     "device-write",
                     &["dd", "tee", "cp", "shred", "wipefs", "blkdiscard"],
                     &[],
-                    Target::Device,
-                    Rights::Any,
+                    OperandRequirement::Device,
+                    RequiredPrivileges::Any,
                 ),
                 shape(
                     "shutdown",
                     &["shutdown", "reboot", "halt", "poweroff"],
                     &[],
-                    Target::Anything,
-                    Rights::Any,
+                    OperandRequirement::Anything,
+                    RequiredPrivileges::Any,
                 ),
-                shape("shutdown", &["init", "telinit"], &[], words(&["0", "6"]), Rights::Any),
+                shape("shutdown", &["init", "telinit"], &[], words(&["0", "6"]), RequiredPrivileges::Any),
                 shape(
                     "shutdown",
                     &["systemctl"],
                     &[],
                     words(&["poweroff", "reboot", "halt", "kexec"]),
-                    Rights::Any,
+                    RequiredPrivileges::Any,
                 ),
             ],
         }
@@ -335,15 +335,15 @@ impl Default for Shapes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::{Document, Limits};
+    use crate::json::{JsonDocument, JsonLimits};
 
-    fn found(params: &str, shapes: &Shapes) -> Option<String> {
-        let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-        dangerous(&Aims::of(document.root()), shapes).map(|shape| shape.name.into_owned())
+    fn found(params: &str, shapes: &DangerousShapes) -> Option<String> {
+        let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+        dangerous(&ArgumentTargets::of(document.root()), shapes).map(|shape| shape.name.into_owned())
     }
 
     fn in_line(line: &str) -> Option<String> {
-        found(&serde_json::json!({ "command": line }).to_string(), &Shapes::default())
+        found(&serde_json::json!({ "command": line }).to_string(), &DangerousShapes::default())
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn only_commands_that_would_be_started_are_read() {
-        let shapes = Shapes::default();
+        let shapes = DangerousShapes::default();
         for (params, shape) in [
             (r#"{"command":["rm","-rf","/"]}"#, Some("rm-system")),
             (r#"{"command":["bash","-c","rm -rf /"]}"#, Some("rm-system")),
@@ -437,18 +437,18 @@ mod tests {
 
     #[test]
     fn the_table_can_be_set() {
-        let drop_database = Shape {
+        let drop_database = CommandShape {
             name: "drop-database".into(),
             programs: vec!["dropdb".into()],
             options: vec![],
-            target: Target::Words(vec!["production".into()]),
-            rights: Rights::Any,
+            target: OperandRequirement::Words(vec!["production".into()]),
+            rights: RequiredPrivileges::Any,
         };
-        let shapes = Shapes::default().without("shutdown").with(drop_database);
+        let shapes = DangerousShapes::default().without("shutdown").with(drop_database);
         assert_eq!(found(r#"{"command":"reboot"}"#, &shapes), None);
         assert_eq!(found(r#"{"command":"dropdb production"}"#, &shapes).as_deref(), Some("drop-database"));
         assert_eq!(found(r#"{"command":"dropdb test"}"#, &shapes), None);
-        assert_eq!(found(r#"{"command":"rm -rf /"}"#, &Shapes::NONE), None);
+        assert_eq!(found(r#"{"command":"rm -rf /"}"#, &DangerousShapes::NONE), None);
         assert!(
             shapes.names().any(|name| name == "fork-bomb") && !shapes.names().any(|name| name == "shutdown")
         );
@@ -462,10 +462,10 @@ mod tests {
                 namespace: crate::id::Namespace::new("ns").unwrap(),
                 tool: crate::id::ToolName::new("t").unwrap(),
             };
-            let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-            let aims = Aims::of(document.root());
-            let first = dangerous(&aims, &Shapes::default());
-            proptest::prop_assert_eq!(first, dangerous(&Aims::of(document.root()), &Shapes::default()));
+            let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+            let aims = ArgumentTargets::of(document.root());
+            let first = dangerous(&aims, &DangerousShapes::default());
+            proptest::prop_assert_eq!(first, dangerous(&ArgumentTargets::of(document.root()), &DangerousShapes::default()));
             let signature = super::super::signature::signature(&tool, &aims);
             proptest::prop_assert!(!signature.0.contains(char::is_control));
             in_line(&line);

@@ -12,7 +12,7 @@
 //! is counted) and [`danger`] (commands that must not run without approval), both based on the targets of the call
 //! ([`Aims`]), and [`record`] (failure records, and failures hidden in successful results).
 
-mod aims;
+mod targets;
 pub mod danger;
 mod overrides;
 pub mod record;
@@ -27,15 +27,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use aims::Aims;
-pub use overrides::{InvalidOverride, Match, OverrideProblem, OverrideRule, Overrides};
+pub use targets::ArgumentTargets;
+pub use overrides::{InvalidOverride, FaultMatcher, OverrideProblem, OverrideRule, Overrides};
 
 use crate::Timestamp;
 use crate::code::Code;
 
 /// Classifies a fault for a tool with these overrides.
-pub fn classify(fault: &Fault, overrides: &Overrides, now: Timestamp) -> Classified {
-    let facts = text::Facts::of(fault);
+pub fn classify(fault: &AttemptFault, overrides: &Overrides, now: Timestamp) -> Classification {
+    let facts = text::FaultFacts::of(fault);
     let built_in = rules::decide(fault, &facts, overrides.unknown());
     let told = fault.retry_after.and_then(|asked| asked.resolve(now));
     let Some((index, rule)) = overrides.first_match(&facts) else {
@@ -43,20 +43,20 @@ pub fn classify(fault: &Fault, overrides: &Overrides, now: Timestamp) -> Classif
     };
     let mut decided = built_in.into_classified(told.or(rule.retry_after));
     rule.apply(&mut decided);
-    decided.rule = rule.known_as(index);
+    decided.rule = rule.display_name(index);
     decided
 }
 
 /// Returns true if the fault means that a server does not know the session (any more), so that a new session is needed.
-pub fn is_session_lost(fault: &Fault) -> bool {
+pub fn is_session_lost(fault: &AttemptFault) -> bool {
     classify(fault, &Overrides::default(), Timestamp::ZERO).rule.ends_with("session-lost")
 }
 
 /// A fault of an attempt, as observed by the shell that ran it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct AttemptFault {
     /// Structured part of the fault.
-    pub source: Source,
+    pub source: FaultSource,
     /// Message in free text.
     pub message: String,
     /// Time of the next call that the other side asked for.
@@ -66,20 +66,20 @@ pub struct Fault {
     pub exit: Option<i32>,
 }
 
-impl Fault {
+impl AttemptFault {
     /// Returns a fault without a retry time from the other side.
-    pub fn new(source: Source, message: impl Into<String>) -> Self {
+    pub fn new(source: FaultSource, message: impl Into<String>) -> Self {
         Self { source, message: message.into(), retry_after: None, exit: None }
     }
 }
 
 /// The source of a fault, with the facts that this kind of source has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum FaultSource {
     /// The connection, before or after the request was sent.
     Transport {
         /// Transport error.
-        error: Transport,
+        error: TransportError,
         /// True if any part of the request may have reached the other side.
         written: bool,
     },
@@ -129,7 +129,7 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the variants are those of `Source`")]
-pub enum SourceKind {
+pub enum FaultSourceKind {
     Transport,
     Http,
     JsonRpc,
@@ -144,7 +144,7 @@ pub enum SourceKind {
     TooLarge,
 }
 
-impl SourceKind {
+impl FaultSourceKind {
     /// Returns the name in files and records.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -164,22 +164,22 @@ impl SourceKind {
     }
 }
 
-impl Source {
+impl FaultSource {
     /// Returns the kind of the source.
-    pub const fn kind(&self) -> SourceKind {
+    pub const fn kind(&self) -> FaultSourceKind {
         match self {
-            Self::Transport { .. } => SourceKind::Transport,
-            Self::Http { .. } => SourceKind::Http,
-            Self::JsonRpc { .. } => SourceKind::JsonRpc,
-            Self::SessionLost => SourceKind::SessionLost,
-            Self::IsError => SourceKind::IsError,
-            Self::Tool => SourceKind::Tool,
-            Self::WebSocket { .. } => SourceKind::WebSocket,
-            Self::Exit { .. } => SourceKind::Exit,
-            Self::Timeout { .. } => SourceKind::Timeout,
-            Self::Panic => SourceKind::Panic,
-            Self::BadAnswer => SourceKind::BadAnswer,
-            Self::TooLarge => SourceKind::TooLarge,
+            Self::Transport { .. } => FaultSourceKind::Transport,
+            Self::Http { .. } => FaultSourceKind::Http,
+            Self::JsonRpc { .. } => FaultSourceKind::JsonRpc,
+            Self::SessionLost => FaultSourceKind::SessionLost,
+            Self::IsError => FaultSourceKind::IsError,
+            Self::Tool => FaultSourceKind::Tool,
+            Self::WebSocket { .. } => FaultSourceKind::WebSocket,
+            Self::Exit { .. } => FaultSourceKind::Exit,
+            Self::Timeout { .. } => FaultSourceKind::Timeout,
+            Self::Panic => FaultSourceKind::Panic,
+            Self::BadAnswer => FaultSourceKind::BadAnswer,
+            Self::TooLarge => FaultSourceKind::TooLarge,
         }
     }
 }
@@ -188,7 +188,7 @@ impl Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Transport {
+pub enum TransportError {
     /// No server listens at the address.
     ConnectionRefused,
     /// The other side reset the connection.
@@ -219,15 +219,15 @@ pub enum RetryAfter {
 
 /// The classification of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Classified {
+pub struct Classification {
     /// Transient or permanent.
-    pub nature: Nature,
+    pub nature: FaultNature,
     /// Progress of the call.
-    pub reach: Reach,
+    pub reach: AttemptReach,
     /// Severity for trust.
     pub severity: Severity,
     /// Mistake of the model, for the loop guard.
-    pub mistake: Option<Mistake>,
+    pub mistake: Option<ModelMistake>,
     /// Delay that the other side asked for.
     pub retry_after: Option<Duration>,
     /// Error code for the caller if the call ends here.
@@ -240,7 +240,7 @@ pub struct Classified {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Nature {
+pub enum FaultNature {
     /// A retry can help. A circuit breaker counts the failure.
     Transient,
     /// A retry cannot help. A circuit breaker does not count the failure.
@@ -251,7 +251,7 @@ pub enum Nature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
+pub enum AttemptReach {
     /// The call was never sent.
     NotSent,
     /// The tool provably did not run.
@@ -263,7 +263,7 @@ pub enum Reach {
     Answered,
 }
 
-impl Reach {
+impl AttemptReach {
     /// Returns true if repeating the call cannot cause a second effect, for any tool.
     pub const fn proves_not_run(self) -> bool {
         match self {
@@ -326,7 +326,7 @@ impl Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Mistake {
+pub enum ModelMistake {
     /// The arguments will never be accepted.
     Arguments,
     /// The tool does not exist.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use regex::{Regex, RegexBuilder};
 
-use super::text::Facts;
-use super::{Classified, Fault, Nature, Reach, Severity, SourceKind, Transport};
+use super::text::FaultFacts;
+use super::{Classification, AttemptFault, FaultNature, AttemptReach, Severity, FaultSourceKind, TransportError};
 
 /// The maximum number of rules of one tool. Each costs a comparison per fault.
 const MOST_RULES: usize = 64;
@@ -28,37 +28,37 @@ pub struct OverrideRule {
     /// Name of the rule in explanations. Without one, the rule is identified by its position.
     pub name: Option<String>,
     /// Facts that the rule matches.
-    pub when: Match,
+    pub when: FaultMatcher,
     /// Transient or permanent.
-    pub nature: Nature,
+    pub nature: FaultNature,
     /// Severity. Set by the built-in rules if absent.
     pub severity: Option<Severity>,
     /// Progress of the call. Set by the built-in rules if absent. With a value that means that the tool did not run,
     /// the operator guarantees that a repeated call does no harm.
-    pub reach: Option<Reach>,
+    pub reach: Option<AttemptReach>,
     /// Minimum delay if the other side asks for none.
     pub retry_after: Option<Duration>,
     /// Faults that the rule must match.
-    pub matches: Vec<Fault>,
+    pub matches: Vec<AttemptFault>,
     /// Faults that the rule must not match.
-    pub misses: Vec<Fault>,
+    pub misses: Vec<AttemptFault>,
 }
 
 /// Facts of a fault. All facts that are set must hold, and at least one must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Match {
+pub struct FaultMatcher {
     /// HTTP status, also if a message contains it (`Service unavailable (503)`).
     pub status: Option<u16>,
     /// JSON-RPC code, also if a message contains it (`MCP error -32603: …`).
     pub json_rpc: Option<i64>,
     /// Transport error.
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportError>,
     /// Close code of a WebSocket, also if a message contains it (`closed (1012)`).
     pub web_socket: Option<u16>,
     /// Exit code of a process: of a command that responded with it, or of a server that ended.
     pub exit: Option<i32>,
     /// Kind of source.
-    pub source: Option<SourceKind>,
+    pub source: Option<FaultSourceKind>,
     /// Regular expression. It must match at the start of the message, at the start of its first line, or after a `: `
     /// in that line. A leading `.*` searches within. Only the first 4 KiB are searched.
     pub text: Option<String>,
@@ -127,13 +127,13 @@ impl std::error::Error for InvalidOverride {}
 /// Valid rules in the order in which they are tried, and the classification of unknown transport errors.
 #[derive(Clone, Debug)]
 pub struct Overrides {
-    rules: Vec<Checked>,
-    unknown: Nature,
+    rules: Vec<CompiledOverride>,
+    unknown: FaultNature,
 }
 
 impl Default for Overrides {
     fn default() -> Self {
-        Self { rules: Vec::new(), unknown: Nature::Transient }
+        Self { rules: Vec::new(), unknown: FaultNature::Transient }
     }
 }
 
@@ -146,27 +146,27 @@ impl Overrides {
         let checked = rules
             .into_iter()
             .enumerate()
-            .map(|(rule, given)| Checked::new(given).map_err(|problem| InvalidOverride { rule, problem }))
+            .map(|(rule, given)| CompiledOverride::new(given).map_err(|problem| InvalidOverride { rule, problem }))
             .collect::<Result<_, _>>()?;
         Ok(Self { rules: checked, ..Self::default() })
     }
 
     /// Returns the rules with this classification of transport errors that no rule matches.
-    pub fn with_unknown(mut self, unknown: Nature) -> Self {
+    pub fn with_unknown(mut self, unknown: FaultNature) -> Self {
         self.unknown = unknown;
         self
     }
 
     /// Returns true if one of these rules has this name, or is identified by it because it has none.
     pub fn has(&self, name: &str) -> bool {
-        self.rules.iter().enumerate().any(|(index, checked)| checked.rule.known_as(index) == name)
+        self.rules.iter().enumerate().any(|(index, checked)| checked.rule.display_name(index) == name)
     }
 
-    pub(super) fn unknown(&self) -> Nature {
+    pub(super) fn unknown(&self) -> FaultNature {
         self.unknown
     }
 
-    pub(super) fn first_match(&self, facts: &Facts<'_>) -> Option<(usize, &OverrideRule)> {
+    pub(super) fn first_match(&self, facts: &FaultFacts<'_>) -> Option<(usize, &OverrideRule)> {
         let (index, found) = self.rules.iter().enumerate().find(|(_, rule)| rule.holds(facts))?;
         Some((index, &found.rule))
     }
@@ -174,34 +174,34 @@ impl Overrides {
 
 impl OverrideRule {
     /// Returns the name of the rule in explanations.
-    pub(super) fn known_as(&self, index: usize) -> Cow<'static, str> {
+    pub(super) fn display_name(&self, index: usize) -> Cow<'static, str> {
         Cow::Owned(self.name.clone().unwrap_or_else(|| format!("override.{index}")))
     }
 
     /// Applies the rule to the verdict of the built-in rules.
-    pub(super) fn apply(&self, decided: &mut Classified) {
+    pub(super) fn apply(&self, decided: &mut Classification) {
         decided.nature = self.nature;
         decided.reach = self.reach.unwrap_or(decided.reach);
         decided.severity = self.severity.unwrap_or(match (self.nature, decided.severity) {
             // A failure that did not count before now has a meaning: it passes by itself.
-            (Nature::Transient, Severity::Informational) => Severity::Transient,
-            (Nature::Transient | Nature::Permanent, severity) => severity,
+            (FaultNature::Transient, Severity::Informational) => Severity::Transient,
+            (FaultNature::Transient | FaultNature::Permanent, severity) => severity,
         });
-        if self.nature == Nature::Transient && decided.mistake.take().is_some() {
+        if self.nature == FaultNature::Transient && decided.mistake.take().is_some() {
             decided.code = crate::code::Code::ToolError;
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Checked {
+struct CompiledOverride {
     rule: OverrideRule,
     pattern: Option<Regex>,
 }
 
-impl Checked {
+impl CompiledOverride {
     fn new(rule: OverrideRule) -> Result<Self, OverrideProblem> {
-        if rule.when == Match::default() {
+        if rule.when == FaultMatcher::default() {
             return Err(OverrideProblem::MatchesAnything);
         }
         if let Some(name) = &rule.name
@@ -216,7 +216,7 @@ impl Checked {
     }
 
     fn try_examples(&self) -> Result<(), OverrideProblem> {
-        let matched = |fault: &Fault| self.holds(&Facts::of(fault));
+        let matched = |fault: &AttemptFault| self.holds(&FaultFacts::of(fault));
         if let Some((example, fault)) =
             self.rule.matches.iter().enumerate().find(|(_, fault)| !matched(fault))
         {
@@ -229,8 +229,8 @@ impl Checked {
         Ok(())
     }
 
-    fn holds(&self, facts: &Facts<'_>) -> bool {
-        let Match { status, json_rpc, transport, web_socket, exit, source, text: _ } = &self.rule.when;
+    fn holds(&self, facts: &FaultFacts<'_>) -> bool {
+        let FaultMatcher { status, json_rpc, transport, web_socket, exit, source, text: _ } = &self.rule.when;
         allows(status, facts.status)
             && allows(json_rpc, facts.json_rpc)
             && allows(transport, facts.transport)
@@ -264,9 +264,9 @@ fn compile(pattern: &str) -> Result<Regex, OverrideProblem> {
 mod tests {
     use super::*;
     use crate::Timestamp;
-    use crate::classify::{Source, classify};
+    use crate::classify::{FaultSource, classify};
 
-    fn rule(when: Match, nature: Nature) -> OverrideRule {
+    fn rule(when: FaultMatcher, nature: FaultNature) -> OverrideRule {
         OverrideRule {
             name: None,
             when,
@@ -283,8 +283,8 @@ mod tests {
         Overrides::new(rules).unwrap_err()
     }
 
-    fn text(pattern: &str) -> Match {
-        Match { text: Some(pattern.to_owned()), ..Match::default() }
+    fn text(pattern: &str) -> FaultMatcher {
+        FaultMatcher { text: Some(pattern.to_owned()), ..FaultMatcher::default() }
     }
 
     #[test]
@@ -295,58 +295,58 @@ mod tests {
 
     #[test]
     fn eh_1_5_a_tool_may_take_503_as_permanent() {
-        let when = Match { status: Some(503), ..Match::default() };
-        let overrides = Overrides::new(vec![rule(when, Nature::Permanent)]).unwrap();
-        for source in [Source::Tool, Source::IsError, Source::Http { status: 503 }] {
-            let fault = Fault::new(source, "Service unavailable (503)");
+        let when = FaultMatcher { status: Some(503), ..FaultMatcher::default() };
+        let overrides = Overrides::new(vec![rule(when, FaultNature::Permanent)]).unwrap();
+        for source in [FaultSource::Tool, FaultSource::IsError, FaultSource::Http { status: 503 }] {
+            let fault = AttemptFault::new(source, "Service unavailable (503)");
             let default = classify(&fault, &Overrides::default(), Timestamp::ZERO);
             let decided = classify(&fault, &overrides, Timestamp::ZERO);
-            assert_eq!(default.nature, Nature::Transient);
-            assert_eq!((decided.nature, &*decided.rule), (Nature::Permanent, "override.0"));
+            assert_eq!(default.nature, FaultNature::Transient);
+            assert_eq!((decided.nature, &*decided.rule), (FaultNature::Permanent, "override.0"));
             assert_eq!((decided.severity, decided.reach), (default.severity, default.reach));
         }
-        let other = classify(&Fault::new(Source::Tool, "Bad gateway (502)"), &overrides, Timestamp::ZERO);
-        assert_eq!((other.nature, &*other.rule), (Nature::Transient, "text.http.502"));
+        let other = classify(&AttemptFault::new(FaultSource::Tool, "Bad gateway (502)"), &overrides, Timestamp::ZERO);
+        assert_eq!((other.nature, &*other.rule), (FaultNature::Transient, "text.http.502"));
     }
 
     #[test]
     fn rules_match_every_kind_of_fact_and_all_that_are_set_must_hold() {
-        let any = Match::default;
-        let holds = |when: Match, fault: &Fault| {
-            let checked = Checked::new(rule(when, Nature::Permanent)).unwrap();
-            checked.holds(&Facts::of(fault))
+        let any = FaultMatcher::default;
+        let holds = |when: FaultMatcher, fault: &AttemptFault| {
+            let checked = CompiledOverride::new(rule(when, FaultNature::Permanent)).unwrap();
+            checked.holds(&FaultFacts::of(fault))
         };
-        let hold = |when: Match, source: Source, message: &str| holds(when, &Fault::new(source, message));
-        let reset = Source::Transport { error: Transport::ConnectionReset, written: true };
-        assert!(hold(Match { transport: Some(Transport::ConnectionReset), ..any() }, reset.clone(), ""));
-        assert!(!hold(Match { transport: Some(Transport::Tls), ..any() }, reset.clone(), ""));
-        assert!(hold(Match { json_rpc: Some(-32603), ..any() }, Source::JsonRpc { code: -32603 }, ""));
-        assert!(hold(Match { json_rpc: Some(-32603), ..any() }, Source::IsError, "MCP error -32603: no"));
-        assert!(hold(Match { web_socket: Some(1012), ..any() }, Source::WebSocket { code: 1012 }, ""));
-        assert!(hold(Match { web_socket: Some(1012), ..any() }, Source::Tool, "gateway closed (1012): x"));
-        let exit = Source::Exit { code: Some(75), signal: None };
-        assert!(hold(Match { exit: Some(75), ..any() }, exit.clone(), ""));
-        assert!(!hold(Match { exit: Some(1), ..any() }, exit, ""));
-        let answered = Fault { exit: Some(75), ..Fault::new(Source::Tool, "") };
-        assert!(holds(Match { exit: Some(75), source: Some(SourceKind::Tool), ..any() }, &answered));
-        assert!(!holds(Match { exit: Some(1), ..any() }, &answered));
-        assert!(hold(Match { source: Some(SourceKind::Panic), ..any() }, Source::Panic, ""));
-        let both = Match { status: Some(403), ..text("(?i).*rate limit") };
-        assert!(hold(both.clone(), Source::Http { status: 403 }, "API rate limit exceeded"));
-        assert!(!hold(both.clone(), Source::Http { status: 403 }, "go away"));
-        assert!(!hold(both, Source::Http { status: 429 }, "API rate limit exceeded"));
+        let hold = |when: FaultMatcher, source: FaultSource, message: &str| holds(when, &AttemptFault::new(source, message));
+        let reset = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
+        assert!(hold(FaultMatcher { transport: Some(TransportError::ConnectionReset), ..any() }, reset.clone(), ""));
+        assert!(!hold(FaultMatcher { transport: Some(TransportError::Tls), ..any() }, reset.clone(), ""));
+        assert!(hold(FaultMatcher { json_rpc: Some(-32603), ..any() }, FaultSource::JsonRpc { code: -32603 }, ""));
+        assert!(hold(FaultMatcher { json_rpc: Some(-32603), ..any() }, FaultSource::IsError, "MCP error -32603: no"));
+        assert!(hold(FaultMatcher { web_socket: Some(1012), ..any() }, FaultSource::WebSocket { code: 1012 }, ""));
+        assert!(hold(FaultMatcher { web_socket: Some(1012), ..any() }, FaultSource::Tool, "gateway closed (1012): x"));
+        let exit = FaultSource::Exit { code: Some(75), signal: None };
+        assert!(hold(FaultMatcher { exit: Some(75), ..any() }, exit.clone(), ""));
+        assert!(!hold(FaultMatcher { exit: Some(1), ..any() }, exit, ""));
+        let answered = AttemptFault { exit: Some(75), ..AttemptFault::new(FaultSource::Tool, "") };
+        assert!(holds(FaultMatcher { exit: Some(75), source: Some(FaultSourceKind::Tool), ..any() }, &answered));
+        assert!(!holds(FaultMatcher { exit: Some(1), ..any() }, &answered));
+        assert!(hold(FaultMatcher { source: Some(FaultSourceKind::Panic), ..any() }, FaultSource::Panic, ""));
+        let both = FaultMatcher { status: Some(403), ..text("(?i).*rate limit") };
+        assert!(hold(both.clone(), FaultSource::Http { status: 403 }, "API rate limit exceeded"));
+        assert!(!hold(both.clone(), FaultSource::Http { status: 403 }, "go away"));
+        assert!(!hold(both, FaultSource::Http { status: 429 }, "API rate limit exceeded"));
     }
 
     #[test]
     fn a_text_has_to_begin_where_a_statement_begins() {
-        let checked = Checked::new(rule(text("backend is (?:asleep|away)"), Nature::Transient)).unwrap();
-        let holds = |message: &str| checked.holds(&Facts::of(&Fault::new(Source::Tool, message)));
+        let checked = CompiledOverride::new(rule(text("backend is (?:asleep|away)"), FaultNature::Transient)).unwrap();
+        let holds = |message: &str| checked.holds(&FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)));
         assert!(holds("backend is asleep"));
         assert!(holds("Error executing tool x: backend is away"));
         assert!(!holds("they say that backend is asleep"));
         assert!(!holds("line one\nbackend is asleep"));
         // The pattern would end the group that wraps it when it is anchored, or would comment out its end.
-        assert!(Checked::new(rule(text("(?x) backend # a comment"), Nature::Transient)).is_ok());
+        assert!(CompiledOverride::new(rule(text("(?x) backend # a comment"), FaultNature::Transient)).is_ok());
         assert!(matches!(compile("a)(b"), Err(OverrideProblem::Pattern(_))));
     }
 
@@ -355,33 +355,33 @@ mod tests {
         let named = OverrideRule {
             name: Some("quota-of-the-lab".to_owned()),
             severity: Some(Severity::ServerError),
-            reach: Some(Reach::Refused),
+            reach: Some(AttemptReach::Refused),
             retry_after: Some(Duration::from_secs(7)),
-            ..rule(text("no beam time"), Nature::Transient)
+            ..rule(text("no beam time"), FaultNature::Transient)
         };
-        let fault = Fault::new(Source::IsError, "no beam time left");
+        let fault = AttemptFault::new(FaultSource::IsError, "no beam time left");
         let overrides = Overrides::new(vec![named]).unwrap();
         let decided = classify(&fault, &overrides, Timestamp::ZERO);
         assert_eq!(&*decided.rule, "quota-of-the-lab");
-        assert_eq!((decided.nature, decided.severity), (Nature::Transient, Severity::ServerError));
-        assert_eq!((decided.reach, decided.retry_after), (Reach::Refused, Some(Duration::from_secs(7))));
+        assert_eq!((decided.nature, decided.severity), (FaultNature::Transient, Severity::ServerError));
+        assert_eq!((decided.reach, decided.retry_after), (AttemptReach::Refused, Some(Duration::from_secs(7))));
 
-        let told = Fault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
+        let told = AttemptFault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
         assert_eq!(classify(&told, &overrides, Timestamp::ZERO).retry_after, Some(Duration::from_secs(2)));
 
         // Unknown responses become transient, and a transient failure is not a mistake of the model.
-        let plain = Overrides::new(vec![rule(text("."), Nature::Transient)]).unwrap();
-        let decided = classify(&Fault::new(Source::IsError, "hm"), &plain, Timestamp::ZERO);
+        let plain = Overrides::new(vec![rule(text("."), FaultNature::Transient)]).unwrap();
+        let decided = classify(&AttemptFault::new(FaultSource::IsError, "hm"), &plain, Timestamp::ZERO);
         assert_eq!(decided.severity, Severity::Transient);
-        let decided = classify(&Fault::new(Source::Tool, "Unknown tool: x"), &plain, Timestamp::ZERO);
+        let decided = classify(&AttemptFault::new(FaultSource::Tool, "Unknown tool: x"), &plain, Timestamp::ZERO);
         assert_eq!((decided.mistake, decided.code), (None, crate::code::Code::ToolError));
     }
 
     #[test]
     fn unsound_rules_are_refused_with_their_place() {
-        let sound = || rule(text("a"), Nature::Permanent);
+        let sound = || rule(text("a"), FaultNature::Permanent);
         assert_eq!(
-            refused(vec![sound(), rule(Match::default(), Nature::Permanent)]),
+            refused(vec![sound(), rule(FaultMatcher::default(), FaultNature::Permanent)]),
             InvalidOverride { rule: 1, problem: OverrideProblem::MatchesAnything }
         );
         assert_eq!(refused(vec![sound(); 65]).problem, OverrideProblem::TooMany);
@@ -396,9 +396,9 @@ mod tests {
 
     #[test]
     fn examples_that_fail_are_named() {
-        let example = |message: &str| Fault::new(Source::Tool, message);
+        let example = |message: &str| AttemptFault::new(FaultSource::Tool, message);
         let with =
-            |matches, misses| OverrideRule { matches, misses, ..rule(text("busy"), Nature::Transient) };
+            |matches, misses| OverrideRule { matches, misses, ..rule(text("busy"), FaultNature::Transient) };
         let wrong = refused(vec![with(vec![example("busy"), example("too busy")], vec![])]);
         let problem = OverrideProblem::Missed { example: 1, message: "too busy".to_owned() };
         assert_eq!(wrong, InvalidOverride { rule: 0, problem });
@@ -411,8 +411,8 @@ mod tests {
 
     #[test]
     fn rules_are_found_by_the_names_under_which_they_are_explained() {
-        let named = OverrideRule { name: Some("busy".to_owned()), ..rule(text("busy"), Nature::Transient) };
-        let rules = Overrides::new(vec![named, rule(text("odd"), Nature::Permanent)]).unwrap();
+        let named = OverrideRule { name: Some("busy".to_owned()), ..rule(text("busy"), FaultNature::Transient) };
+        let rules = Overrides::new(vec![named, rule(text("odd"), FaultNature::Permanent)]).unwrap();
         let has = ["busy", "override.0", "override.1", "override.2"].map(|name| rules.has(name));
         assert_eq!(has, [true, false, true, false]);
     }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::text::cut;
-use super::{Fault, Overrides, Severity, Source, classify};
+use super::{AttemptFault, Overrides, Severity, FaultSource, classify};
 use crate::Timestamp;
 use crate::id::{Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
-use crate::json::{Document, Kind, Limits, Value};
-use crate::output::{Output, RawJson};
+use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
+use crate::output::{ToolOutput, RawJson};
 use crate::redact;
 use crate::trust::Signature;
 
@@ -83,7 +83,7 @@ pub struct FailureRecord {
 /// The details of a failed call.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "as in the record that is made of it")]
-pub struct Trouble<'a> {
+pub struct FailureDetails<'a> {
     pub severity: Severity,
     /// Used as the error type if the message names none.
     pub rule: &'a str,
@@ -95,7 +95,7 @@ pub struct Trouble<'a> {
 
 impl FailureRecord {
     /// Returns a record with the facts that are known of every failure. The caller adds the others.
-    pub fn new(tool: ToolRef, trouble: &Trouble<'_>, at: Timestamp) -> Self {
+    pub fn new(tool: ToolRef, trouble: &FailureDetails<'_>, at: Timestamp) -> Self {
         Self {
             tool,
             at,
@@ -138,7 +138,7 @@ fn error_class(message: &str) -> Option<&str> {
 /// A failure that a successful result reports in its structure. It affects trust and scores only: the caller still gets
 /// the result as a success.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Detected {
+pub struct DetectedFailure {
     /// Class of the error, as the result names it.
     pub error_type: String,
     /// Message of the error.
@@ -151,15 +151,15 @@ pub struct Detected {
 
 /// Returns the failure that a result reports in its structure: a meaningful `error`, a status of 400 or more, or
 /// `isError`. Many tools set `error` to null, false, zero or an empty value if there was none.
-pub fn detect(result: Value<'_>, overrides: &Overrides, now: Timestamp) -> Option<Detected> {
+pub fn detect(result: JsonValue<'_>, overrides: &Overrides, now: Timestamp) -> Option<DetectedFailure> {
     let found = stated(result).or_else(|| stated(result.get("structuredContent")?))?;
     let source = match found.http_status {
-        Some(status) => Source::Http { status },
-        None => Source::Tool,
+        Some(status) => FaultSource::Http { status },
+        None => FaultSource::Tool,
     };
-    let fault = Fault::new(source, found.message);
+    let fault = AttemptFault::new(source, found.message);
     let severity = classify(&fault, overrides, now).severity;
-    Some(Detected {
+    Some(DetectedFailure {
         error_type: found.error_type,
         message: fault.message,
         http_status: found.http_status,
@@ -169,58 +169,58 @@ pub fn detect(result: Value<'_>, overrides: &Overrides, now: Timestamp) -> Optio
 
 /// Returns the severity of the failure that an output reports in its structure, if it reports one. Most outputs have no
 /// member of such a name, and are not parsed.
-pub fn concern(output: &Output, overrides: &Overrides, now: Timestamp) -> Option<Severity> {
+pub fn detect_severity(output: &ToolOutput, overrides: &Overrides, now: Timestamp) -> Option<Severity> {
     Some(detected_in(output, overrides, now)?.severity)
 }
 
 /// Returns the failure that an output reports in its structure.
-pub(crate) fn detected_in(output: &Output, overrides: &Overrides, now: Timestamp) -> Option<Detected> {
+pub(crate) fn detected_in(output: &ToolOutput, overrides: &Overrides, now: Timestamp) -> Option<DetectedFailure> {
     let text = output.content.as_str();
     // `error`, `isError`, and the four spellings of a status.
     if !["rror\"", "tatus"].iter().any(|part| text.contains(part)) {
         return None;
     }
-    let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+    let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
     detect(document.root(), overrides, now)
 }
 
 /// The failure fields of a result.
 #[derive(Debug)]
-pub(super) struct Stated {
+pub(super) struct StatedFailure {
     error_type: String,
     pub(super) message: String,
     pub(super) http_status: Option<u16>,
 }
 
-pub(super) fn stated(result: Value<'_>) -> Option<Stated> {
-    let Kind::Object(_) = result.kind() else { return None };
+pub(super) fn stated(result: JsonValue<'_>) -> Option<StatedFailure> {
+    let JsonKind::Object(_) = result.kind() else { return None };
     let http_status = status_of(result);
     let named = |otherwise: &str| {
-        let given = result.get("error_type").and_then(Value::as_str);
+        let given = result.get("error_type").and_then(JsonValue::as_str);
         cut(given.as_deref().unwrap_or(otherwise), LONGEST_TYPE).to_owned()
     };
-    if let Some(message) = result.get("error").and_then(telling) {
+    if let Some(message) = result.get("error").and_then(error_text) {
         let error_type = named(error_class(&message).unwrap_or("unknown"));
         let http_status = http_status.or_else(|| status_of(result.get("error")?));
-        return Some(Stated { error_type, message, http_status });
+        return Some(StatedFailure { error_type, message, http_status });
     }
-    let is_error = result.get("isError").is_some_and(|flag| matches!(flag.kind(), Kind::Bool(true)));
+    let is_error = result.get("isError").is_some_and(|flag| matches!(flag.kind(), JsonKind::Bool(true)));
     if http_status.is_none() && !is_error {
         return None;
     }
     let message =
         ["message", "body", "content"].into_iter().find_map(|name| result.get(name).and_then(words));
     let error_type = named(if is_error { "is_error" } else { "http_error" });
-    Some(Stated { error_type, message: message.unwrap_or_default(), http_status })
+    Some(StatedFailure { error_type, message: message.unwrap_or_default(), http_status })
 }
 
 /// Returns a status of 400 or more, given as a number or as its digits.
-fn status_of(object: Value<'_>) -> Option<u16> {
+fn status_of(object: JsonValue<'_>) -> Option<u16> {
     ["http_status", "status_code", "httpStatus", "statusCode"].into_iter().find_map(|name| {
         let status: f64 = match object.get(name)?.kind() {
-            Kind::Number(digits) => digits.parse().ok()?,
-            Kind::String(digits) => digits.trim().parse().ok()?,
-            Kind::Null | Kind::Bool(_) | Kind::Array(_) | Kind::Object(_) => return None,
+            JsonKind::Number(digits) => digits.parse().ok()?,
+            JsonKind::String(digits) => digits.trim().parse().ok()?,
+            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Array(_) | JsonKind::Object(_) => return None,
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked")]
         (400.0..1000.0).contains(&status).then_some(status as u16)
@@ -228,15 +228,15 @@ fn status_of(object: Value<'_>) -> Option<u16> {
 }
 
 /// Returns the text of an `error` member, if it reports an error.
-fn telling(error: Value<'_>) -> Option<String> {
+fn error_text(error: JsonValue<'_>) -> Option<String> {
     let text = match error.kind() {
-        Kind::Null | Kind::Bool(false) => return None,
-        Kind::Bool(true) => "unspecified error".to_owned(),
-        Kind::Number(digits) if digits.parse() == Ok(0.0) => return None,
-        Kind::Number(digits) => format!("error {digits}"),
-        Kind::String(text) => text.trim().to_owned(),
-        Kind::Array(_) => words(error)?,
-        Kind::Object(mut members) => {
+        JsonKind::Null | JsonKind::Bool(false) => return None,
+        JsonKind::Bool(true) => "unspecified error".to_owned(),
+        JsonKind::Number(digits) if digits.parse() == Ok(0.0) => return None,
+        JsonKind::Number(digits) => format!("error {digits}"),
+        JsonKind::String(text) => text.trim().to_owned(),
+        JsonKind::Array(_) => words(error)?,
+        JsonKind::Object(mut members) => {
             members.next()?;
             words(error)?
         }
@@ -245,24 +245,24 @@ fn telling(error: Value<'_>) -> Option<String> {
 }
 
 /// Returns the text of a value: a string, the message of an object, or the first text in a list of them.
-fn words(value: Value<'_>) -> Option<String> {
+fn words(value: JsonValue<'_>) -> Option<String> {
     let text = match value.kind() {
-        Kind::String(text) => text.into_owned(),
-        Kind::Array(mut items) => items.find_map(|item| match item.kind() {
-            Kind::String(text) => Some(text.into_owned()),
-            Kind::Object(_) => message_of(item),
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Array(_) => None,
+        JsonKind::String(text) => text.into_owned(),
+        JsonKind::Array(mut items) => items.find_map(|item| match item.kind() {
+            JsonKind::String(text) => Some(text.into_owned()),
+            JsonKind::Object(_) => message_of(item),
+            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Array(_) => None,
         })?,
-        Kind::Object(_) => message_of(value).unwrap_or_else(|| value.raw().to_owned()),
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) => return None,
+        JsonKind::Object(_) => message_of(value).unwrap_or_else(|| value.raw().to_owned()),
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) => return None,
     };
     Some(cut(text.trim(), LONGEST_MESSAGE).to_owned())
 }
 
-fn message_of(object: Value<'_>) -> Option<String> {
+fn message_of(object: JsonValue<'_>) -> Option<String> {
     ["message", "text", "error", "detail", "description"]
         .into_iter()
-        .find_map(|name| object.get(name).and_then(Value::as_str))
+        .find_map(|name| object.get(name).and_then(JsonValue::as_str))
         .map(|text| text.into_owned())
 }
 
@@ -270,10 +270,10 @@ fn message_of(object: Value<'_>) -> Option<String> {
 mod tests {
     use super::*;
     use crate::id::{Namespace, ToolName};
-    use crate::json::{Document, Limits};
+    use crate::json::{JsonDocument, JsonLimits};
 
-    fn detected(result: &str) -> Option<Detected> {
-        let document = Document::parse(result.as_bytes(), Limits::ENVELOPE).unwrap();
+    fn detected(result: &str) -> Option<DetectedFailure> {
+        let document = JsonDocument::parse(result.as_bytes(), JsonLimits::ENVELOPE).unwrap();
         detect(document.root(), &Overrides::default(), Timestamp::ZERO)
     }
 
@@ -296,8 +296,8 @@ mod tests {
     fn an_output_that_reports_a_failure_is_detected() {
         use crate::output::RawJson;
         let concern_of = |text: &'static str| {
-            let output = Output { content: RawJson::from_trusted(text), metadata: None };
-            concern(&output, &Overrides::default(), Timestamp::ZERO)
+            let output = ToolOutput { content: RawJson::from_trusted(text), metadata: None };
+            detect_severity(&output, &Overrides::default(), Timestamp::ZERO)
         };
         assert_eq!(concern_of(r#"{"statusCode":404}"#), Some(Severity::NotFound));
         assert!(concern_of(r#"{"error":"no such file"}"#).is_some());
@@ -308,7 +308,7 @@ mod tests {
 
     fn record(message: &str) -> FailureRecord {
         let tool = ToolRef { namespace: Namespace::new("svc").unwrap(), tool: ToolName::new("get").unwrap() };
-        let trouble = Trouble {
+        let trouble = FailureDetails {
             severity: Severity::ServerError,
             rule: "http.503",
             message,

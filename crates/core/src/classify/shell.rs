@@ -13,7 +13,7 @@ const DEEPEST: usize = 6;
 
 /// One simple command of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Command {
+pub(super) struct ShellCommand {
     /// Words without their quotes, including assignments in front.
     pub(super) words: Vec<String>,
     /// Files that the output is written to.
@@ -28,7 +28,7 @@ pub(super) struct Command {
 
 /// The program that a command runs, after assignments and wrappers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Program<'c> {
+pub(super) struct ShellProgram<'c> {
     /// Name of the program, without the folder.
     pub(super) name: &'c str,
     /// Arguments of the program.
@@ -38,22 +38,22 @@ pub(super) struct Program<'c> {
 }
 
 /// Returns the commands of a line.
-pub(super) fn commands(line: &str) -> Vec<Command> {
+pub(super) fn commands(line: &str) -> Vec<ShellCommand> {
     let mut found = Vec::new();
     read(super::text::cut(line, LONGEST), 0, &mut found);
     found
 }
 
 /// Returns the commands of a list of words: the command itself, and those that it passes to a shell.
-pub(super) fn commands_of_words(words: Vec<String>) -> Vec<Command> {
+pub(super) fn commands_of_words(words: Vec<String>) -> Vec<ShellCommand> {
     let mut found = Vec::new();
-    push(Command { words, ..Command::default() }, 0, &mut found);
+    push(ShellCommand { words, ..ShellCommand::default() }, 0, &mut found);
     found
 }
 
-impl Command {
+impl ShellCommand {
     /// Returns the program after assignments and wrappers such as `sudo` and `env`.
-    pub(super) fn program(&self) -> Option<Program<'_>> {
+    pub(super) fn program(&self) -> Option<ShellProgram<'_>> {
         let mut rest = &*self.words;
         let mut elevated = false;
         loop {
@@ -64,12 +64,12 @@ impl Command {
             }
             let name = base_name(first);
             let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wrapper.name == name) else {
-                return Some(Program { name, arguments, elevated });
+                return Some(ShellProgram { name, arguments, elevated });
             };
             let inner = wrapper.skip(arguments);
             if inner.is_empty() {
                 // `sudo` or `env` alone are the program itself.
-                return Some(Program { name, arguments, elevated });
+                return Some(ShellProgram { name, arguments, elevated });
             }
             elevated |= wrapper.elevates;
             rest = inner;
@@ -163,7 +163,7 @@ fn base_name(word: &str) -> &str {
 }
 
 /// Stores a command, and parses the line that it passes to a shell.
-fn push(command: Command, depth: usize, found: &mut Vec<Command>) {
+fn push(command: ShellCommand, depth: usize, found: &mut Vec<ShellCommand>) {
     if (command.words.is_empty() && command.writes.is_empty()) || found.len() >= MOST_COMMANDS {
         return;
     }
@@ -187,11 +187,11 @@ pub(super) fn takes_line(word: &str) -> bool {
 }
 
 /// Parses a line into the commands that it would start.
-fn read(line: &str, depth: usize, found: &mut Vec<Command>) {
+fn read(line: &str, depth: usize, found: &mut Vec<ShellCommand>) {
     if depth > DEEPEST {
         return;
     }
-    let mut reader = Reader::new(line, depth, found);
+    let mut reader = ShellReader::new(line, depth, found);
     // An unmatched closing parenthesis does not hide the text behind it.
     while !reader.rest.is_empty() {
         reader.read();
@@ -202,20 +202,20 @@ fn read(line: &str, depth: usize, found: &mut Vec<Command>) {
 /// The characters that end an unquoted word.
 const ENDS_OF_WORDS: [char; 11] = [' ', '\t', '\r', '\n', ';', '|', '&', '<', '>', '(', ')'];
 
-struct Reader<'l, 'f> {
+struct ShellReader<'l, 'f> {
     rest: &'l str,
     depth: usize,
-    found: &'f mut Vec<Command>,
-    command: Command,
+    found: &'f mut Vec<ShellCommand>,
+    command: ShellCommand,
     /// End words of the here-documents whose text begins after the line.
     bodies: Vec<String>,
     /// Number of open parentheses.
     open: usize,
 }
 
-impl<'l, 'f> Reader<'l, 'f> {
-    fn new(rest: &'l str, depth: usize, found: &'f mut Vec<Command>) -> Self {
-        Self { rest, depth, found, command: Command::default(), bodies: Vec::new(), open: 0 }
+impl<'l, 'f> ShellReader<'l, 'f> {
+    fn new(rest: &'l str, depth: usize, found: &'f mut Vec<ShellCommand>) -> Self {
+        Self { rest, depth, found, command: ShellCommand::default(), bodies: Vec::new(), open: 0 }
     }
 
     /// Reads to the end, or to an unmatched closing parenthesis.
@@ -282,7 +282,7 @@ impl<'l, 'f> Reader<'l, 'f> {
     }
 
     fn end_command(&mut self, pipe: bool) {
-        let next = Command { piped: pipe, ..Command::default() };
+        let next = ShellCommand { piped: pipe, ..ShellCommand::default() };
         let command = std::mem::replace(&mut self.command, next);
         push(command, self.depth, self.found);
     }
@@ -332,7 +332,7 @@ impl<'l, 'f> Reader<'l, 'f> {
                 body.push_str(line);
                 body.push('\n');
             }
-            let reader = self.found.last().and_then(Command::program);
+            let reader = self.found.last().and_then(ShellCommand::program);
             let is_shell = reader.is_some_and(|program| {
                 SHELLS.contains(&program.name) && !program.arguments.iter().any(|word| takes_line(word))
             });
@@ -399,7 +399,7 @@ impl<'l, 'f> Reader<'l, 'f> {
     /// like the commands beside it.
     fn substitute_parenthesised(&mut self) {
         let before = self.found.len();
-        let mut inner = Reader::new(self.rest, self.depth + 1, self.found);
+        let mut inner = ShellReader::new(self.rest, self.depth + 1, self.found);
         inner.read();
         self.rest = inner.rest;
         self.skip(1);
@@ -534,7 +534,7 @@ mod tests {
         for (start, words) in [("a $(", "a $"), ("a <(", "a")] {
             let nested = |depth: usize| format!("{}ls{}; rm", start.repeat(depth), ")".repeat(depth));
             let deepest = commands(&nested(DEEPEST));
-            let program = |command: &Command| command.words.join(" ");
+            let program = |command: &ShellCommand| command.words.join(" ");
             assert_eq!(deepest.first().map(program).as_deref(), Some("ls"), "{deepest:?}");
             assert_eq!(deepest.last().map(program).as_deref(), Some("rm"), "{deepest:?}");
             let deeper = commands(&nested(DEEPEST + 1));

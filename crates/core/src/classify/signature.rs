@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::aims::{Aim, Aims};
-use super::shell::{self, Command};
+use super::targets::{ArgumentTargetKind, ArgumentTargets};
+use super::shell::{self, ShellCommand};
 use super::text::cut;
 use crate::id::{Digest, Domain, ToolRef};
 use crate::trust::Signature;
@@ -19,7 +19,7 @@ use crate::trust::Signature;
 const LONGEST_PART: usize = 160;
 
 /// Returns the signature of a call.
-pub fn signature(tool: &ToolRef, aims: &Aims<'_>) -> Signature {
+pub fn signature(tool: &ToolRef, aims: &ArgumentTargets<'_>) -> Signature {
     let mut text = String::with_capacity(128);
     escape(&mut text, tool.namespace.as_str());
     text.push('/');
@@ -32,26 +32,26 @@ pub fn signature(tool: &ToolRef, aims: &Aims<'_>) -> Signature {
             escape(&mut text, &shortened(&value));
         }
     };
-    let url = aims.all(Aim::Url).find_map(|value| place_of(&value.as_str()?));
-    let path = aims.all(Aim::Path).find_map(|value| parent(&value.as_str()?));
+    let url = aims.all(ArgumentTargetKind::Url).find_map(|value| place_of(&value.as_str()?));
+    let path = aims.all(ArgumentTargetKind::Path).find_map(|value| parent(&value.as_str()?));
     add("command", main_program(aims.commands()).map(Cow::Borrowed));
-    add("path", path.map(Cow::Owned).or_else(|| url.as_ref().and_then(Place::folder).map(Cow::Owned)));
-    add("url", url.as_ref().and_then(Place::remote).map(Cow::Owned));
+    add("path", path.map(Cow::Owned).or_else(|| url.as_ref().and_then(UrlTarget::folder).map(Cow::Owned)));
+    add("url", url.as_ref().and_then(UrlTarget::remote).map(Cow::Owned));
     Signature(Arc::from(text))
 }
 
 /// Returns the domain that a call depends on: the host of its URL, or else the server of the tool.
-pub fn domain(tool: &ToolRef, aims: &Aims<'_>) -> Domain {
-    let host = aims.all(Aim::Url).find_map(|value| match place_of(&value.as_str()?)? {
-        Place::Remote { host, .. } => Domain::new(host).ok(),
-        Place::File(_) => None,
+pub fn domain(tool: &ToolRef, aims: &ArgumentTargets<'_>) -> Domain {
+    let host = aims.all(ArgumentTargetKind::Url).find_map(|value| match place_of(&value.as_str()?)? {
+        UrlTarget::Remote { host, .. } => Domain::new(host).ok(),
+        UrlTarget::File(_) => None,
     });
     host.unwrap_or_else(|| Domain::from(&tool.namespace))
 }
 
 /// Returns the main program of a command line. Not a substituted one, not a shell that receives another line, and not a
 /// command that only prepares.
-fn main_program(commands: &[Command]) -> Option<&str> {
+fn main_program(commands: &[ShellCommand]) -> Option<&str> {
     let substituted: Vec<usize> =
         commands.iter().flat_map(|command| command.substituted.iter().copied()).collect();
     let mut programs = commands
@@ -73,12 +73,12 @@ const PREPARATIONS: &[&str] = &["cd", "pushd", "export", "set", "source", ".", "
 
 /// The target of a URL.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum UrlTarget {
     Remote { host: String, port: Option<String>, segment: String },
     File(String),
 }
 
-impl Place {
+impl UrlTarget {
     fn remote(&self) -> Option<String> {
         match self {
             Self::Remote { host, port: Some(port), segment } => Some(format!("{host}:{port}/{segment}")),
@@ -95,7 +95,7 @@ impl Place {
     }
 }
 
-fn place_of(url: &str) -> Option<Place> {
+fn place_of(url: &str) -> Option<UrlTarget> {
     let (scheme, rest) = url.trim().split_once("://")?;
     if !scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
@@ -106,7 +106,7 @@ fn place_of(url: &str) -> Option<Place> {
     let (authority, path) = rest.split_at_checked(end)?;
     let scheme = scheme.to_ascii_lowercase();
     if scheme == "file" {
-        return Some(Place::File(path.split(['?', '#']).next()?.to_owned()));
+        return Some(UrlTarget::File(path.split(['?', '#']).next()?.to_owned()));
     }
     // Everything before the last @ is user information.
     let (host, port) = host_and_port(authority.rsplit('@').next()?)?;
@@ -114,7 +114,7 @@ fn place_of(url: &str) -> Option<Place> {
     let port = (!port.is_empty() && !default).then(|| port.to_owned());
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let segment = path.split(['/', '\\']).find(|segment| !segment.is_empty()).unwrap_or_default();
-    Some(Place::Remote { host, port, segment: name_or_star(segment).to_owned() })
+    Some(UrlTarget::Remote { host, port, segment: name_or_star(segment).to_owned() })
 }
 
 fn host_and_port(authority: &str) -> Option<(String, &str)> {
@@ -198,15 +198,15 @@ fn escape(text: &mut String, part: &str) {
 mod tests {
     use super::*;
     use crate::id::{Namespace, ToolName};
-    use crate::json::{Document, Limits};
+    use crate::json::{JsonDocument, JsonLimits};
 
     fn tool(name: &str) -> ToolRef {
         ToolRef { namespace: Namespace::new("ns").unwrap(), tool: ToolName::new(name).unwrap() }
     }
 
     fn signed(name: &str, params: &str) -> String {
-        let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-        signature(&tool(name), &Aims::of(document.root())).0.as_ref().to_owned()
+        let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+        signature(&tool(name), &ArgumentTargets::of(document.root())).0.as_ref().to_owned()
     }
 
     #[test]
@@ -303,8 +303,8 @@ mod tests {
             (r#"{"uri":"file:///x"}"#, "ns"),
             ("{}", "ns"),
         ] {
-            let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-            assert_eq!(domain(&tool("get"), &Aims::of(document.root())).as_str(), expected, "{params}");
+            let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+            assert_eq!(domain(&tool("get"), &ArgumentTargets::of(document.root())).as_str(), expected, "{params}");
         }
     }
 }

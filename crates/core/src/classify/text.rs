@@ -11,10 +11,10 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::record;
-use super::rules::Verdict;
-use super::{Fault, Mistake, Reach, Severity, Source, SourceKind, Transport};
+use super::rules::RuleVerdict;
+use super::{AttemptFault, ModelMistake, AttemptReach, Severity, FaultSource, FaultSourceKind, TransportError};
 use crate::code::Code;
-use crate::json::{Document, Limits};
+use crate::json::{JsonDocument, JsonLimits};
 
 /// The maximum number of bytes of a message that are searched.
 pub(super) const SEARCHED: usize = 4096;
@@ -25,9 +25,9 @@ const CLAUSES: usize = 8;
 
 /// The facts of a fault: its structure, and facts that its message states as clearly as structure.
 #[derive(Debug)]
-pub(super) struct Facts<'f> {
-    pub(super) kind: SourceKind,
-    pub(super) transport: Option<Transport>,
+pub(super) struct FaultFacts<'f> {
+    pub(super) kind: FaultSourceKind,
+    pub(super) transport: Option<TransportError>,
     pub(super) exit: Option<i32>,
     pub(super) status: Option<u16>,
     pub(super) json_rpc: Option<i64>,
@@ -37,8 +37,8 @@ pub(super) struct Facts<'f> {
     statement: Cow<'f, str>,
 }
 
-impl<'f> Facts<'f> {
-    pub(super) fn of(fault: &'f Fault) -> Self {
+impl<'f> FaultFacts<'f> {
+    pub(super) fn of(fault: &'f AttemptFault) -> Self {
         let head = cut(&fault.message, SEARCHED);
         let body = error_body(&fault.message);
         let (body_status, said) = match body {
@@ -59,18 +59,18 @@ impl<'f> Facts<'f> {
         facts.json_rpc = number_by(&facts, std::slice::from_ref(&*RPC_CODE));
         facts.close = number_by(&facts, std::slice::from_ref(&*CLOSE_CODE));
         match fault.source {
-            Source::Transport { error, .. } => facts.transport = Some(error),
-            Source::Http { status } => facts.status = Some(status),
-            Source::JsonRpc { code } => facts.json_rpc = Some(code),
-            Source::WebSocket { code } => facts.close = Some(code),
-            Source::Exit { code, .. } => facts.exit = code,
-            Source::SessionLost
-            | Source::IsError
-            | Source::Tool
-            | Source::Timeout { .. }
-            | Source::Panic
-            | Source::BadAnswer
-            | Source::TooLarge => {}
+            FaultSource::Transport { error, .. } => facts.transport = Some(error),
+            FaultSource::Http { status } => facts.status = Some(status),
+            FaultSource::JsonRpc { code } => facts.json_rpc = Some(code),
+            FaultSource::WebSocket { code } => facts.close = Some(code),
+            FaultSource::Exit { code, .. } => facts.exit = code,
+            FaultSource::SessionLost
+            | FaultSource::IsError
+            | FaultSource::Tool
+            | FaultSource::Timeout { .. }
+            | FaultSource::Panic
+            | FaultSource::BadAnswer
+            | FaultSource::TooLarge => {}
         }
         facts
     }
@@ -86,21 +86,21 @@ impl<'f> Facts<'f> {
 }
 
 /// Returns the first rule that matches the message, and its verdict on an error thrown in place of a result.
-pub(super) fn decide(facts: &Facts<'_>) -> Option<(Verdict, &'static str)> {
-    RULES.iter().find(|(_, pattern)| says(facts, pattern)).map(|(rule, _)| (rule.verdict, rule.name))
+pub(super) fn decide(facts: &FaultFacts<'_>) -> Option<(RuleVerdict, &'static str)> {
+    RULES.iter().find(|(_, pattern)| has_matching_clause(facts, pattern)).map(|(rule, _)| (rule.verdict, rule.name))
 }
 
 /// Returns the mistake of the model that the message names, if any.
-pub(super) fn mistake(facts: &Facts<'_>) -> Option<Mistake> {
-    RULES.iter().find_map(|(rule, pattern)| rule.verdict.mistake.filter(|_| says(facts, pattern)))
+pub(super) fn mistake(facts: &FaultFacts<'_>) -> Option<ModelMistake> {
+    RULES.iter().find_map(|(rule, pattern)| rule.verdict.mistake.filter(|_| has_matching_clause(facts, pattern)))
 }
 
-pub(super) fn is_about_a_lost_session(facts: &Facts<'_>) -> bool {
-    says(facts, &LOST_SESSION)
+pub(super) fn mentions_lost_session(facts: &FaultFacts<'_>) -> bool {
+    has_matching_clause(facts, &LOST_SESSION)
 }
 
-pub(super) fn is_about_a_certificate(facts: &Facts<'_>) -> bool {
-    says(facts, &CERTIFICATE)
+pub(super) fn mentions_certificate(facts: &FaultFacts<'_>) -> bool {
+    has_matching_clause(facts, &CERTIFICATE)
 }
 
 /// Returns the beginning of a text, at most this many bytes, cut between characters.
@@ -109,11 +109,11 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
     end.and_then(|end| text.get(..end)).unwrap_or_default()
 }
 
-fn says(facts: &Facts<'_>, pattern: &Regex) -> bool {
+fn has_matching_clause(facts: &FaultFacts<'_>, pattern: &Regex) -> bool {
     facts.clauses().any(|clause| pattern.is_match(clause))
 }
 
-fn number_by<N: std::str::FromStr>(facts: &Facts<'_>, patterns: &[Regex]) -> Option<N> {
+fn number_by<N: std::str::FromStr>(facts: &FaultFacts<'_>, patterns: &[Regex]) -> Option<N> {
     patterns.iter().find_map(|pattern| {
         let found = facts.clauses().find_map(|clause| pattern.captures(clause))?;
         found.get(1)?.as_str().parse().ok()
@@ -144,7 +144,7 @@ fn error_body(message: &str) -> Option<(Option<u16>, String)> {
     if !text.starts_with('{') {
         return None;
     }
-    let document = Document::parse(text.as_bytes(), Limits { bytes: SEARCHED, depth: 16 }).ok()?;
+    let document = JsonDocument::parse(text.as_bytes(), JsonLimits { bytes: SEARCHED, depth: 16 }).ok()?;
     let found = record::stated(document.root())?;
     Some((found.http_status, found.message))
 }
@@ -153,7 +153,7 @@ fn error_body(message: &str) -> Option<(Option<u16>, String)> {
 struct TextRule {
     name: &'static str,
     pattern: &'static str,
-    verdict: Verdict,
+    verdict: RuleVerdict,
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the test of the rules"))]
     matches: &'static [&'static str],
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the test of the rules"))]
@@ -166,7 +166,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.unknown-tool",
         pattern: r#"^(?:unknown (?:tool|function)\b|no such tool\b|no tool (?:named|called)\b|no executor registered\b|tool not found\b|(?:the )?tool ["'`]?[a-z0-9_.:/@-]+["'`]? (?:(?:was |is |could )?not (?:be )?(?:found|known|registered)|does not exist|doesn't exist)(?:$|[.,:;!(]))"#,
-        verdict: Verdict::mistake(Reach::Answered, Mistake::UnknownTool),
+        verdict: RuleVerdict::mistake(AttemptReach::Answered, ModelMistake::UnknownTool),
         matches: &[
             "Unknown tool: invalid_tool_name",
             "Tool raed not found",
@@ -178,7 +178,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.arguments",
         pattern: r#"^(?:validation failed for tool\b|input validation error\b|missing required\b|missing parameters? for\b|\S+\(\) (?:missing \d+ required|got an unexpected keyword argument)\b|expected .+?(?:,| but) received\b|invalid arguments\b|invalid (?:tool |function |call ){0,2}(?:arguments|params|parameters)\b|\d+ validation errors? for\b|["'`]?[a-z0-9_.\[\]-]+["'`]? is a required property\b|must have required propert|required (?:parameter|argument|property|field)\b)"#,
-        verdict: Verdict::mistake(Reach::Answered, Mistake::Arguments),
+        verdict: RuleVerdict::mistake(AttemptReach::Answered, ModelMistake::Arguments),
         matches: &[
             "Missing required parameter: path",
             "Missing parameters for edit: oldText",
@@ -200,7 +200,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.disk-full",
         pattern: r"^<w>{0,4}?(?:enospc\b|edquot\b|no space left on device\b|disk quota exceeded\b)",
-        verdict: Verdict::permanent(Reach::Answered, Severity::ServerError),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::ServerError),
         matches: &[
             "ENOSPC: no space left on device, write",
             "tar: x: Cannot write: No space left on device",
@@ -211,7 +211,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.rate-limit",
         pattern: r"^<w>{0,6}?(?:rate[- _]?limit(?:s|ed|ing)?(?:$|[.!,:(]| \(| (?:was |has been |is )?(?:exceeded|reached|hit|error)\b)|too many requests\b|(?:quota|rate limit) (?:was |has been |is )?(?:exceeded|exhausted|reached)\b|quota$|exceeded (?:your|the) (?:current )?(?:quota|rate limit)\b|throttl(?:ed|ing)\b|throttlingexception\b|resource[_ ]exhausted\b)",
-        verdict: Verdict::transient(Reach::Answered, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(AttemptReach::Answered, Severity::Transient, Code::UpstreamUnavailable),
         matches: &[
             "rate limit",
             "API rate limit exceeded for user 1",
@@ -225,7 +225,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.timeout",
         pattern: r"^<w>{0,8}?(?:timed[- ]out\b|time-?out(?:$|[.!,;:(]| \(| \d| (?:after|exceeded|error|expired|elapsed|reached|was reached|while|waiting|of|during|occurred)\b)|deadline[ _]exceeded\b|(?:net::)?err_timed_out\b)|^<w>{0,3}?(?:etimedout|esockettimedout|und_err_(?:connect|headers|body)_timeout)\b",
-        verdict: Verdict::transient(Reach::Unknown, Severity::Timeout, Code::Timeout),
+        verdict: RuleVerdict::transient(AttemptReach::Unknown, Severity::Timeout, Code::Timeout),
         matches: &[
             "timeout",
             "Connection timeout after 30s",
@@ -248,7 +248,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.connection",
         pattern: r"^<w>{0,6}?(?:connection (?:(?:was|has been|is|got|unexpectedly|forcibly|prematurely) ){0,2}(?:refused|reset|closed|terminated|lost|aborted|dropped|failed|broken|interrupted|error)\b|socket (?:hang up|closed)\b|fetch failed\b|network (?:error|failure|is unreachable|is down)\b|broken pipe\b|no route to host\b|no such host\b|name or service not known\b|temporary failure in name resolution\b|could not resolve host\b|server disconnected\b|other side closed\b|(?:net::)?err_(?:connection|network|internet|name)_[a-z_]+|(?:failed|unable) to connect\b|(?:could not|cannot) connect\b)|^<w>{0,3}?(?:econnrefused|econnreset|econnaborted|epipe|enotfound|eai_again|ehostunreach|enetunreach|enetdown|ehostdown|enotconn)\b",
-        verdict: Verdict::transient(Reach::Unknown, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(AttemptReach::Unknown, Severity::Transient, Code::UpstreamUnavailable),
         matches: &[
             "connect ECONNREFUSED 127.0.0.1:5432",
             "request to http://x/ failed, reason: connect ECONNREFUSED 127.0.0.1:80",
@@ -273,7 +273,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.busy",
         pattern: r"^<w>{0,6}?(?:(?:resource|server|model|system) (?:is )?(?:temporarily |currently )?(?:busy|overloaded|starting)\b|overloaded(?:_error)?(?:$|[.!:])|resource temporarily unavailable\b|please try again later\b|service restart\b)",
-        verdict: Verdict::transient(Reach::Answered, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(AttemptReach::Answered, Severity::Transient, Code::UpstreamUnavailable),
         matches: &[
             "Overloaded",
             "The server is busy",
@@ -285,14 +285,14 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.server-error",
         pattern: r"^<w>{0,6}?(?:service (?:is )?(?:temporarily |currently )?unavailable\b|(?:temporarily|currently) unavailable\b|internal server error\b|bad gateway\b|upstream connect error\b)",
-        verdict: Verdict::transient(Reach::Unknown, Severity::ServerError, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(AttemptReach::Unknown, Severity::ServerError, Code::UpstreamUnavailable),
         matches: &["Service Unavailable", "Internal Server Error", "The service is temporarily unavailable"],
         misses: &["the page on how a service becomes unavailable"],
     },
     TextRule {
         name: "text.permission",
         pattern: r"^<w>{0,8}?(?:permission (?:was )?denied\b|access (?:is |was )?denied\b|(?:un|not )authorized\b|unauthenticated\b|forbidden\b|authentication (?:failed|failure|required|error)\b|(?:eacces|eperm)\b|operation not permitted\b|insufficient (?:permissions?|privileges?|scopes?)\b|invalid (?:api[- ]?key|(?:access |auth )?token|credentials?|password)\b|token (?:has |is )?expired\b)",
-        verdict: Verdict::permanent(Reach::Answered, Severity::Permission),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::Permission),
         matches: &[
             "Permission denied",
             "cat: /protected/secrets: Permission denied",
@@ -307,7 +307,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.not-found",
         pattern: r"^<w>{0,10}?(?:not found\b|(?:does not|doesn't|do not) exist\b|no such (?:file|directory|object|key|table|column|process|device|container|image|module|package|resource)\b|enoent\b|(?:cannot|could not|couldn't|unable to) find\b|no \S+ found\b)",
-        verdict: Verdict::permanent(Reach::Answered, Severity::NotFound),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::NotFound),
         matches: &[
             "File not found: /x",
             "The issue PROJ-1 does not exist",
@@ -321,7 +321,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.invalid",
         pattern: r"^(?:(?:invalid|malformed|illegal|missing|expected)\b|<w>{0,8}?(?:(?:is|are|was) (?:required|invalid|malformed|not (?:a )?valid)\b|required$|must (?:not )?be\b|(?:was|were) expected\b))",
-        verdict: Verdict::permanent(Reach::Answered, Severity::InvalidInput),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::InvalidInput),
         matches: &[
             "Invalid airport code: XYZ",
             "Invalid timeout value",
@@ -391,7 +391,7 @@ mod tests {
     use super::*;
 
     fn decided_by(message: &str) -> Option<&'static str> {
-        decide(&Facts::of(&Fault::new(Source::Tool, message))).map(|(_, rule)| rule)
+        decide(&FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message))).map(|(_, rule)| rule)
     }
 
     #[test]
@@ -431,7 +431,7 @@ mod tests {
             ("Error executing command:\nHTTP 503", Some(503)),
             ("HTTP 200", None),
         ] {
-            assert_eq!(Facts::of(&Fault::new(Source::Tool, message)).status, status, "{message}");
+            assert_eq!(FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).status, status, "{message}");
         }
         for (message, close) in [
             ("gateway closed (1012): service restart", Some(1012)),
@@ -439,9 +439,9 @@ mod tests {
             ("Error: WebSocket closed with code 1013", Some(1013)),
             ("closed 1024 files", None),
         ] {
-            assert_eq!(Facts::of(&Fault::new(Source::Tool, message)).close, close, "{message}");
+            assert_eq!(FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).close, close, "{message}");
         }
-        let facts = Fault::new(Source::Tool, "McpError: MCP error -32602: no");
-        assert_eq!(Facts::of(&facts).json_rpc, Some(-32602));
+        let facts = AttemptFault::new(FaultSource::Tool, "McpError: MCP error -32602: no");
+        assert_eq!(FaultFacts::of(&facts).json_rpc, Some(-32602));
     }
 }

@@ -17,7 +17,7 @@ pub struct Delivery {
 
 /// The next event on the connection that carried the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum DeliverySignal {
     /// A message other than a cancellation of this call.
     Message,
     /// A cancellation of this call. It crossed the response, and the client ignores the response.
@@ -38,16 +38,16 @@ impl Delivery {
     }
 
     /// Returns `Some(true)` if the response has arrived, `Some(false)` if it never will, and `None` while that is open.
-    pub fn arrived(self, heard: Heard, now: Timestamp) -> Option<bool> {
+    pub fn has_arrived(self, heard: DeliverySignal, now: Timestamp) -> Option<bool> {
         match heard {
-            Heard::Message => Some(true),
-            Heard::CancelOfThisCall | Heard::Closed => Some(false),
-            Heard::StillOpen => (now.since(self.written) >= Self::STILL_OPEN).then_some(true),
+            DeliverySignal::Message => Some(true),
+            DeliverySignal::CancelOfThisCall | DeliverySignal::Closed => Some(false),
+            DeliverySignal::StillOpen => (now.since(self.written) >= Self::STILL_OPEN).then_some(true),
         }
     }
 
     /// Returns the time of the next check if there is no event.
-    pub fn look_at(self) -> Timestamp {
+    pub fn next_check(self) -> Timestamp {
         self.written + Self::STILL_OPEN
     }
 }
@@ -61,14 +61,14 @@ mod tests {
         let at = Timestamp::from_millis;
         let delivery = Delivery::written(at(1000));
         for (heard, now, arrived) in [
-            (Heard::Message, 1001, Some(true)),
-            (Heard::CancelOfThisCall, 1001, Some(false)),
-            (Heard::Closed, 9000, Some(false)),
-            (Heard::StillOpen, 5999, None),
-            (Heard::StillOpen, 6000, Some(true)),
+            (DeliverySignal::Message, 1001, Some(true)),
+            (DeliverySignal::CancelOfThisCall, 1001, Some(false)),
+            (DeliverySignal::Closed, 9000, Some(false)),
+            (DeliverySignal::StillOpen, 5999, None),
+            (DeliverySignal::StillOpen, 6000, Some(true)),
         ] {
-            assert_eq!(delivery.arrived(heard, at(now)), arrived, "{heard:?} at {now}");
+            assert_eq!(delivery.has_arrived(heard, at(now)), arrived, "{heard:?} at {now}");
         }
-        assert_eq!(delivery.look_at(), at(6000));
+        assert_eq!(delivery.next_check(), at(6000));
     }
 }

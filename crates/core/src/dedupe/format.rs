@@ -11,14 +11,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::record::{
-    AttemptFact, Failure, Lease, Observed, Origin, Owner, Record, RecordState, RunId, Settles, UnknownOutcome,
+    AttemptRecord, CallFailure, Lease, UnknownOutcomeReason, RecordOrigin, ClaimOwner, DedupeRecord, DedupeState, RunId, SettleTime, UnknownOutcome,
 };
 use crate::Timestamp;
 use crate::code::Code;
 use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
-use crate::key::Key;
-use crate::output::Output;
+use crate::key::RecordKey;
+use crate::output::ToolOutput;
 
 /// The current format number.
 pub const FORMAT: u32 = 1;
@@ -49,20 +49,20 @@ impl fmt::Display for UnreadableRecord {
 
 impl std::error::Error for UnreadableRecord {}
 
-impl Record {
+impl DedupeRecord {
     /// Appends the stored form of the record to these bytes.
     pub fn write_json(&self, into: &mut Vec<u8>) {
         let output = match &self.state {
-            RecordState::Done(output) => output.as_ref(),
-            RecordState::Inflight
-            | RecordState::Failed(_)
-            | RecordState::Unknown(_)
-            | RecordState::Cancelled => None,
+            DedupeState::Done(output) => output.as_ref(),
+            DedupeState::Inflight
+            | DedupeState::Failed(_)
+            | DedupeState::Unknown(_)
+            | DedupeState::Cancelled => None,
         };
-        into.reserve(ABOUT + output.map_or(0, Output::len));
+        into.reserve(ABOUT + output.map_or(0, ToolOutput::len));
         // Only maps with text keys and finite numbers: this cannot fail, and the reader refuses an incomplete text.
-        let _ = serde_json::to_writer(&mut *into, &Stored::from(self));
-        if let Some(Output { content, metadata }) = output {
+        let _ = serde_json::to_writer(&mut *into, &StoredRecord::from(self));
+        if let Some(ToolOutput { content, metadata }) = output {
             // Appended unchanged at the end: serde would parse it again only to check that it is JSON.
             into.pop();
             into.extend_from_slice(br#","payload":{"content":"#);
@@ -85,33 +85,33 @@ impl Record {
     /// Reads a stored record.
     pub fn from_json(text: &str) -> Result<Self, UnreadableRecord> {
         let damaged = |error: serde_json::Error| UnreadableRecord::Damaged(error.to_string());
-        let Format { format } = serde_json::from_str(text).map_err(damaged)?;
+        let FormatHeader { format } = serde_json::from_str(text).map_err(damaged)?;
         if format > FORMAT {
             return Err(UnreadableRecord::Newer(format));
         }
-        let stored: Stored = serde_json::from_str(text).map_err(damaged)?;
+        let stored: StoredRecord = serde_json::from_str(text).map_err(damaged)?;
         stored.try_into()
     }
 }
 
 #[derive(Deserialize)]
-struct Format {
+struct FormatHeader {
     format: u32,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Stored<'r> {
+struct StoredRecord<'r> {
     format: u32,
-    key: Key,
-    origin: Origin,
+    key: RecordKey,
+    origin: RecordOrigin,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    index: Option<Key>,
+    index: Option<RecordKey>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    call_id: Option<Key>,
+    call_id: Option<RecordKey>,
     tool: Cow<'r, ToolRef>,
     state: StoredState,
-    owner: Cow<'r, Owner>,
+    owner: Cow<'r, ClaimOwner>,
     started: bool,
     retry_safe: bool,
     run: Cow<'r, RunId>,
@@ -120,7 +120,7 @@ struct Stored<'r> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seen_end_by_ms: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    unknown: Option<StoredUnknown>,
+    unknown: Option<StoredUnknownOutcome>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delivered_at_ms: Option<Timestamp>,
     version: u64,
@@ -134,38 +134,38 @@ struct Stored<'r> {
     execution: Execution<'r>,
     /// Serialized by `write_json`.
     #[serde(default, skip_serializing)]
-    payload: Option<Output>,
+    payload: Option<ToolOutput>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<Cow<'r, Failure>>,
+    error: Option<Cow<'r, CallFailure>>,
 }
 
 /// An unknown outcome. Records without one, from older versions, count as settled.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StoredUnknown {
+struct StoredUnknownOutcome {
     settled: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settles_by_ms: Option<Timestamp>,
-    observed: Observed,
+    observed: UnknownOutcomeReason,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     words: Option<Arc<str>>,
 }
 
-impl StoredUnknown {
+impl StoredUnknownOutcome {
     fn of(unknown: &UnknownOutcome) -> Self {
         let (settled, settles_by_ms) = match unknown.settles {
-            Settles::WhenOwnerSays => (false, None),
-            Settles::By(at) => (false, Some(at)),
-            Settles::Settled => (true, None),
+            SettleTime::WhenOwnerReports => (false, None),
+            SettleTime::By(at) => (false, Some(at)),
+            SettleTime::Settled => (true, None),
         };
-        Self { settled, settles_by_ms, observed: unknown.observed, words: unknown.words.clone() }
+        Self { settled, settles_by_ms, observed: unknown.observed, words: unknown.details.clone() }
     }
 
-    fn settles(&self) -> Settles {
+    fn settles(&self) -> SettleTime {
         match self.settles_by_ms {
-            _ if self.settled => Settles::Settled,
-            Some(at) => Settles::By(at),
-            None => Settles::WhenOwnerSays,
+            _ if self.settled => SettleTime::Settled,
+            Some(at) => SettleTime::By(at),
+            None => SettleTime::WhenOwnerReports,
         }
     }
 }
@@ -199,7 +199,7 @@ struct StoredRequest<'r> {
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Execution<'r> {
-    attempts: Cow<'r, [AttemptFact]>,
+    attempts: Cow<'r, [AttemptRecord]>,
 }
 
 impl Execution<'_> {
@@ -208,17 +208,17 @@ impl Execution<'_> {
     }
 }
 
-impl<'r> From<&'r Record> for Stored<'r> {
-    fn from(record: &'r Record) -> Self {
+impl<'r> From<&'r DedupeRecord> for StoredRecord<'r> {
+    fn from(record: &'r DedupeRecord) -> Self {
         let (state, error) = match &record.state {
-            RecordState::Inflight => (StoredState::Inflight, None),
-            RecordState::Done(_) => (StoredState::Done, None),
-            RecordState::Failed(failure) => (StoredState::Failed, Some(Cow::Borrowed(failure))),
-            RecordState::Unknown(unknown) => {
-                let failure = Failure { output: unknown.output.clone(), ..unknown_marker() };
+            DedupeState::Inflight => (StoredState::Inflight, None),
+            DedupeState::Done(_) => (StoredState::Done, None),
+            DedupeState::Failed(failure) => (StoredState::Failed, Some(Cow::Borrowed(failure))),
+            DedupeState::Unknown(unknown) => {
+                let failure = CallFailure { output: unknown.output.clone(), ..unknown_marker() };
                 (StoredState::Failed, Some(Cow::Owned(failure)))
             }
-            RecordState::Cancelled => (StoredState::Cancelled, None),
+            DedupeState::Cancelled => (StoredState::Cancelled, None),
         };
         Self {
             format: FORMAT,
@@ -238,11 +238,11 @@ impl<'r> From<&'r Record> for Stored<'r> {
             },
             seen_end_by_ms: record.seen_end_by,
             unknown: match &record.state {
-                RecordState::Unknown(unknown) => Some(StoredUnknown::of(unknown)),
-                RecordState::Inflight
-                | RecordState::Done(_)
-                | RecordState::Failed(_)
-                | RecordState::Cancelled => None,
+                DedupeState::Unknown(unknown) => Some(StoredUnknownOutcome::of(unknown)),
+                DedupeState::Inflight
+                | DedupeState::Done(_)
+                | DedupeState::Failed(_)
+                | DedupeState::Cancelled => None,
             },
             delivered_at_ms: record.delivered,
             version: record.version,
@@ -266,27 +266,27 @@ impl<'r> From<&'r Record> for Stored<'r> {
     }
 }
 
-impl TryFrom<Stored<'_>> for Record {
+impl TryFrom<StoredRecord<'_>> for DedupeRecord {
     type Error = UnreadableRecord;
 
-    fn try_from(stored: Stored<'_>) -> Result<Self, UnreadableRecord> {
+    fn try_from(stored: StoredRecord<'_>) -> Result<Self, UnreadableRecord> {
         let state = match (stored.state, stored.error) {
-            (StoredState::Inflight, _) => RecordState::Inflight,
-            (StoredState::Done, _) => RecordState::Done(stored.payload),
+            (StoredState::Inflight, _) => DedupeState::Inflight,
+            (StoredState::Done, _) => DedupeState::Done(stored.payload),
             (StoredState::Failed, Some(failure)) if failure.code == Code::OutcomeUnknown => {
                 let unknown = stored.unknown;
-                RecordState::Unknown(UnknownOutcome {
-                    settles: unknown.as_ref().map_or(Settles::Settled, StoredUnknown::settles),
-                    observed: unknown.as_ref().map_or(Observed::NoAnswer, |unknown| unknown.observed),
-                    words: unknown.and_then(|unknown| unknown.words),
+                DedupeState::Unknown(UnknownOutcome {
+                    settles: unknown.as_ref().map_or(SettleTime::Settled, StoredUnknownOutcome::settles),
+                    observed: unknown.as_ref().map_or(UnknownOutcomeReason::NoAnswer, |unknown| unknown.observed),
+                    details: unknown.and_then(|unknown| unknown.words),
                     output: failure.into_owned().output,
                 })
             }
-            (StoredState::Failed, Some(failure)) => RecordState::Failed(failure.into_owned()),
+            (StoredState::Failed, Some(failure)) => DedupeState::Failed(failure.into_owned()),
             (StoredState::Failed, None) => {
                 return Err(UnreadableRecord::Damaged("a failed record contains no error".into()));
             }
-            (StoredState::Cancelled, _) => RecordState::Cancelled,
+            (StoredState::Cancelled, _) => DedupeState::Cancelled,
         };
         Ok(Self {
             key: stored.key,
@@ -319,8 +319,8 @@ impl TryFrom<Stored<'_>> for Record {
     }
 }
 
-fn unknown_marker() -> Failure {
-    Failure {
+fn unknown_marker() -> CallFailure {
+    CallFailure {
         code: Code::OutcomeUnknown,
         message: Cow::Borrowed("the call may or may not have had its effect"),
         retriable: false,

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::{Address, Claim};
-use super::marker::Marker;
+use super::claim::{RecordAddress, Claim};
+use super::marker::StoreMarker;
 use crate::Timestamp;
 
 /// A committed write of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// Marker of the store.
-    pub marker: Marker,
+    pub marker: StoreMarker,
     /// Number of the commit. Each is one higher than the one before.
     pub number: u64,
     /// Time of the commit, or the epoch if it is not known.
@@ -26,7 +26,7 @@ pub struct Commit {
 
 /// The commits found when a store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitsFound {
+pub enum CommitHistory {
     /// There is no store, or an empty one.
     Nothing,
     /// The store could not be used, and a new one replaces it.
@@ -37,7 +37,7 @@ pub enum CommitsFound {
 
 /// The note of the last commit, as found beside a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoteFound {
+pub enum CommitNoteState {
     /// There is no note, or an empty one.
     Missing,
     /// The note cannot be read.
@@ -107,14 +107,14 @@ const MOST_PLACES: usize = 8;
 /// Compares the commits of an opened store with the note beside it, and with the last commit that this process knows if
 /// it had the store open before.
 pub fn detect_loss(
-    found: CommitsFound,
-    note: NoteFound,
+    found: CommitHistory,
+    note: CommitNoteState,
     known: Option<Commit>,
     now: Timestamp,
 ) -> Option<RecordLoss> {
     let noted = match note {
-        NoteFound::Sound(noted) => Some(noted),
-        NoteFound::Missing | NoteFound::Damaged => None,
+        CommitNoteState::Sound(noted) => Some(noted),
+        CommitNoteState::Missing | CommitNoteState::Damaged => None,
     };
     // A note with another marker comes from a process that has already handled the loss of the known commits.
     let known = known.filter(|known| noted.is_none_or(|noted| noted.last.marker == known.marker));
@@ -133,31 +133,31 @@ pub fn detect_loss(
             set_aside: Vec::new(),
         };
         match found {
-            CommitsFound::Unusable => Some(loss(LossCause::Unusable, None)),
-            CommitsFound::UpTo(_) if noted.is_some_and(|noted| noted.file_is_older) => {
+            CommitHistory::Unusable => Some(loss(LossCause::Unusable, None)),
+            CommitHistory::UpTo(_) if noted.is_some_and(|noted| noted.file_is_older) => {
                 Some(loss(LossCause::Behind, None))
             }
-            CommitsFound::UpTo(found) if noted.is_some_and(|noted| noted.log_is_gone) => {
+            CommitHistory::UpTo(found) if noted.is_some_and(|noted| noted.log_is_gone) => {
                 Some(loss(LossCause::LogMissing, known_time(found.at)))
             }
             // The note is written before the first commit is counted, which gives the store a time.
-            CommitsFound::UpTo(found) if note == NoteFound::Missing && known_time(found.at).is_some() => {
+            CommitHistory::UpTo(found) if note == CommitNoteState::Missing && known_time(found.at).is_some() => {
                 Some(loss(LossCause::NoteUnusable, None))
             }
-            CommitsFound::UpTo(_) if note == NoteFound::Damaged => Some(loss(LossCause::NoteUnusable, None)),
-            CommitsFound::Nothing if note == NoteFound::Damaged => Some(loss(LossCause::Missing, None)),
-            CommitsFound::Nothing | CommitsFound::UpTo(_) => None,
+            CommitHistory::UpTo(_) if note == CommitNoteState::Damaged => Some(loss(LossCause::NoteUnusable, None)),
+            CommitHistory::Nothing if note == CommitNoteState::Damaged => Some(loss(LossCause::Missing, None)),
+            CommitHistory::Nothing | CommitHistory::UpTo(_) => None,
         }
     })
 }
 
 /// Returns the loss if a commit that was made is missing.
-fn missing(found: CommitsFound, last: Commit, now: Timestamp) -> Option<RecordLoss> {
+fn missing(found: CommitHistory, last: Commit, now: Timestamp) -> Option<RecordLoss> {
     let (cause, commits, after) = match found {
-        CommitsFound::Nothing => (LossCause::Missing, last.number, None),
-        CommitsFound::Unusable => (LossCause::Unusable, last.number, None),
-        CommitsFound::UpTo(found) if found.marker != last.marker => (LossCause::Replaced, last.number, None),
-        CommitsFound::UpTo(found) => {
+        CommitHistory::Nothing => (LossCause::Missing, last.number, None),
+        CommitHistory::Unusable => (LossCause::Unusable, last.number, None),
+        CommitHistory::UpTo(found) if found.marker != last.marker => (LossCause::Replaced, last.number, None),
+        CommitHistory::UpTo(found) => {
             (LossCause::Behind, last.number.saturating_sub(found.number), known_time(found.at))
         }
     };
@@ -181,7 +181,7 @@ impl RecordLoss {
     pub fn refuses(&self, claim: &Claim, now: Timestamp) -> bool {
         let keep = &claim.rules.keep;
         let longest: Duration = keep.done.max(keep.failed).max(keep.open);
-        matches!(claim.address, Address::Explicit(_)) && !claim.retry_safe && now < self.noticed + longest
+        matches!(claim.address, RecordAddress::Explicit(_)) && !claim.retry_safe && now < self.noticed + longest
     }
 
     /// Returns one loss that combines this one with an earlier one that was not accepted.
@@ -260,13 +260,13 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(9_000);
 
     fn commit(marker: u64, number: u64) -> Commit {
-        Commit { marker: Marker(marker), number, at: Timestamp::from_millis(number * 10) }
+        Commit { marker: StoreMarker(marker), number, at: Timestamp::from_millis(number * 10) }
     }
 
     #[test]
     fn a_loss_is_detected_by_marker_number_missing_log_and_note() {
-        use CommitsFound::{Nothing, Unusable, UpTo};
-        use NoteFound::{Damaged, Missing, Sound};
+        use CommitHistory::{Nothing, Unusable, UpTo};
+        use CommitNoteState::{Damaged, Missing, Sound};
         let note = CommitNote { last: commit(1, 5), log_is_gone: false, file_is_older: false };
         let noted = |marker, number| Sound(CommitNote { last: commit(marker, number), ..note });
         let log_is_gone = Sound(CommitNote { log_is_gone: true, ..note });
@@ -310,13 +310,13 @@ mod tests {
     #[test]
     fn a_second_loss_keeps_the_details_of_the_first() {
         let noted = |number| {
-            NoteFound::Sound(CommitNote { last: commit(1, number), log_is_gone: false, file_is_older: false })
+            CommitNoteState::Sound(CommitNote { last: commit(1, number), log_is_gone: false, file_is_older: false })
         };
         let first = RecordLoss {
             set_aside: vec!["old".to_owned()],
-            ..detect_loss(CommitsFound::Nothing, noted(5), None, NOW).unwrap()
+            ..detect_loss(CommitHistory::Nothing, noted(5), None, NOW).unwrap()
         };
-        let second = detect_loss(CommitsFound::UpTo(commit(1, 3)), noted(7), None, NOW).unwrap();
+        let second = detect_loss(CommitHistory::UpTo(commit(1, 3)), noted(7), None, NOW).unwrap();
         let both = second.after(Some(first));
         assert_eq!((both.cause, both.commits, both.after), (LossCause::Behind, Some(9), None));
         assert_eq!(RecordLoss::from_text(&both.to_text()), Some(both.clone()));

@@ -7,16 +7,16 @@
 
 use std::time::Duration;
 
-use super::owner::Absence;
+use super::owner::RecordAbsence;
 use crate::Timestamp;
 
 /// The identity of a store. The process that finds none creates it at random; the core itself creates none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marker(pub u64);
+pub struct StoreMarker(pub u64);
 
 /// The result of comparing the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum MarkerStatus {
     /// This process sees the store for the first time.
     First,
     /// The marker has not changed.
@@ -28,19 +28,19 @@ pub enum Seen {
 /// One process's knowledge about the marker of its store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MarkerWatch {
-    known: Option<Marker>,
+    known: Option<StoreMarker>,
     closed_until: Option<Timestamp>,
 }
 
 impl MarkerWatch {
     /// Compares the current marker of the store. If there was none, a new one has been written before.
-    pub fn see(&mut self, found: Marker, lease: Duration, now: Timestamp) -> Seen {
+    pub fn observe(&mut self, found: StoreMarker, lease: Duration, now: Timestamp) -> MarkerStatus {
         match self.known.replace(found) {
-            None => Seen::First,
-            Some(known) if known == found => Seen::Same,
+            None => MarkerStatus::First,
+            Some(known) if known == found => MarkerStatus::Same,
             Some(_) => {
                 self.closed_until = Some(now + lease);
-                Seen::Emptied
+                MarkerStatus::Emptied
             }
         }
     }
@@ -52,11 +52,11 @@ impl MarkerWatch {
     }
 
     /// Returns the reason why an owner finds its record gone.
-    pub fn absence(&self, now: Timestamp) -> Absence {
+    pub fn absence(&self, now: Timestamp) -> RecordAbsence {
         if self.closed_until.is_some_and(|until| now < until) {
-            Absence::StoreEmptied
+            RecordAbsence::StoreEmptied
         } else {
-            Absence::Removed
+            RecordAbsence::Removed
         }
     }
 }
@@ -69,23 +69,23 @@ mod tests {
     fn an_emptied_store_admits_no_claims_for_one_lease() {
         let (lease, at) = (Duration::from_secs(120), |seconds: u64| Timestamp::from_millis(1000 * seconds));
         let mut watch = MarkerWatch::default();
-        assert_eq!(watch.see(Marker(1), lease, at(0)), Seen::First);
+        assert_eq!(watch.observe(StoreMarker(1), lease, at(0)), MarkerStatus::First);
         assert!(
             watch.admits(false, at(0)),
             "a process that never knew another marker has nothing to wait for"
         );
-        assert_eq!(watch.see(Marker(1), lease, at(10)), Seen::Same);
-        assert_eq!(watch.absence(at(10)), Absence::Removed);
-        assert_eq!(watch.see(Marker(2), lease, at(20)), Seen::Emptied);
+        assert_eq!(watch.observe(StoreMarker(1), lease, at(10)), MarkerStatus::Same);
+        assert_eq!(watch.absence(at(10)), RecordAbsence::Removed);
+        assert_eq!(watch.observe(StoreMarker(2), lease, at(20)), MarkerStatus::Emptied);
         for (now, mutating, absence) in [
-            (20, false, Absence::StoreEmptied),
-            (139, false, Absence::StoreEmptied),
-            (140, true, Absence::Removed),
+            (20, false, RecordAbsence::StoreEmptied),
+            (139, false, RecordAbsence::StoreEmptied),
+            (140, true, RecordAbsence::Removed),
         ] {
             assert_eq!(watch.admits(false, at(now)), mutating, "at {now}");
             assert_eq!(watch.absence(at(now)), absence, "at {now}");
             assert!(watch.admits(true, at(now)), "what does no harm twice goes on");
         }
-        assert_eq!(watch.see(Marker(2), lease, at(150)), Seen::Same);
+        assert_eq!(watch.observe(StoreMarker(2), lease, at(150)), MarkerStatus::Same);
     }
 }

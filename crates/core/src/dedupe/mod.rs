@@ -39,24 +39,24 @@ mod record;
 mod records;
 
 pub use claim::{
-    Address, Claim, ClaimDecision, ClaimVerdict, Decided, End, Found, Intent, Known, Replay, ReplayReason,
-    Role, Rules, Unsettled, decide_claim,
+    RecordAddress, Claim, ClaimDecision, ClaimVerdict, DedupeDecision, SettleStatus, FoundRecords, ClaimIntent, LocalKnowledge, ReplayedResult, ReplayReason,
+    ClaimRole, DedupeRules, UnknownOutcomeStatus, decide_claim,
 };
-pub use delivery::{Delivery, Heard};
+pub use delivery::{Delivery, DeliverySignal};
 pub use format::{FORMAT, UnreadableRecord};
-pub use loss::{Commit, CommitNote, CommitsFound, LossCause, NoteFound, RecordLoss, detect_loss};
-pub use marker::{Marker, MarkerWatch, Seen};
+pub use loss::{Commit, CommitNote, CommitHistory, LossCause, CommitNoteState, RecordLoss, detect_loss};
+pub use marker::{StoreMarker, MarkerWatch, MarkerStatus};
 pub use owner::{
-    Absence, Release, RenewVerdict, Resolution, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
+    RecordAbsence, ReleaseRequest, RenewVerdict, Resolution, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
     decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save,
     decide_start,
 };
 pub use record::{
-    AttemptFact, Ending, Failure, IndexMove, Lease, LeaseSight, Observed, Origin, Owner, Process, Receipt,
-    Record, RecordState, RunId, Settles, SettlesIn, UnknownEnding, UnknownOutcome, Write,
+    AttemptRecord, RunOutcome, CallFailure, IndexUpdate, Lease, LeaseOwnerState, UnknownOutcomeReason, RecordOrigin, ClaimOwner, ProcessIdentity, DeliveryReceipt,
+    DedupeRecord, DedupeState, RunId, SettleTime, SettleDelay, UnknownOutcomeReport, UnknownOutcome, RecordWrite,
 };
 
-pub use records::Records;
+pub use records::MemoryRecords;
 
 #[cfg(test)]
 mod tests;

@@ -17,18 +17,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::Rules;
+use super::claim::DedupeRules;
 use crate::Timestamp;
 use crate::code::Code;
 use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
-use crate::key::Key;
-use crate::output::Output;
-use crate::policy::{AfterUnknown, Lifetimes};
+use crate::key::RecordKey;
+use crate::output::ToolOutput;
+use crate::policy::{UnknownOutcomePolicy, RecordLifetimes};
 
 /// A process on a machine. Distinct from every other process that had the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Process {
+pub struct ProcessIdentity {
     /// The boot of the machine. Pids from another boot mean nothing.
     pub boot: Arc<str>,
     /// Id of the process.
@@ -39,19 +39,19 @@ pub struct Process {
 
 /// The owner of a claim. New for every claim, so it is also the fencing token: only the owner may write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Owner {
+pub struct ClaimOwner {
     /// Process that made the claim.
-    pub process: Process,
+    pub process: ProcessIdentity,
     /// Number of the call within the process.
     pub call: u64,
     /// Number of the claim within the call.
     pub claim: u32,
 }
 
-impl Owner {
+impl ClaimOwner {
     /// Returns the token as a single value, for code that only compares it.
     pub fn digest(&self) -> Digest {
-        let Process { boot, pid, started } = &self.process;
+        let ProcessIdentity { boot, pid, started } = &self.process;
         Digest::of(format!("{boot}\n{pid}\n{started}\n{}\n{}", self.call, self.claim).as_bytes())
     }
 }
@@ -73,7 +73,7 @@ pub enum Lease {
 
 /// The store's knowledge about the owner of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseSight {
+pub enum LeaseOwnerState {
     /// The owner's process is alive on this machine.
     Alive,
     /// The owner's process is gone.
@@ -86,7 +86,7 @@ pub enum LeaseSight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum RecordOrigin {
     /// An explicit idempotency key.
     Explicit,
     /// The client's id of the dispatch.
@@ -97,13 +97,13 @@ pub enum Origin {
 
 /// The state of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecordState {
+pub enum DedupeState {
     /// The call is running or about to run.
     Inflight,
     /// The call succeeded. `None` if its output was not stored: it was too large, or an operator reported the success.
-    Done(Option<Output>),
+    Done(Option<ToolOutput>),
     /// The call failed.
-    Failed(Failure),
+    Failed(CallFailure),
     /// The call may have run. Stored as failed with `outcome_unknown`.
     Unknown(UnknownOutcome),
     /// The call was cancelled. Steadfast never writes this state; it is only read and counted.
@@ -114,35 +114,35 @@ pub enum RecordState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownOutcome {
     /// The time from which the attempt can no longer take effect.
-    pub settles: Settles,
+    pub settles: SettleTime,
     /// The reason why the outcome is unknown.
-    pub observed: Observed,
+    pub observed: UnknownOutcomeReason,
     /// Details: the status of a response, the reason for a lost connection, or the exit of a process.
-    pub words: Option<Arc<str>>,
+    pub details: Option<Arc<str>>,
     /// The tool's own output, unchanged.
-    pub output: Option<Output>,
+    pub output: Option<ToolOutput>,
 }
 
 /// The time from which an attempt can no longer take effect. Nothing reported or verified before that time counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settles {
+pub enum SettleTime {
     /// Only the owner can report it, and has not done so yet.
-    WhenOwnerSays,
+    WhenOwnerReports,
     /// From this time on, by the clock of the store. The end of the attempt cannot be observed.
     By(Timestamp),
     /// The owner has observed the end.
     Settled,
 }
 
-impl Settles {
+impl SettleTime {
     /// Returns true if this replaces the recorded value. A time that was announced is never moved later, because a
     /// caller may have acted on it.
-    pub(super) fn knows_more_than(self, recorded: Self) -> bool {
+    pub(super) fn is_more_precise_than(self, recorded: Self) -> bool {
         match (self, recorded) {
-            (Self::Settled, Self::By(_) | Self::WhenOwnerSays) | (Self::By(_), Self::WhenOwnerSays) => true,
+            (Self::Settled, Self::By(_) | Self::WhenOwnerReports) | (Self::By(_), Self::WhenOwnerReports) => true,
             (Self::By(said), Self::By(known)) => said < known,
             (Self::Settled | Self::By(_), Self::Settled) => false,
-            (Self::WhenOwnerSays, _) => false,
+            (Self::WhenOwnerReports, _) => false,
         }
     }
 }
@@ -151,7 +151,7 @@ impl Settles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Observed {
+pub enum UnknownOutcomeReason {
     /// The attempt was sent, and no response came in time.
     NoAnswer,
     /// The response was an error that leaves open if the attempt took effect.
@@ -162,7 +162,7 @@ pub enum Observed {
     ProcessDied,
 }
 
-impl Observed {
+impl UnknownOutcomeReason {
     /// Returns a description in words.
     pub fn describe(self) -> &'static str {
         match self {
@@ -179,16 +179,16 @@ impl Observed {
 
 impl UnknownOutcome {
     /// Returns an outcome of which only this is known, and which can no longer change.
-    pub fn settled(observed: Observed) -> Self {
-        Self { settles: Settles::Settled, observed, words: None, output: None }
+    pub fn settled(observed: UnknownOutcomeReason) -> Self {
+        Self { settles: SettleTime::Settled, observed, details: None, output: None }
     }
 
     /// Returns true if the attempt can no longer take effect.
     pub fn is_settled(&self, now: Timestamp) -> bool {
         match self.settles {
-            Settles::WhenOwnerSays => false,
-            Settles::By(at) => at <= now,
-            Settles::Settled => true,
+            SettleTime::WhenOwnerReports => false,
+            SettleTime::By(at) => at <= now,
+            SettleTime::Settled => true,
         }
     }
 }
@@ -196,7 +196,7 @@ impl UnknownOutcome {
 /// The failure of a call, as returned to callers and stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Failure {
+pub struct CallFailure {
     /// Stable error code.
     pub code: Code,
     /// Description of the problem and its solution, for the model or a user.
@@ -221,14 +221,14 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
     /// The tool's own output, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Output>,
+    pub output: Option<ToolOutput>,
 }
 
 /// One attempt as stored in the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct AttemptFact {
+pub struct AttemptRecord {
     /// Number of the attempt within the call, starting at one. Zero in records of an older version.
     #[serde(default)]
     pub number: u32,
@@ -250,21 +250,21 @@ pub struct AttemptFact {
 
 /// The record of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct DedupeRecord {
     /// Key of the record.
-    pub key: Key,
+    pub key: RecordKey,
     /// Kind of the key.
-    pub origin: Origin,
+    pub origin: RecordOrigin,
     /// Index entry that the claim pointed at this record.
-    pub index: Option<Key>,
+    pub index: Option<RecordKey>,
     /// Client's id of the dispatch that made the claim, if it had one.
-    pub call_id: Option<Key>,
+    pub call_id: Option<RecordKey>,
     /// Tool of the call.
     pub tool: ToolRef,
     /// State of the call.
-    pub state: RecordState,
+    pub state: DedupeState,
     /// Owner of the claim.
-    pub owner: Owner,
+    pub owner: ClaimOwner,
     /// True if an attempt may have been sent.
     pub started: bool,
     /// True if the call may run again after an unknown outcome.
@@ -302,98 +302,98 @@ pub struct Record {
     /// Tenant whose data the call uses.
     pub tenant: Option<TenantId>,
     /// Attempts so far. Only the last [`Record::MOST_ATTEMPTS`] are stored.
-    pub attempts: Vec<AttemptFact>,
+    pub attempts: Vec<AttemptRecord>,
 }
 
 /// The identity of one response, so that only its own delivery can be marked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub struct DeliveryReceipt {
     /// Key of the record.
-    pub key: Key,
+    pub key: RecordKey,
     /// Owner of the record. A key that was released and claimed again holds another result.
-    pub owner: Owner,
+    pub owner: ClaimOwner,
     /// Version of the record that held the result.
     pub version: u64,
 }
 
 /// The end of a run, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RunOutcome {
     /// The run succeeded. `None` if the output is too large to store.
-    Done(Option<Output>),
+    Done(Option<ToolOutput>),
     /// The run failed, and the failure is a result.
-    Failed(Failure),
+    Failed(CallFailure),
     /// The run may have taken effect.
-    Unknown(UnknownEnding),
+    Unknown(UnknownOutcomeReport),
 }
 
 /// An unknown outcome as its owner records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownEnding {
+pub struct UnknownOutcomeReport {
     /// The time until the attempt can no longer take effect.
-    pub settles: SettlesIn,
+    pub settles: SettleDelay,
     /// The reason why the outcome is unknown.
-    pub observed: Observed,
+    pub observed: UnknownOutcomeReason,
     /// Details of that reason.
-    pub words: Option<Arc<str>>,
+    pub details: Option<Arc<str>>,
     /// The tool's own output, unchanged.
-    pub output: Option<Output>,
+    pub output: Option<ToolOutput>,
 }
 
-impl UnknownEnding {
+impl UnknownOutcomeReport {
     /// Returns an outcome of which only this is known, and which can no longer change.
-    pub fn settled(observed: Observed) -> Self {
-        Self { settles: SettlesIn::Settled, observed, words: None, output: None }
+    pub fn settled(observed: UnknownOutcomeReason) -> Self {
+        Self { settles: SettleDelay::Settled, observed, details: None, output: None }
     }
 }
 
 /// The same as [`Settles`], relative to the time of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettlesIn {
+pub enum SettleDelay {
     /// The owner will report it.
-    WhenOwnerSays,
+    WhenOwnerReports,
     /// The attempt settles after this time.
     After(Duration),
     /// The attempt has settled.
     Settled,
 }
 
-impl SettlesIn {
-    pub(super) fn at(self, now: Timestamp) -> Settles {
+impl SettleDelay {
+    pub(super) fn at(self, now: Timestamp) -> SettleTime {
         match self {
-            Self::WhenOwnerSays => Settles::WhenOwnerSays,
-            Self::After(span) => Settles::By(now + span),
-            Self::Settled => Settles::Settled,
+            Self::WhenOwnerReports => SettleTime::WhenOwnerReports,
+            Self::After(span) => SettleTime::By(now + span),
+            Self::Settled => SettleTime::Settled,
         }
     }
 }
 
 /// The write that a store applies in the same atomic operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum RecordWrite {
     /// No write.
     Nothing,
     /// Store this record under its key.
     Put {
         /// The record.
-        record: Arc<Record>,
+        record: Arc<DedupeRecord>,
         /// Update of the record's index entry, if it has one.
-        index: IndexMove,
+        index: IndexUpdate,
         /// Records that this one replaces.
-        remove: Vec<Key>,
+        remove: Vec<RecordKey>,
     },
     /// Remove the record with this key, and the index entry if it points to it.
     Remove {
         /// Key of the record.
-        key: Key,
+        key: RecordKey,
         /// Index entry that may point to the record.
-        index: Option<Key>,
+        index: Option<RecordKey>,
     },
 }
 
 /// The update of the index entry of a written record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IndexMove {
+pub enum IndexUpdate {
     /// The entry does not change.
     Keep,
     /// The entry points to this record from now on.
@@ -402,7 +402,7 @@ pub enum IndexMove {
     PointIfFree,
 }
 
-impl Record {
+impl DedupeRecord {
     /// Number of attempts stored per record.
     pub const MOST_ATTEMPTS: usize = 16;
 
@@ -410,8 +410,8 @@ impl Record {
     /// cap, no sweep and no unqualified flush removes it.
     pub fn is_open(&self) -> bool {
         match self.state {
-            RecordState::Inflight | RecordState::Unknown(_) => true,
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
+            DedupeState::Inflight | DedupeState::Unknown(_) => true,
+            DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => false,
         }
     }
 
@@ -423,9 +423,9 @@ impl Record {
     /// Returns true if the outcome becomes unknown once the owner is gone, and that is not recorded yet.
     pub fn may_be_abandoned(&self) -> bool {
         match &self.state {
-            RecordState::Inflight => !self.may_be_taken_over(),
-            RecordState::Unknown(unknown) => unknown.settles == Settles::WhenOwnerSays,
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
+            DedupeState::Inflight => !self.may_be_taken_over(),
+            DedupeState::Unknown(unknown) => unknown.settles == SettleTime::WhenOwnerReports,
+            DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => false,
         }
     }
 
@@ -436,39 +436,39 @@ impl Record {
     }
 
     /// Returns true if the claim still holds, given the store's knowledge about its owner.
-    pub fn lease_holds(&self, sight: LeaseSight, now: Timestamp) -> bool {
+    pub fn lease_holds(&self, sight: LeaseOwnerState, now: Timestamp) -> bool {
         match (sight, self.lease) {
-            (LeaseSight::Alive, _) | (LeaseSight::Time, Lease::Record) => true,
-            (LeaseSight::Gone, _) => false,
-            (LeaseSight::Time, Lease::Until(until)) => now < until,
+            (LeaseOwnerState::Alive, _) | (LeaseOwnerState::Time, Lease::Record) => true,
+            (LeaseOwnerState::Gone, _) => false,
+            (LeaseOwnerState::Time, Lease::Until(until)) => now < until,
         }
     }
 
     /// Returns this record with an unknown outcome.
-    pub(super) fn now_unknown(&self, unknown: UnknownOutcome, rules: &Rules, now: Timestamp) -> Self {
-        let hold = rules.after_unknown == AfterUnknown::Hold || self.expires.is_none();
-        self.written(RecordState::Unknown(unknown), &rules.keep, hold, now)
+    pub(super) fn with_unknown_outcome(&self, unknown: UnknownOutcome, rules: &DedupeRules, now: Timestamp) -> Self {
+        let hold = rules.after_unknown == UnknownOutcomePolicy::Hold || self.expires.is_none();
+        self.after_write(DedupeState::Unknown(unknown), &rules.keep, hold, now)
     }
 
     /// Returns the receipt of the current result.
-    pub fn receipt(&self) -> Receipt {
-        Receipt { key: self.key, owner: self.owner.clone(), version: self.version }
+    pub fn receipt(&self) -> DeliveryReceipt {
+        DeliveryReceipt { key: self.key, owner: self.owner.clone(), version: self.version }
     }
 
     /// Returns this record after one more write. Every write that changes the result clears the delivery mark.
-    pub(super) fn written(&self, state: RecordState, keep: &Lifetimes, hold: bool, now: Timestamp) -> Self {
+    pub(super) fn after_write(&self, state: DedupeState, keep: &RecordLifetimes, hold: bool, now: Timestamp) -> Self {
         let expires = lifetime(&state, keep, hold).map(|life| now + life);
         Self { state, delivered: None, version: self.version + 1, updated: now, expires, ..self.clone() }
     }
 }
 
 /// Returns the lifetime of a record in this state, or `None` if it stays until it is resolved.
-pub(super) fn lifetime(state: &RecordState, keep: &Lifetimes, hold: bool) -> Option<Duration> {
+pub(super) fn lifetime(state: &DedupeState, keep: &RecordLifetimes, hold: bool) -> Option<Duration> {
     match state {
-        RecordState::Done(_) => Some(keep.done),
-        RecordState::Failed(_) | RecordState::Cancelled => Some(keep.failed),
-        RecordState::Inflight => Some(keep.open),
-        RecordState::Unknown(_) => (!hold).then_some(keep.open),
+        DedupeState::Done(_) => Some(keep.done),
+        DedupeState::Failed(_) | DedupeState::Cancelled => Some(keep.failed),
+        DedupeState::Inflight => Some(keep.open),
+        DedupeState::Unknown(_) => (!hold).then_some(keep.open),
     }
 }
 

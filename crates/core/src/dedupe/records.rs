@@ -6,43 +6,43 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::claim::{Claim, ClaimVerdict, Found, Known, Role, Rules, decide_claim};
+use super::claim::{Claim, ClaimVerdict, FoundRecords, LocalKnowledge, ClaimRole, DedupeRules, decide_claim};
 use super::owner::{
-    Absence, Release, RenewVerdict, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
+    RecordAbsence, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
     decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save,
     decide_start,
 };
-use super::record::{IndexMove, LeaseSight, Owner, Receipt, Record, Write};
+use super::record::{IndexUpdate, LeaseOwnerState, ClaimOwner, DeliveryReceipt, DedupeRecord, RecordWrite};
 use crate::Timestamp;
-use crate::key::Key;
-use crate::policy::Lifetimes;
+use crate::key::RecordKey;
+use crate::policy::RecordLifetimes;
 
 /// The records and the index of equal arguments.
 #[derive(Clone, Debug, Default)]
-pub struct Records {
-    records: BTreeMap<Key, Arc<Record>>,
-    index: BTreeMap<Key, Key>,
-    changed: Vec<Key>,
+pub struct MemoryRecords {
+    records: BTreeMap<RecordKey, Arc<DedupeRecord>>,
+    index: BTreeMap<RecordKey, RecordKey>,
+    changed: Vec<RecordKey>,
 }
 
-impl Records {
+impl MemoryRecords {
     /// Decides a claim. `known` holds the facts that only the caller's process knows. `sight` returns the liveness of
     /// an owner.
     pub fn claim(
         &mut self,
         claim: &Claim,
-        known: &Known,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        known: &LocalKnowledge,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ClaimVerdict {
-        let see = |record: Option<&Record>| record.map(|record| sight(&record.owner));
+        let see = |record: Option<&DedupeRecord>| record.map(|record| sight(&record.owner));
         let followed = match claim.role {
-            Role::Waiter { followed } => self.get(&followed),
-            Role::Fresh => None,
+            ClaimRole::Waiter { followed } => self.get(&followed),
+            ClaimRole::Fresh => None,
         };
         let own = self.get(&claim.address.own());
         let indexed = self.indexed(claim.address.index());
-        let found = Found {
+        let found = FoundRecords {
             followed: followed.zip(see(followed)),
             own: own.zip(see(own)),
             indexed: indexed.zip(see(indexed)),
@@ -53,7 +53,7 @@ impl Records {
     }
 
     /// Marks a record as started.
-    pub fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+    pub fn start(&mut self, key: &RecordKey, owner: &ClaimOwner, now: Timestamp) -> StartVerdict {
         let decided = decide_start(owner, self.get(key), now);
         self.apply(decided.write);
         decided.verdict
@@ -62,9 +62,9 @@ impl Records {
     /// Renews a lease.
     pub fn renew(
         &mut self,
-        claimed: &Record,
-        keep: &Lifetimes,
-        absence: Absence,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
+        absence: RecordAbsence,
         now: Timestamp,
     ) -> RenewVerdict {
         let decided = decide_renew(claimed, keep, self.get(&claimed.key), absence, now);
@@ -73,7 +73,7 @@ impl Records {
     }
 
     /// Saves a result.
-    pub fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
+    pub fn save(&mut self, save: &SaveRequest, now: Timestamp) -> SaveVerdict {
         let own = self.get(&save.claimed.key);
         let decided = decide_save(save, own, self.indexed(save.claimed.index), now);
         self.apply(decided.write);
@@ -81,13 +81,13 @@ impl Records {
     }
 
     /// Releases a claim.
-    pub fn release(&mut self, release: &Release) {
+    pub fn release(&mut self, release: &ReleaseRequest) {
         let write = decide_release(release, self.get(&release.key), self.indexed(release.index));
         self.apply(write);
     }
 
     /// Marks a response as delivered.
-    pub fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
+    pub fn mark_delivered(&mut self, receipt: &DeliveryReceipt, at: Timestamp) {
         let write = decide_delivered(receipt, at, self.get(&receipt.key));
         self.apply(write);
     }
@@ -95,9 +95,9 @@ impl Records {
     /// Resolves an unknown outcome.
     pub fn resolve(
         &mut self,
-        resolve: &Resolve,
-        rules: &Rules,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        resolve: &ResolutionRequest,
+        rules: &DedupeRules,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ResolveVerdict {
         let found = self.get(&resolve.key).map(|record| (record, sight(&record.owner)));
@@ -109,11 +109,11 @@ impl Records {
     /// Records the unknown outcome of an abandoned run.
     pub fn mark_abandoned(
         &mut self,
-        key: &Key,
-        rules: &Rules,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        key: &RecordKey,
+        rules: &DedupeRules,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
-    ) -> Option<Arc<Record>> {
+    ) -> Option<Arc<DedupeRecord>> {
         let found = self.get(key).map(|record| (record, sight(&record.owner)));
         let decided = decide_abandoned(found, rules, now);
         self.apply(decided.write);
@@ -121,20 +121,20 @@ impl Records {
     }
 
     /// Applies a write.
-    pub fn apply(&mut self, write: Write) {
+    pub fn apply(&mut self, write: RecordWrite) {
         self.changed.clear();
         match write {
-            Write::Nothing => {}
-            Write::Put { record, index, remove } => {
+            RecordWrite::Nothing => {}
+            RecordWrite::Put { record, index, remove } => {
                 for gone in remove {
                     self.records.remove(&gone);
                     self.changed.push(gone);
                 }
                 if let Some(entry) = record.index {
                     let points = match index {
-                        IndexMove::Keep => false,
-                        IndexMove::Point => true,
-                        IndexMove::PointIfFree => self.indexed(record.index).is_none(),
+                        IndexUpdate::Keep => false,
+                        IndexUpdate::Point => true,
+                        IndexUpdate::PointIfFree => self.indexed(record.index).is_none(),
                     };
                     if points {
                         self.index.insert(entry, record.key);
@@ -143,7 +143,7 @@ impl Records {
                 self.changed.push(record.key);
                 self.records.insert(record.key, record);
             }
-            Write::Remove { key, index } => {
+            RecordWrite::Remove { key, index } => {
                 self.records.remove(&key);
                 self.changed.push(key);
                 if let Some(entry) = index
@@ -156,17 +156,17 @@ impl Records {
     }
 
     /// Returns the keys that the last operation wrote or removed. Their waiters have to be woken.
-    pub fn changed(&self) -> &[Key] {
+    pub fn changed(&self) -> &[RecordKey] {
         &self.changed
     }
 
     /// Returns the record with this key.
-    pub fn get(&self, key: &Key) -> Option<&Record> {
+    pub fn get(&self, key: &RecordKey) -> Option<&DedupeRecord> {
         self.records.get(key).map(|record| &**record)
     }
 
     /// Returns all records in the order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = &Record> {
+    pub fn iter(&self) -> impl Iterator<Item = &DedupeRecord> {
         self.records.values().map(|record| &**record)
     }
 
@@ -187,7 +187,7 @@ impl Records {
     }
 
     /// Returns the record that this index entry points to.
-    pub fn indexed(&self, index: Option<Key>) -> Option<&Record> {
+    pub fn indexed(&self, index: Option<RecordKey>) -> Option<&DedupeRecord> {
         self.get(self.index.get(&index?)?)
     }
 }

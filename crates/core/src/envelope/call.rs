@@ -14,13 +14,13 @@ use crate::id::{
     ActorId, AgentId, CorrelationId, Domain, InvalidId, ModelId, Namespace, RequestId, SessionKey, TenantId,
     ToolCallId, ToolName, ToolRef, TurnId, WorkspaceId, check_id,
 };
-use crate::key::{DedupeMode, GivenKey};
+use crate::key::{DedupeMode, KeySource};
 use crate::output::RawJson;
 use crate::redact::Redacted;
 use crate::retry::CallerLimits;
 
 /// Unknown fields, kept so that they can be passed on unchanged.
-pub type Unknown = BTreeMap<String, RawJson>;
+pub type ExtraFields = BTreeMap<String, RawJson>;
 
 /// One call of a tool, as requested by a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,24 +39,24 @@ pub struct CallEnvelope {
     /// Namespace of the tool.
     pub tool_namespace: Namespace,
     /// Caller of the tool, and the tenant or user on whose behalf it calls.
-    pub target: Target,
+    pub target: CallerIdentity,
     /// Request to the tool.
-    pub payload: Payload,
+    pub payload: CallPayload,
     /// Options for running the call.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Transport>"))]
-    pub transport: Transport,
+    pub transport: TransportOptions,
     /// Deadline and tags of the call.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Control>"))]
-    pub control: Control,
+    pub control: CallControl,
     /// Trace of the call.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
-    pub trace: Trace,
+    pub trace: EnvelopeTrace,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 impl CallEnvelope {
@@ -87,7 +87,7 @@ impl CallEnvelope {
     /// Returns the mode of deduplication for this call if no hook returns a key (D5).
     pub fn dedupe_mode(&self) -> DedupeMode {
         let key = self.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
-        DedupeMode::resolve(self.transport.dedupe_mode, GivenKey::choose(key, None))
+        DedupeMode::resolve(self.transport.dedupe_mode, KeySource::choose(key, None))
     }
 }
 
@@ -113,7 +113,7 @@ pub enum PayloadVersion {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Target {
+pub struct CallerIdentity {
     /// Agent that made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<AgentId>,
@@ -144,14 +144,14 @@ pub struct Target {
     pub domain: Option<Domain>,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// The request to a tool.
 #[derive(Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Payload {
+pub struct CallPayload {
     /// Version of the payload.
     pub version: PayloadVersion,
     /// Arguments: an object, kept as its original text.
@@ -166,11 +166,11 @@ pub struct Payload {
     pub call_hints: CallHints,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// Arguments may contain anything, so only their size is shown.
-impl fmt::Debug for Payload {
+impl fmt::Debug for CallPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Payload")
             .field("version", &self.version)
@@ -255,14 +255,14 @@ pub struct CallHints {
     pub timeout_ms: Option<u64>,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// The options for running a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Transport {
+pub struct TransportOptions {
     /// Mode of deduplication, if the caller sets it. [`CallEnvelope::dedupe_mode`] returns the effective one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe_mode: Option<DedupeMode>,
@@ -275,7 +275,7 @@ pub struct Transport {
     pub circuit_breaker_hint: Option<BreakerHint>,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// The limits for the attempts of a call. They lower those of the policy.
@@ -293,7 +293,7 @@ pub struct RetryLimits {
     pub max_elapsed_ms: Option<u64>,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// The circuit breakers for a call. The tool's own breaker always applies.
@@ -313,7 +313,7 @@ pub enum BreakerHint {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Control {
+pub struct CallControl {
     /// Deadline of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_at_ms: Option<Timestamp>,
@@ -327,7 +327,7 @@ pub struct Control {
     pub from_hook: Option<String>,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// The tags for the calls of a turn. The turn's deadline is in its plan.
@@ -345,14 +345,14 @@ pub struct TurnControl {
     pub from_hook: Option<String>,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// The trace of a call.
 #[derive(Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Trace {
+pub struct EnvelopeTrace {
     /// W3C trace context.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<ShortText>"))]
@@ -367,11 +367,11 @@ pub struct Trace {
     pub baggage: BTreeMap<String, String>,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// Baggage is passed on, never logged.
-impl fmt::Debug for Trace {
+impl fmt::Debug for EnvelopeTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace")
             .field("traceparent", &self.traceparent)

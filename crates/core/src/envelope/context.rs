@@ -56,7 +56,7 @@ const MOST: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::envelope::UnknownFields;
+    use crate::envelope::UnknownFieldPolicy;
 
     fn context(control: &str, trace: &str) -> Option<CallContext> {
         let text = format!(
@@ -64,7 +64,7 @@ mod tests {
                 "target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{}}}},
                 "control":{control},"trace":{trace}}}"#
         );
-        CallContext::of(&CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap())
+        CallContext::of(&CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap())
     }
 
     #[test]

@@ -19,12 +19,12 @@ mod turn;
 
 pub use baggage::{read_baggage, write_baggage};
 pub use call::{
-    BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion,
-    RetryLimits, Target, Trace, Transport, TurnControl, Unknown,
+    BreakerHint, CallEnvelope, CallHints, ContractVersion, CallControl, IdempotencyKey, CallPayload, PayloadVersion,
+    RetryLimits, CallerIdentity, EnvelopeTrace, TransportOptions, TurnControl, ExtraFields,
 };
 pub use context::CallContext;
-pub use parse::{EnvelopeError, Problem, UnknownFields};
-pub use result::{CacheHit, ErrorBody, MatchedOn, ResultEnvelope, Retried};
+pub use parse::{EnvelopeError, EnvelopeProblem, UnknownFieldPolicy};
+pub use result::{CacheHit, ErrorBody, CacheMatch, ResultEnvelope, RetryEntry};
 pub use turn::TurnEnvelope;
 
 /// The maximum number of tags of a call.

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{CallEnvelope, EnvelopeError};
 use crate::breaker;
-use crate::code::{Code, Status};
-use crate::dedupe::Observed;
+use crate::code::{Code, CallStatus};
+use crate::dedupe::UnknownOutcomeReason;
 use crate::id::{RequestId, ToolName, TurnId};
-use crate::large_result::Shortened;
-use crate::output::Output;
+use crate::large_result::ShortenedText;
+use crate::output::ToolOutput;
 
 /// The result of a call. A failed tool is a result like any other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct ResultEnvelope {
     /// Id of the request.
     pub request_id: RequestId,
     /// Final status of the call.
-    pub status: Status,
+    pub status: CallStatus,
     /// True if the result is that of another call.
     pub from_cache: bool,
     /// Details of the other call, if any.
@@ -32,13 +32,13 @@ pub struct ResultEnvelope {
     pub attempts: u32,
     /// Output of the tool, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Output>,
+    pub output: Option<ToolOutput>,
     /// Error, if there is no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorBody>,
     /// Retries in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub retried_by: Vec<Retried>,
+    pub retried_by: Vec<RetryEntry>,
     /// `false` if the result could not be recorded, so a duplicate may run again. Absent if there was nothing to
     /// record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct ResultEnvelope {
     pub turn: Option<TurnId>,
     /// Location of the whole text of the output, if only its beginning and end are given here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shortened: Option<Shortened>,
+    pub shortened: Option<ShortenedText>,
 }
 
 /// The call whose result a duplicate received.
@@ -60,7 +60,7 @@ pub struct ResultEnvelope {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CacheHit {
     /// State of the other call: in flight or completed.
-    pub matched_on: MatchedOn,
+    pub matched_on: CacheMatch,
     /// Age of the result.
     pub age_ms: u64,
     /// Fingerprint of the key that both calls have.
@@ -71,7 +71,7 @@ pub struct CacheHit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum MatchedOn {
+pub enum CacheMatch {
     /// A call in flight. The duplicate waited for its result.
     Inflight,
     /// A completed call.
@@ -105,7 +105,7 @@ pub struct ErrorBody {
     pub retry_after_ms: Option<u64>,
     /// Reason why the outcome is unknown, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed: Option<Observed>,
+    pub observed: Option<UnknownOutcomeReason>,
     /// True if the attempt can no longer take effect, if the outcome is unknown. A check proves nothing before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<bool>,
@@ -130,7 +130,7 @@ impl From<&EnvelopeError> for ErrorBody {
 
 impl ResultEnvelope {
     /// Returns the response to a call that was refused before it was started.
-    pub fn turned_away(call: &CallEnvelope, error: ErrorBody) -> Self {
+    pub fn refused(call: &CallEnvelope, error: ErrorBody) -> Self {
         Self {
             request_id: call.request_id.clone(),
             status: error.code.status(error.retriable),
@@ -152,7 +152,7 @@ impl ResultEnvelope {
 
 impl ErrorBody {
     /// Returns a temporary refusal: the same call may succeed in a moment.
-    pub fn for_now(code: Code, message: impl Into<String>) -> Self {
+    pub fn temporary(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -172,7 +172,7 @@ impl ErrorBody {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Retried {
+pub struct RetryEntry {
     /// Number of the failed attempt, starting at one.
     pub attempt: u32,
     /// Delay after the attempt.

@@ -7,11 +7,11 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::Timestamp;
 use crate::breaker;
-use crate::code::{Code, Status};
+use crate::code::{Code, CallStatus};
 use crate::id::{ActorId, RequestId, ToolName, TurnId};
 use crate::key::DedupeMode;
-use crate::large_result::Shortened;
-use crate::output::{Output, RawJson};
+use crate::large_result::ShortenedText;
+use crate::output::{ToolOutput, RawJson};
 use crate::retry::CallerLimits;
 
 fn minimal() -> Json {
@@ -53,7 +53,7 @@ fn full() -> Json {
 }
 
 fn parse(envelope: &Json) -> Result<CallEnvelope, EnvelopeError> {
-    CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep)
+    CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep)
 }
 
 /// Returns the minimal envelope with one field set, or removed if the value is `None`.
@@ -90,7 +90,7 @@ fn tr_1_a_malformed_envelope_is_a_terminal_error_and_never_becomes_a_call() {
     // It never becomes a call, so there is nothing to record, claim or retry.
     let error = parse(&envelope).unwrap_err();
     let body = ErrorBody::from(&error);
-    assert_eq!((body.code, body.code.status(body.retriable)), (Code::UnsupportedVersion, Status::Error));
+    assert_eq!((body.code, body.code.status(body.retriable)), (Code::UnsupportedVersion, CallStatus::Error));
     assert!(body.terminal && !body.retriable && body.retry_after_ms.is_none());
     assert_eq!(
         body.message,
@@ -183,7 +183,7 @@ fn tr_1_every_mistake_is_named_with_its_path() {
         assert_eq!(result.as_ref().unwrap_err().code(), code, "{message}");
         assert_eq!(problems(result), [message]);
     }
-    let not_an_object = CallEnvelope::parse(b"[]", UnknownFields::Keep);
+    let not_an_object = CallEnvelope::parse(b"[]", UnknownFieldPolicy::Keep);
     assert_eq!(problems(not_an_object), ["the envelope: expected an object, found an array"]);
 }
 
@@ -197,7 +197,7 @@ fn all_problems_are_reported_at_once_and_their_number_is_bounded() {
     for n in 0..1000 {
         envelope[format!("field{n}")] = json!(n);
     }
-    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Refuse).unwrap_err();
+    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap_err();
     assert!(error.to_string().ends_with("; and 968 more"), "{error}");
     assert!(error.to_string().len() < 10_000);
 }
@@ -210,7 +210,7 @@ fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
     assert_eq!(kept.payload.call_hints.unknown["colour"], RawJson::from_trusted(r#"{"a":[1]}"#));
     assert_eq!(serde_json::to_value(&kept).unwrap(), envelope);
 
-    let refused = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Refuse);
+    let refused = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Refuse);
     assert_eq!(
         problems(refused),
         [
@@ -235,7 +235,7 @@ fn optional_fields_have_defaults_and_null_counts_as_absent() {
     assert_eq!(call.caller_limits(), CallerLimits::default());
     assert_eq!(
         (&call.transport, &call.control, &call.trace),
-        (&Transport::default(), &Control::default(), &Trace::default())
+        (&TransportOptions::default(), &CallControl::default(), &EnvelopeTrace::default())
     );
     for field in [
         "toolCallId",
@@ -278,7 +278,7 @@ fn the_caller_may_set_limits_and_the_mode_follows_the_key() {
 fn params_keep_every_digit_and_every_space() {
     let text =
         minimal().to_string().replace(r#"{"to":"ann@example.com"}"#, r#"{ "n" : 12345678901234567890.10 }"#);
-    let call = CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap();
+    let call = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap();
     assert_eq!(call.payload.params.as_str(), r#"{ "n" : 12345678901234567890.10 }"#);
 }
 
@@ -303,17 +303,17 @@ fn hostile_texts_get_a_clear_error_with_the_place() {
         ("lone surrogate", br#"{"requestId":"\ud800"}"#.to_vec()),
     ];
     for (what, text) in hostile {
-        let error = CallEnvelope::parse(&text, UnknownFields::Keep).unwrap_err();
+        let error = CallEnvelope::parse(&text, UnknownFieldPolicy::Keep).unwrap_err();
         assert!(matches!(&error, EnvelopeError::Json(json) if json.offset <= text.len()), "{what}: {error}");
         assert!(error.to_string().contains(" at byte "), "{what}: {error}");
         assert_eq!(error.code(), Code::InvalidEnvelope);
         assert!(ErrorBody::from(&error).terminal);
     }
     for cut in 0..valid.len() {
-        assert!(CallEnvelope::parse(&valid.as_bytes()[..cut], UnknownFields::Keep).is_err());
+        assert!(CallEnvelope::parse(&valid.as_bytes()[..cut], UnknownFieldPolicy::Keep).is_err());
     }
     let huge = valid.replace("\"1.0\"", &"9".repeat(100_000));
-    let error = CallEnvelope::parse(huge.as_bytes(), UnknownFields::Keep).unwrap_err();
+    let error = CallEnvelope::parse(huge.as_bytes(), UnknownFieldPolicy::Keep).unwrap_err();
     assert!(error.to_string().len() < 300, "{error}");
 }
 
@@ -328,7 +328,7 @@ fn tr_15_neither_errors_nor_debug_show_what_the_caller_sent() {
     }
     let mut envelope = minimal();
     envelope[&secret] = json!(1);
-    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Refuse).unwrap_err();
+    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap_err();
     assert!(!error.to_string().contains(&secret), "{error}");
 
     let mut envelope = full();
@@ -341,7 +341,7 @@ fn tr_15_neither_errors_nor_debug_show_what_the_caller_sent() {
 
 #[test]
 fn the_full_envelope_survives_its_text_form() {
-    let call = CallEnvelope::parse(full().to_string().as_bytes(), UnknownFields::Refuse).unwrap();
+    let call = CallEnvelope::parse(full().to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap();
     assert_eq!(serde_json::to_value(&call).unwrap(), full());
 }
 
@@ -349,17 +349,17 @@ fn the_full_envelope_survives_its_text_form() {
 fn results_have_the_fields_of_the_contract() {
     let result = ResultEnvelope {
         request_id: RequestId::new("r-1").unwrap(),
-        status: Status::CircuitOpen,
+        status: CallStatus::CircuitOpen,
         from_cache: true,
         cache: Some(CacheHit {
-            matched_on: MatchedOn::Inflight,
+            matched_on: CacheMatch::Inflight,
             age_ms: 3,
             key_fingerprint: "ba7816bf8f01".into(),
         }),
         tool_name: ToolName::new("t").unwrap(),
         duration_ms: 12,
         attempts: 2,
-        output: Some(Output { content: RawJson::from_trusted("[1.10]"), metadata: None }),
+        output: Some(ToolOutput { content: RawJson::from_trusted("[1.10]"), metadata: None }),
         error: Some(ErrorBody {
             code: Code::CircuitOpen,
             message: "m".into(),
@@ -372,7 +372,7 @@ fn results_have_the_fields_of_the_contract() {
             observed: None,
             ended: None,
         }),
-        retried_by: vec![Retried {
+        retried_by: vec![RetryEntry {
             attempt: 1,
             delay_ms: 200,
             reason_code: "http_503".into(),
@@ -381,7 +381,7 @@ fn results_have_the_fields_of_the_contract() {
         recorded: Some(false),
         escalated: true,
         turn: Some(TurnId::new("turn-7").unwrap()),
-        shortened: Some(Shortened {
+        shortened: Some(ShortenedText {
             id: "a-1".to_owned(),
             bytes: 9000,
             gap_start: 750,
@@ -436,10 +436,10 @@ fn an_envelope_without_an_actor_belongs_to_its_sender() {
             r#"{{"contractVersion":"1.1","requestId":"r","toolName":"t","toolNamespace":"n","target":{{"sessionKey":"s"{actor}}},"payload":{{"version":"1.0","params":{{}}}}}}"#
         );
         let sender = ActorId::new("ann").unwrap();
-        let read = CallEnvelope::parse_from(text.as_bytes(), UnknownFields::Refuse, Some(&sender));
+        let read = CallEnvelope::parse_from(text.as_bytes(), UnknownFieldPolicy::Refuse, Some(&sender));
         (
             read.map(|call| call.target.actor_id.to_string()),
-            CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse),
+            CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse),
         )
     };
     for absent in ["", r#","actorId":null"#] {
@@ -509,7 +509,7 @@ proptest! {
         let call = parse(&envelope).unwrap();
         let text = serde_json::to_string(&call).unwrap();
         prop_assert_eq!(&serde_json::from_str::<Json>(&text).unwrap(), &envelope);
-        prop_assert_eq!(CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap(), call);
+        prop_assert_eq!(CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap(), call);
     }
 
     #[test]
@@ -518,7 +518,7 @@ proptest! {
             let place = place.index(text.len());
             text[place] = byte;
         }
-        if let Err(error) = CallEnvelope::parse(&text, UnknownFields::Refuse) {
+        if let Err(error) = CallEnvelope::parse(&text, UnknownFieldPolicy::Refuse) {
             prop_assert!(error.to_string().len() < 10_000);
         }
     }

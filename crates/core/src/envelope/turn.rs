@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::call::{ContractVersion, Target, Trace, TurnControl, Unknown};
-use super::parse::{EnvelopeError, Object, Reader, UnknownFields, describe};
+use super::call::{ContractVersion, CallerIdentity, EnvelopeTrace, TurnControl, ExtraFields};
+use super::parse::{EnvelopeError, EnvelopeObject, EnvelopeReader, UnknownFieldPolicy, describe};
 use crate::id::ActorId;
-use crate::json::{Document, Limits};
+use crate::json::{JsonDocument, JsonLimits};
 use crate::output::RawJson;
 
 /// A turn as submitted by a caller.
@@ -16,7 +16,7 @@ pub struct TurnEnvelope {
     /// Version of the contract that the envelope follows.
     pub contract_version: ContractVersion,
     /// Caller of the tools. The plan contains the id of the turn.
-    pub target: Target,
+    pub target: CallerIdentity,
     /// Tags of the calls.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<TurnControl>"))]
@@ -24,29 +24,29 @@ pub struct TurnEnvelope {
     /// Trace of the turn.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
-    pub trace: Trace,
+    pub trace: EnvelopeTrace,
     /// Plan of the turn, parsed by [`Plan::parse`](crate::turn::Plan::parse).
     #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanShape"))]
     pub plan: RawJson,
     /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 impl TurnEnvelope {
     /// Parses an envelope from a known sender, if there is one, or returns all its errors. The plan is not parsed.
     pub fn parse_from(
         text: &[u8],
-        unknown: UnknownFields,
+        unknown: UnknownFieldPolicy,
         sender: Option<&ActorId>,
     ) -> Result<Self, EnvelopeError> {
-        let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
+        let document = JsonDocument::parse(text, JsonLimits::ENVELOPE).map_err(EnvelopeError::Json)?;
         let root = document.root();
-        let mut reader = Reader::from(unknown, sender);
+        let mut reader = EnvelopeReader::from(unknown, sender);
         if !root.is_object() {
             reader.problem(String::new(), "an object", describe(root));
         }
-        let turn = Object { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
+        let turn = EnvelopeObject { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
         let contract_version = reader.version(turn, "contractVersion", ContractVersion::V1_1, "1.1");
         let target = reader.target(turn);
         let control = reader.turn_control(turn);

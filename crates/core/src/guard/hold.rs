@@ -12,7 +12,7 @@ use crate::policy::GuardPolicy;
 /// Refused calls do not extend the refusal, so that an impatient model gets as many tries as a patient one. A try
 /// without a result does not matter either, because the next one becomes due in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Hold {
+pub(super) struct RefusalHold {
     until: Timestamp,
     span: Duration,
     /// Start of the refusal. Absent in snapshots of older versions.
@@ -20,7 +20,7 @@ pub(super) struct Hold {
     since: Option<Timestamp>,
 }
 
-impl Hold {
+impl RefusalHold {
     /// Starts the first refusal.
     pub(super) fn start(policy: &GuardPolicy, now: Timestamp) -> Self {
         let span = policy.hold.min(policy.longest_hold);
@@ -38,13 +38,13 @@ impl Hold {
     }
 
     /// Records that the due try was admitted.
-    pub(super) fn spend(&mut self, policy: &GuardPolicy, now: Timestamp) {
+    pub(super) fn admit_try(&mut self, policy: &GuardPolicy, now: Timestamp) {
         self.span = self.span.saturating_mul(2).min(policy.longest_hold);
         self.until = now + self.span;
     }
 
     /// Restarts the refusal after a failed try, with the same duration.
-    pub(super) fn again(&mut self, now: Timestamp) {
+    pub(super) fn restart(&mut self, now: Timestamp) {
         self.until = now + self.span;
     }
 }

@@ -12,14 +12,14 @@ use serde::Serialize;
 
 use super::text::beginning;
 use crate::Timestamp;
-use crate::classify::Mistake;
+use crate::classify::ModelMistake;
 use crate::id::{ModelId, ToolCallId, ToolRef};
 
 /// The error of a malformed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum MalformedCallKind {
     /// A mistake of the model.
-    By(Mistake),
+    Mistake(ModelMistake),
     /// It was refused because it repeats a failed call.
     Loop,
     /// It was refused because too many calls of its turn had failed.
@@ -30,46 +30,46 @@ pub enum Malformed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MalformedCall {
     /// The model that made it.
-    pub model: Attribution,
+    pub model: ModelAttribution,
     /// The tool.
     pub tool: ToolRef,
     /// The arguments, already redacted.
     pub arguments: String,
     /// The error.
-    pub error_type: Malformed,
+    pub error_type: MalformedCallKind,
     /// Time of the response.
     pub at: Timestamp,
 }
 
 /// The model of a call, with the certainty of that. A wrong name is worse than none, so a guess is marked as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attribution {
+pub enum ModelAttribution {
     /// The host named the model.
-    Told(ModelId),
+    Named(ModelId),
     /// The form of the call id suggests the family.
-    Guessed(Family),
+    Guessed(ModelFamily),
     /// The host did not name the model, and the call id does not help.
     Unknown,
 }
 
 /// Model families that are recognised by the form of their call ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum ModelFamily {
     /// Ids that begin with `toolu_`.
     Anthropic,
     /// Ids that begin with `call_`: Fireworks, and all others with OpenAI's protocol.
     OpenAiCompatible,
 }
 
-impl Attribution {
+impl ModelAttribution {
     /// Returns the model that the host named, or else the family that the prefix of the call id suggests.
     pub fn of(told: Option<&ModelId>, call: Option<&ToolCallId>) -> Self {
         if let Some(model) = told {
-            return Self::Told(model.clone());
+            return Self::Named(model.clone());
         }
         match call.map(ToolCallId::as_str) {
-            Some(id) if id.starts_with("toolu_") => Self::Guessed(Family::Anthropic),
-            Some(id) if id.starts_with("call_") => Self::Guessed(Family::OpenAiCompatible),
+            Some(id) if id.starts_with("toolu_") => Self::Guessed(ModelFamily::Anthropic),
+            Some(id) if id.starts_with("call_") => Self::Guessed(ModelFamily::OpenAiCompatible),
             Some(_) | None => Self::Unknown,
         }
     }
@@ -77,19 +77,19 @@ impl Attribution {
     /// Returns the source of the name.
     const fn source(&self) -> &'static str {
         match self {
-            Self::Told(_) => "host",
+            Self::Named(_) => "host",
             Self::Guessed(_) => "call_id",
             Self::Unknown => "none",
         }
     }
 }
 
-impl fmt::Display for Attribution {
+impl fmt::Display for ModelAttribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Told(model) => model.as_str(),
-            Self::Guessed(Family::Anthropic) => "anthropic",
-            Self::Guessed(Family::OpenAiCompatible) => "fireworks/openai-compat",
+            Self::Named(model) => model.as_str(),
+            Self::Guessed(ModelFamily::Anthropic) => "anthropic",
+            Self::Guessed(ModelFamily::OpenAiCompatible) => "fireworks/openai-compat",
             Self::Unknown => "unknown",
         })
     }
@@ -98,7 +98,7 @@ impl fmt::Display for Attribution {
 impl MalformedCall {
     /// Returns the line without a line break. Long arguments are cut.
     pub fn to_line(&self) -> String {
-        let line = Line {
+        let line = MalformedCallLine {
             timestamp: self.at.to_string(),
             model: self.model.to_string(),
             model_source: self.model.source(),
@@ -106,10 +106,10 @@ impl MalformedCall {
             tool: self.tool.tool.as_str(),
             arguments: beginning(&self.arguments, LONGEST_ARGUMENTS),
             error_type: match self.error_type {
-                Malformed::By(Mistake::Arguments) => "invalid_arguments",
-                Malformed::By(Mistake::UnknownTool) => "unknown_tool",
-                Malformed::Loop => "loop_detected",
-                Malformed::TurnLimit => "tool_error_limit",
+                MalformedCallKind::Mistake(ModelMistake::Arguments) => "invalid_arguments",
+                MalformedCallKind::Mistake(ModelMistake::UnknownTool) => "unknown_tool",
+                MalformedCallKind::Loop => "loop_detected",
+                MalformedCallKind::TurnLimit => "tool_error_limit",
             },
         };
         // It has text fields only, so serialization cannot fail.
@@ -118,7 +118,7 @@ impl MalformedCall {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct MalformedCallLine<'a> {
     timestamp: String,
     model: String,
     model_source: &'static str,
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::id::{Namespace, ToolName};
 
-    fn malformed(model: Attribution, arguments: &str) -> MalformedCall {
+    fn malformed(model: ModelAttribution, arguments: &str) -> MalformedCall {
         MalformedCall {
             model,
             tool: ToolRef {
@@ -144,7 +144,7 @@ mod tests {
                 tool: ToolName::new("read").unwrap(),
             },
             arguments: arguments.to_owned(),
-            error_type: Malformed::By(Mistake::Arguments),
+            error_type: MalformedCallKind::Mistake(ModelMistake::Arguments),
             at: Timestamp::from_millis(1_762_338_645_007),
         }
     }
@@ -163,19 +163,19 @@ mod tests {
             (Some(&told), Some(id("toolu_01A")), "minimax-m2.5", "host"),
             (Some(&told), None, "minimax-m2.5", "host"),
         ] {
-            let attribution = Attribution::of(model, call.as_ref());
+            let attribution = ModelAttribution::of(model, call.as_ref());
             assert_eq!((attribution.to_string().as_str(), attribution.source()), (name, source));
         }
     }
 
     #[test]
     fn tg_5_a_line_has_stable_names_and_is_one_line() {
-        let line = malformed(Attribution::Guessed(Family::OpenAiCompatible), "{\n}").to_line();
+        let line = malformed(ModelAttribution::Guessed(ModelFamily::OpenAiCompatible), "{\n}").to_line();
         assert_eq!(
             line,
             r#"{"timestamp":"2025-11-05T10:30:45.007Z","model":"fireworks/openai-compat","model_source":"call_id","namespace":"files","tool":"read","arguments":"{\n}","error_type":"invalid_arguments"}"#
         );
-        let long = malformed(Attribution::Unknown, &"é".repeat(5000)).to_line();
+        let long = malformed(ModelAttribution::Unknown, &"é".repeat(5000)).to_line();
         assert!(long.len() < 2500 && !long.contains('\n'));
     }
 }

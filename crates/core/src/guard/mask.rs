@@ -15,7 +15,7 @@ use super::text::beginning;
 /// same tool and the same arguments. Only the beginning of a very long text is used.
 pub fn mask(message: &str) -> String {
     let beginning = beginning(message, LONGEST);
-    let mut masked = Masked { text: String::with_capacity(beginning.len().min(256)), named: false };
+    let mut masked = MaskedText { text: String::with_capacity(beginning.len().min(256)), named: false };
     let mut rest = beginning;
     while let Some(first) = rest.chars().next() {
         let taken = if first.is_whitespace() {
@@ -39,13 +39,13 @@ pub fn mask(message: &str) -> String {
     masked.text
 }
 
-struct Masked {
+struct MaskedText {
     text: String,
     /// True if the last word gives meaning to the number after it.
     named: bool,
 }
 
-impl Masked {
+impl MaskedText {
     fn space(&mut self) {
         if !self.text.is_empty() && !self.text.ends_with(' ') {
             self.text.push(' ');

@@ -32,7 +32,7 @@ mod hold;
 pub mod log;
 mod mask;
 mod snapshot;
-mod stopped;
+mod refusals;
 mod text;
 mod turns;
 
@@ -45,19 +45,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use hint::{Problem, Wrong, check_arguments, hint};
+pub use hint::{ArgumentProblem, SchemaViolation, check_arguments, hint};
 pub use mask::mask;
-pub use snapshot::{Snapshot, UnsupportedSnapshot};
-pub use stopped::Stopped;
+pub use snapshot::{GuardSnapshot, UnsupportedGuardSnapshot};
+pub use refusals::ActiveRefusal;
 
 use crate::Timestamp;
-use crate::classify::Mistake;
+use crate::classify::ModelMistake;
 use crate::code::Code;
 use crate::id::{Digest, ToolRef, TurnId};
-use crate::output::Output;
-use crate::policy::{GuardPolicy, RepeatedSuccess};
-use hold::Hold;
-use turns::{Certainty, Reached, TurnMark, Turns};
+use crate::output::ToolOutput;
+use crate::policy::{GuardPolicy, RepeatedSuccessPolicy};
+use hold::RefusalHold;
+use turns::{LoopEvidence, TurnLimitStatus, TurnMark, SessionTurns};
 
 /// Maximum number of failing calls stored per session.
 pub const MOST_CALLS: usize = 64;
@@ -77,7 +77,7 @@ pub struct GuardedCall<'a> {
 
 /// The result of a finished call, reduced to the data that the guard needs.
 #[derive(Clone, Copy, Debug)]
-pub enum Ending<'a> {
+pub enum GuardedResult<'a> {
     /// The call succeeded.
     Success {
         /// The digest of its result, if repeated successes are watched.
@@ -88,17 +88,17 @@ pub enum Ending<'a> {
         /// The error message.
         message: &'a str,
         /// The mistake of the model, if it was one.
-        mistake: Option<Mistake>,
+        mistake: Option<ModelMistake>,
     },
 }
 
 /// A refusal that the model gets instead of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct GuardRefusal {
     /// `loop_detected` or `tool_error_limit`.
     pub code: Code,
     /// The layer that refused.
-    pub layer: Layer,
+    pub layer: GuardLayer,
     /// The text for the model.
     pub text: String,
 }
@@ -107,7 +107,7 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Layer {
+pub enum GuardLayer {
     /// A: the error is marked as not retryable.
     NonRetryable,
     /// B: identical failures.
@@ -120,7 +120,7 @@ pub enum Layer {
     RepeatedSuccess,
 }
 
-impl Layer {
+impl GuardLayer {
     /// Returns the label in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -135,18 +135,18 @@ impl Layer {
 
 /// A text that the guard adds to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
+pub struct GuardRemark {
     /// The layer.
-    pub layer: Layer,
+    pub layer: GuardLayer,
     /// The text.
     pub text: Cow<'static, str>,
 }
 
 /// Returns the digest of a result if repeated successes are watched. It costs a pass over the whole result.
-pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
+pub fn result_digest(policy: &GuardPolicy, output: &ToolOutput) -> Option<Digest> {
     match policy.repeated_success {
-        RepeatedSuccess::Ignore => None,
-        RepeatedSuccess::Warn(_) | RepeatedSuccess::Refuse(_) => {
+        RepeatedSuccessPolicy::Ignore => None,
+        RepeatedSuccessPolicy::Warn(_) | RepeatedSuccessPolicy::Refuse(_) => {
             Some(Digest::of(output.content.as_str().as_bytes()))
         }
     }
@@ -154,7 +154,7 @@ pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
 
 /// Returns a word that is equal for errors that the guard treats as equal. It reveals nothing of their text, and
 /// masking ([`mask`]) does not change it.
-pub fn error_word(message: &str) -> String {
+pub fn error_digest(message: &str) -> String {
     let ErrorMark(mark) = ErrorMark::of(message);
     // The letters g to v are not hex digits, so the word is not masked as a hash.
     let letters = mark.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -170,12 +170,12 @@ pub fn error_word(message: &str) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct LoopGuard {
     /// Calls that failed and have not succeeded since, ordered by their last failure.
-    failing: VecDeque<Failing>,
+    failing: VecDeque<FailingCall>,
     /// The last failures in a row, to find two calls that alternate.
-    row: VecDeque<Subject>,
+    row: VecDeque<GuardSubject>,
     /// Repeated successes, if they are watched, the newest last.
-    repeats: VecDeque<Repeat>,
-    turns: Turns,
+    repeats: VecDeque<RepeatedCall>,
+    turns: SessionTurns,
     /// Traces with a call, the newest last. Not stored across restarts, because a trace seldom lasts longer.
     traces: VecDeque<TurnId>,
     /// Number of successes so far. Two different values mean that a call succeeded in between.
@@ -187,24 +187,24 @@ pub struct LoopGuard {
 
 /// The subject of a failure: a call, or a tool that does not exist.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
-struct Subject {
+struct GuardSubject {
     tool: ToolRef,
     /// The digest of the arguments. None for a tool that does not exist.
     arguments: Option<Digest>,
 }
 
 /// Compares the arguments first, because they differ in most cases and every failure is compared with many.
-impl PartialEq for Subject {
+impl PartialEq for GuardSubject {
     fn eq(&self, other: &Self) -> bool {
         self.arguments == other.arguments && self.tool == other.tool
     }
 }
 
-impl Subject {
-    fn of(call: GuardedCall<'_>, mistake: Option<Mistake>) -> Self {
+impl GuardSubject {
+    fn of(call: GuardedCall<'_>, mistake: Option<ModelMistake>) -> Self {
         let arguments = match mistake {
-            Some(Mistake::UnknownTool) => None,
-            Some(Mistake::Arguments) | None => Some(call.arguments),
+            Some(ModelMistake::UnknownTool) => None,
+            Some(ModelMistake::Arguments) | None => Some(call.arguments),
         };
         Self { tool: call.tool.clone(), arguments }
     }
@@ -216,20 +216,20 @@ impl Subject {
 
 /// A call that failed and has not succeeded since.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Failing {
-    subject: Subject,
+struct FailingCall {
+    subject: GuardSubject,
     /// The count of each error, for the last [`MOST_ERRORS`] kinds.
     errors: VecDeque<(ErrorMark, u32)>,
     /// The count of all errors.
     failures: u32,
     /// The mistake of the last failure.
-    mistake: Option<Mistake>,
+    mistake: Option<ModelMistake>,
     /// The time of the last failure.
-    last: Moment,
+    last: SessionMoment,
     /// The time of the last try that was admitted because of a change.
-    tried: Option<Moment>,
+    tried: Option<SessionMoment>,
     /// The hold, once the model was informed.
-    hold: Option<Hold>,
+    hold: Option<RefusalHold>,
 }
 
 /// The identity of an error among the errors of one call: the FNV-1a hash of its masked text. Every refusal and every
@@ -248,23 +248,23 @@ impl ErrorMark {
 
 /// A position in a session: two different positions are separated by a success or by a change of turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Moment {
+struct SessionMoment {
     turn: TurnMark,
     successes: u64,
 }
 
-impl Failing {
+impl FailingCall {
     /// Returns true if a change may let the call succeed now, and no try was admitted for that change yet.
-    fn is_excused(&self, now: &Moment) -> bool {
+    fn may_retry(&self, now: &SessionMoment) -> bool {
         self.mistake.is_none() && self.tried.as_ref().unwrap_or(&self.last) != now
     }
 
     /// Returns true if a failure restarts the count. A gap alone does not: a model that waits between identical
     /// failures still loops.
-    fn is_forgotten(&self, now: &Moment) -> bool {
+    fn restarts_count(&self, now: &SessionMoment) -> bool {
         self.hold.is_none()
             && self.last.turn != now.turn
-            && (self.last.turn.is_told_apart(&now.turn) || self.last.successes != now.successes)
+            && (self.last.turn.is_distinct(&now.turn) || self.last.successes != now.successes)
     }
 
     /// Counts a failure and returns the count of this error.
@@ -284,12 +284,12 @@ impl Failing {
 
 /// A call that repeatedly has the same result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Repeat {
-    subject: Subject,
+struct RepeatedCall {
+    subject: GuardSubject,
     result: Digest,
     count: u32,
     turn: TurnMark,
-    hold: Option<Hold>,
+    hold: Option<RefusalHold>,
 }
 
 impl LoopGuard {
@@ -309,10 +309,10 @@ impl LoopGuard {
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
         now: Timestamp,
-    ) -> Option<Refusal> {
+    ) -> Option<GuardRefusal> {
         if let Some(failures) = self.turns.limit(policy, call, now) {
             let text = text::turn_limit(call, failures);
-            return Some(Refusal { code: Code::ToolErrorLimit, layer: Layer::TurnLimit, text });
+            return Some(GuardRefusal { code: Code::ToolErrorLimit, layer: GuardLayer::TurnLimit, text });
         }
         if self.failing.is_empty() && self.repeats.is_empty() {
             return None;
@@ -321,11 +321,11 @@ impl LoopGuard {
         let held = self.failing.iter().find(|failing| {
             failing.subject.covers(call)
                 && failing.hold.is_some_and(|hold| hold.lasts(now))
-                && !failing.is_excused(&moment)
+                && !failing.may_retry(&moment)
         });
         if let Some(failing) = held {
             let text = text::refused_loop(call.tool, failing.failures, failing.mistake);
-            return Some(Refusal { code: Code::LoopDetected, layer: Layer::Loop, text });
+            return Some(GuardRefusal { code: Code::LoopDetected, layer: GuardLayer::Loop, text });
         }
         let repeat = self.repeats.iter().find(|repeat| {
             repeat.subject.covers(call)
@@ -333,7 +333,7 @@ impl LoopGuard {
                 && repeat.hold.is_some_and(|hold| hold.lasts(now))
         })?;
         let text = text::refused_repeat(call.tool, repeat.count);
-        Some(Refusal { code: Code::LoopDetected, layer: Layer::RepeatedSuccess, text })
+        Some(GuardRefusal { code: Code::LoopDetected, layer: GuardLayer::RepeatedSuccess, text })
     }
 
     /// Returns the refusal of a call, if it is refused. A refusal counts as a failure of the turn, so this is called
@@ -343,17 +343,17 @@ impl LoopGuard {
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), GuardRefusal> {
         let Some(mut refusal) = self.would_refuse(policy, call, now) else { return Ok(()) };
         let reached = self.turns.refused(policy, call, now);
         match refusal.layer {
-            Layer::TurnLimit => {}
-            Layer::NonRetryable | Layer::Loop | Layer::PingPong | Layer::RepeatedSuccess => match reached {
-                Reached::Limit { failures } => {
+            GuardLayer::TurnLimit => {}
+            GuardLayer::NonRetryable | GuardLayer::Loop | GuardLayer::PingPong | GuardLayer::RepeatedSuccess => match reached {
+                TurnLimitStatus::Limit { failures } => {
                     refusal.text.push('\n');
                     refusal.text.push_str(&text::turn_limit(call, failures));
                 }
-                Reached::Warning { .. } | Reached::Nothing => {}
+                TurnLimitStatus::Warning { .. } | TurnLimitStatus::Nothing => {}
             },
         }
         Err(refusal)
@@ -368,17 +368,17 @@ impl LoopGuard {
         }
         let moment = self.moment(policy, call, now);
         for failing in self.failing.iter_mut().filter(|failing| failing.subject.covers(call)) {
-            let excused = failing.is_excused(&moment);
+            let excused = failing.may_retry(&moment);
             let Some(hold) = &mut failing.hold else { continue };
             if excused {
                 failing.tried = Some(moment.clone());
             } else if !hold.lasts(now) {
-                hold.spend(policy, now);
+                hold.admit_try(policy, now);
             }
         }
         for repeat in self.repeats.iter_mut().filter(|repeat| repeat.subject.covers(call)) {
             if let Some(hold) = repeat.hold.as_mut().filter(|hold| !hold.lasts(now)) {
-                hold.spend(policy, now);
+                hold.admit_try(policy, now);
             }
         }
     }
@@ -389,15 +389,15 @@ impl LoopGuard {
         &mut self,
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
-        ending: Ending<'_>,
+        ending: GuardedResult<'_>,
         now: Timestamp,
-    ) -> Vec<Remark> {
+    ) -> Vec<GuardRemark> {
         self.turns.end(policy, call, now);
         match ending {
-            Ending::Success { result } => {
+            GuardedResult::Success { result } => {
                 self.succeeded(policy, call, result, now).map_or_else(Vec::new, |remark| vec![remark])
             }
-            Ending::Failure { message, mistake } => self.failed(policy, call, message, mistake, now),
+            GuardedResult::Failure { message, mistake } => self.failed(policy, call, message, mistake, now),
         }
     }
 
@@ -415,7 +415,7 @@ impl LoopGuard {
 
     /// Merges the snapshot of another process that serves the same session. The guard in use has newer data, except
     /// that an operator may have reset the session in the other process.
-    pub fn adopt(&mut self, stored: &Snapshot) -> Result<(), UnsupportedSnapshot> {
+    pub fn adopt(&mut self, stored: &GuardSnapshot) -> Result<(), UnsupportedGuardSnapshot> {
         if let Some(reset) =
             stored.last_reset()?.filter(|reset| self.reset.is_none_or(|known| known < *reset))
         {
@@ -444,16 +444,16 @@ impl LoopGuard {
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
         message: &str,
-        mistake: Option<Mistake>,
+        mistake: Option<ModelMistake>,
         now: Timestamp,
-    ) -> Vec<Remark> {
-        let subject = Subject::of(call, mistake);
+    ) -> Vec<GuardRemark> {
+        let subject = GuardSubject::of(call, mistake);
         self.repeats.retain(|repeat| repeat.subject != subject);
         self.put_in_row(policy, &subject);
         let moment = self.moment(policy, call, now);
         let mut failing = self.take_failing(&subject, &moment);
         let something_worked = failing.last.successes != moment.successes;
-        if failing.is_forgotten(&moment) {
+        if failing.restarts_count(&moment) {
             failing.errors.clear();
             failing.failures = 0;
         }
@@ -463,9 +463,9 @@ impl LoopGuard {
         failing.tried = None;
         let partner = self.partner(policy, &subject);
         match &mut failing.hold {
-            Some(hold) => hold.again(now),
+            Some(hold) => hold.restart(now),
             None if same >= policy.identical.get() || partner.is_some() => {
-                failing.hold = Some(Hold::start(policy, now));
+                failing.hold = Some(RefusalHold::start(policy, now));
             }
             None => {}
         }
@@ -476,29 +476,29 @@ impl LoopGuard {
         let mut remarks = Vec::new();
         if let Some(mistake) = mistake {
             let text = text::non_retryable(mistake).into();
-            remarks.push(Remark { layer: Layer::NonRetryable, text });
+            remarks.push(GuardRemark { layer: GuardLayer::NonRetryable, text });
         }
         if let Some(partner) = partner {
             self.hold_partner(policy, &partner, now);
             let text = text::ping_pong(call.tool, &partner.tool).into();
-            remarks.push(Remark { layer: Layer::PingPong, text });
+            remarks.push(GuardRemark { layer: GuardLayer::PingPong, text });
         } else if looped {
             let text = text::loop_detected(call.tool, failures, mistake).into();
-            remarks.push(Remark { layer: Layer::Loop, text });
+            remarks.push(GuardRemark { layer: GuardLayer::Loop, text });
         }
         // A guessed turn may be hours long. A call that fails again while other calls succeed, such as a test run
         // between edits, gets a remark but does not count towards the limit of such a turn.
         let certainty = if mistake.is_some() || (looped && !something_worked) {
-            Certainty::Loops
+            LoopEvidence::Loops
         } else {
-            Certainty::MayBeBadLuck
+            LoopEvidence::Inconclusive
         };
         let text = match self.turns.failed(policy, call, certainty, now) {
-            Reached::Nothing => return remarks,
-            Reached::Warning { failures } => text::many_failures(failures),
-            Reached::Limit { failures } => text::turn_limit(call, failures),
+            TurnLimitStatus::Nothing => return remarks,
+            TurnLimitStatus::Warning { failures } => text::many_failures(failures),
+            TurnLimitStatus::Limit { failures } => text::turn_limit(call, failures),
         };
-        remarks.push(Remark { layer: Layer::TurnLimit, text: text.into() });
+        remarks.push(GuardRemark { layer: GuardLayer::TurnLimit, text: text.into() });
         remarks
     }
 
@@ -508,7 +508,7 @@ impl LoopGuard {
         call: GuardedCall<'_>,
         result: Option<Digest>,
         now: Timestamp,
-    ) -> Option<Remark> {
+    ) -> Option<GuardRemark> {
         self.successes = self.successes.wrapping_add(1);
         self.row.clear();
         let mut cured: u32 = 0;
@@ -519,16 +519,16 @@ impl LoopGuard {
         });
         self.turns.succeeded(call, cured);
         let most = match policy.repeated_success {
-            RepeatedSuccess::Ignore => return None,
-            RepeatedSuccess::Warn(most) | RepeatedSuccess::Refuse(most) => most.get(),
+            RepeatedSuccessPolicy::Ignore => return None,
+            RepeatedSuccessPolicy::Warn(most) | RepeatedSuccessPolicy::Refuse(most) => most.get(),
         };
         let turn = self.turns.mark(policy, call.turn, now);
         let position = self.repeats.iter().position(|repeat| repeat.subject.covers(call));
         let known = position.and_then(|position| self.repeats.remove(position));
         let result = result?;
         let mut repeat =
-            known.filter(|known| known.result == result && known.turn == turn).unwrap_or_else(|| Repeat {
-                subject: Subject::of(call, None),
+            known.filter(|known| known.result == result && known.turn == turn).unwrap_or_else(|| RepeatedCall {
+                subject: GuardSubject::of(call, None),
                 result,
                 count: 0,
                 turn,
@@ -538,27 +538,27 @@ impl LoopGuard {
         let count = repeat.count;
         if count >= most {
             match policy.repeated_success {
-                RepeatedSuccess::Ignore | RepeatedSuccess::Warn(_) => repeat.hold = None,
-                RepeatedSuccess::Refuse(_) => match &mut repeat.hold {
-                    Some(hold) => hold.again(now),
-                    None => repeat.hold = Some(Hold::start(policy, now)),
+                RepeatedSuccessPolicy::Ignore | RepeatedSuccessPolicy::Warn(_) => repeat.hold = None,
+                RepeatedSuccessPolicy::Refuse(_) => match &mut repeat.hold {
+                    Some(hold) => hold.restart(now),
+                    None => repeat.hold = Some(RefusalHold::start(policy, now)),
                 },
             }
         }
         push_bounded(&mut self.repeats, repeat, MOST_CALLS);
-        (count >= most).then(|| Remark {
-            layer: Layer::RepeatedSuccess,
+        (count >= most).then(|| GuardRemark {
+            layer: GuardLayer::RepeatedSuccess,
             text: text::repeated_success(call.tool, count).into(),
         })
     }
 
-    fn moment(&self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> Moment {
-        Moment { turn: self.turns.mark(policy, call.turn, now), successes: self.successes }
+    fn moment(&self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> SessionMoment {
+        SessionMoment { turn: self.turns.mark(policy, call.turn, now), successes: self.successes }
     }
 
-    fn take_failing(&mut self, subject: &Subject, now: &Moment) -> Failing {
+    fn take_failing(&mut self, subject: &GuardSubject, now: &SessionMoment) -> FailingCall {
         let position = self.failing.iter().position(|failing| failing.subject == *subject);
-        position.and_then(|position| self.failing.remove(position)).unwrap_or_else(|| Failing {
+        position.and_then(|position| self.failing.remove(position)).unwrap_or_else(|| FailingCall {
             subject: subject.clone(),
             errors: VecDeque::new(),
             failures: 0,
@@ -569,11 +569,11 @@ impl LoopGuard {
         })
     }
 
-    fn keep_failing(&mut self, failing: Failing) {
+    fn keep_failing(&mut self, failing: FailingCall) {
         push_bounded(&mut self.failing, failing, MOST_CALLS);
     }
 
-    fn put_in_row(&mut self, policy: &GuardPolicy, subject: &Subject) {
+    fn put_in_row(&mut self, policy: &GuardPolicy, subject: &GuardSubject) {
         self.row.push_back(subject.clone());
         while self.row.len() > row_length(policy) {
             self.row.pop_front();
@@ -582,7 +582,7 @@ impl LoopGuard {
 
     /// Returns the call that alternates with this one, if the last failures were only these two in turn, each as often
     /// as identical failures are allowed. Their errors may differ each time.
-    fn partner(&self, policy: &GuardPolicy, subject: &Subject) -> Option<Subject> {
+    fn partner(&self, policy: &GuardPolicy, subject: &GuardSubject) -> Option<GuardSubject> {
         if self.row.len() < row_length(policy) {
             return None;
         }
@@ -591,10 +591,10 @@ impl LoopGuard {
         alternate.into_iter().all(|(failed, expected)| failed == expected).then(|| partner.clone())
     }
 
-    fn hold_partner(&mut self, policy: &GuardPolicy, partner: &Subject, now: Timestamp) {
+    fn hold_partner(&mut self, policy: &GuardPolicy, partner: &GuardSubject, now: Timestamp) {
         let known = self.failing.iter_mut().find(|failing| failing.subject == *partner);
         if let Some(failing) = known.filter(|failing| failing.hold.is_none()) {
-            failing.hold = Some(Hold::start(policy, now));
+            failing.hold = Some(RefusalHold::start(policy, now));
         }
     }
 }

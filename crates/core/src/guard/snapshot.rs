@@ -5,19 +5,19 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::turns::{SavedGuess, ToldTurn, Turns};
-use super::{Failing, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, Repeat, Subject};
+use super::turns::{SavedGuessedTurn, NamedTurn, SessionTurns};
+use super::{FailingCall, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, RepeatedCall, GuardSubject};
 use crate::Timestamp;
 
 /// A stored guard. Calls in flight are omitted, because they ended with their process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct GuardSnapshot {
     version: u32,
-    failing: VecDeque<Failing>,
-    row: VecDeque<Subject>,
-    repeats: VecDeque<Repeat>,
-    told: VecDeque<ToldTurn>,
-    guess: SavedGuess,
+    failing: VecDeque<FailingCall>,
+    row: VecDeque<GuardSubject>,
+    repeats: VecDeque<RepeatedCall>,
+    told: VecDeque<NamedTurn>,
+    guess: SavedGuessedTurn,
     successes: u64,
     /// Ignored by versions that do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,24 +26,24 @@ pub struct Snapshot {
 
 /// The error for a snapshot of a later version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnsupportedSnapshot {
+pub struct UnsupportedGuardSnapshot {
     /// The version of the snapshot.
     pub version: u32,
 }
 
-impl fmt::Display for UnsupportedSnapshot {
+impl fmt::Display for UnsupportedGuardSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "guard snapshot has version {}, this build reads {VERSION}", self.version)
     }
 }
 
-impl std::error::Error for UnsupportedSnapshot {}
+impl std::error::Error for UnsupportedGuardSnapshot {}
 
 impl LoopGuard {
     /// Returns the stored form of the guard.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> GuardSnapshot {
         let (told, guess) = self.turns.save();
-        Snapshot {
+        GuardSnapshot {
             version: VERSION,
             failing: self.failing.clone(),
             row: self.row.clone(),
@@ -56,8 +56,8 @@ impl LoopGuard {
     }
 
     /// Restores a stored guard. A snapshot that exceeds the limits loses its oldest part.
-    pub fn restore(snapshot: Snapshot) -> Result<Self, UnsupportedSnapshot> {
-        let Snapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } = snapshot;
+    pub fn restore(snapshot: GuardSnapshot) -> Result<Self, UnsupportedGuardSnapshot> {
+        let GuardSnapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } = snapshot;
         readable(version)?;
         failing.drain(..failing.len().saturating_sub(MOST_CALLS));
         for failing in &mut failing {
@@ -65,21 +65,21 @@ impl LoopGuard {
         }
         row.drain(..row.len().saturating_sub(LONGEST_ROW));
         repeats.drain(..repeats.len().saturating_sub(MOST_CALLS));
-        let (turns, traces) = (Turns::restore(told, guess), VecDeque::new());
+        let (turns, traces) = (SessionTurns::restore(told, guess), VecDeque::new());
         Ok(Self { failing, row, repeats, turns, traces, successes, reset })
     }
 }
 
-impl Snapshot {
+impl GuardSnapshot {
     /// Returns the time of the last reset of the session by an operator.
-    pub(super) fn last_reset(&self) -> Result<Option<Timestamp>, UnsupportedSnapshot> {
+    pub(super) fn last_reset(&self) -> Result<Option<Timestamp>, UnsupportedGuardSnapshot> {
         readable(self.version)?;
         Ok(self.reset)
     }
 }
 
-fn readable(version: u32) -> Result<(), UnsupportedSnapshot> {
-    if version == VERSION { Ok(()) } else { Err(UnsupportedSnapshot { version }) }
+fn readable(version: u32) -> Result<(), UnsupportedGuardSnapshot> {
+    if version == VERSION { Ok(()) } else { Err(UnsupportedGuardSnapshot { version }) }
 }
 
 const VERSION: u32 = 1;

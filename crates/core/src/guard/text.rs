@@ -1,23 +1,23 @@
 //! Texts for the model. The markers are fixed, because hosts and users search for them.
 
 use super::GuardedCall;
-use crate::classify::Mistake;
+use crate::classify::ModelMistake;
 use crate::id::ToolRef;
 
 /// Returns the text of layer A.
-pub(super) const fn non_retryable(mistake: Mistake) -> &'static str {
+pub(super) const fn non_retryable(mistake: ModelMistake) -> &'static str {
     match mistake {
-        Mistake::Arguments => {
+        ModelMistake::Arguments => {
             "[NON-RETRYABLE] These arguments will be refused every time. Correct them before you call the tool again."
         }
-        Mistake::UnknownTool => {
+        ModelMistake::UnknownTool => {
             "[NON-RETRYABLE] There is no tool of this name. Choose one from the list of tools that you were given."
         }
     }
 }
 
 /// Returns the text of layer B for the failure that completes the loop.
-pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     format!(
         "[LOOP DETECTED] {} Do NOT retry this call; it will be refused. {WAY_OUT}",
         story(tool, failures, mistake)
@@ -25,21 +25,21 @@ pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<Mista
 }
 
 /// Returns the text of layer B for a refusal.
-pub(super) fn refused_loop(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+pub(super) fn refused_loop(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     let marker = match mistake {
-        Some(Mistake::Arguments | Mistake::UnknownTool) => "[LOOP DETECTED] [NON-RETRYABLE]",
+        Some(ModelMistake::Arguments | ModelMistake::UnknownTool) => "[LOOP DETECTED] [NON-RETRYABLE]",
         None => "[LOOP DETECTED]",
     };
     format!("{marker} This call was not run. {} Do NOT retry it. {WAY_OUT}", story(tool, failures, mistake))
 }
 
-fn story(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+fn story(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     let times = if failures == 1 { "once".to_owned() } else { format!("{failures} times") };
     match mistake {
-        Some(Mistake::UnknownTool) => {
+        Some(ModelMistake::UnknownTool) => {
             format!("The tool \"{}\" does not exist, and calling it has failed {times}.", tool.tool)
         }
-        Some(Mistake::Arguments) | None => {
+        Some(ModelMistake::Arguments) | None => {
             format!("The tool \"{}\" has failed {times} with identical arguments.", tool.tool)
         }
     }

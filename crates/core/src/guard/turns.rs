@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::hold::Hold;
-use super::{GuardedCall, MOST_TURNS, Subject};
+use super::hold::RefusalHold;
+use super::{GuardedCall, MOST_TURNS, GuardSubject};
 use crate::Timestamp;
 use crate::id::{ToolRef, TurnId};
 use crate::policy::GuardPolicy;
@@ -27,7 +27,7 @@ pub(super) enum TurnMark {
 
 impl TurnMark {
     /// Returns true if the host named these as two turns.
-    pub(super) fn is_told_apart(&self, other: &Self) -> bool {
+    pub(super) fn is_distinct(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Told(one), Self::Told(another)) => one != another,
             (Self::Guessed(_), Self::Told(_) | Self::Guessed(_)) | (Self::Told(_), Self::Guessed(_)) => false,
@@ -37,16 +37,16 @@ impl TurnMark {
 
 /// The evidence of a failure for a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Certainty {
+pub(super) enum LoopEvidence {
     /// A mistake of the model, or a loop.
     Loops,
     /// A failure without a mistake of the model. Only many of them in a row are evidence.
-    MayBeBadLuck,
+    Inconclusive,
 }
 
 /// The effect of a failure on its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum TurnLimitStatus {
     Nothing,
     /// The number of failures has reached the limit, but not with failures that end a guessed turn.
     Warning {
@@ -70,14 +70,14 @@ pub(super) struct StoppedTurn {
 
 /// The turns of a session.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct SessionTurns {
     /// Turns with failures that the host named, ordered by their last failure.
-    told: VecDeque<ToldTurn>,
-    guess: Guess,
+    named: VecDeque<NamedTurn>,
+    guess: GuessedTurnState,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ToldTurn {
+pub(super) struct NamedTurn {
     id: TurnId,
     failures: u32,
     /// Time of the last failure. Absent in snapshots of older versions.
@@ -90,22 +90,22 @@ pub(super) struct ToldTurn {
 
 /// The current guessed turn.
 #[derive(Clone, Debug, Default)]
-struct Guess {
-    saved: SavedGuess,
+struct GuessedTurnState {
+    saved: SavedGuessedTurn,
     /// Calls in flight. A call whose end is never reported (its process died) is evicted in time.
-    open: VecDeque<Subject>,
+    open: VecDeque<GuardSubject>,
 }
 
 /// The part of a guessed turn that is stored across a restart.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct SavedGuess {
+pub(super) struct SavedGuessedTurn {
     number: u64,
     last: Option<Timestamp>,
-    tally: Tally,
+    tally: FailureTally,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Tally {
+struct FailureTally {
     /// All failures and refusals.
     failures: u32,
     /// Failures that show a loop.
@@ -115,20 +115,20 @@ struct Tally {
     /// Failures that were not followed by a success of the same call.
     uncured: u32,
     warned: bool,
-    limit: Option<Limited>,
+    limit: Option<TurnLimitHold>,
     /// The tools whose calls failed or were refused.
     #[serde(default)]
     tools: Vec<ToolRef>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Limited {
-    hold: Hold,
+struct TurnLimitHold {
+    hold: RefusalHold,
     /// True if a try was admitted that can lift the limit.
     tried: bool,
 }
 
-impl Turns {
+impl SessionTurns {
     /// Returns the turn that a call at this time belongs to.
     pub(super) fn mark(&self, policy: &GuardPolicy, turn: Option<&TurnId>, now: Timestamp) -> TurnMark {
         match turn {
@@ -144,7 +144,7 @@ impl Turns {
     pub(super) fn limit(&self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> Option<u32> {
         match call.turn {
             Some(id) => {
-                let turn = self.told.iter().find(|turn| turn.id == *id)?;
+                let turn = self.named.iter().find(|turn| turn.id == *id)?;
                 (turn.failures >= policy.per_turn.get()).then_some(turn.failures)
             }
             None if self.guess.is_over(policy, now) => None,
@@ -158,7 +158,7 @@ impl Turns {
     }
 
     /// Records a refused call, which counts as a failure.
-    pub(super) fn refused(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> Reached {
+    pub(super) fn refused(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> TurnLimitStatus {
         match call.turn {
             Some(id) => self.count_told(policy, id, now),
             None => {
@@ -166,7 +166,7 @@ impl Turns {
                 let tally = &mut self.guess.saved.tally;
                 // If the limit is active already, a refusal must not extend it.
                 let limit = tally.limit;
-                let reached = tally.count(policy, call.tool, Certainty::Loops, now);
+                let reached = tally.count(policy, call.tool, LoopEvidence::Loops, now);
                 tally.limit = limit.or(tally.limit);
                 reached
             }
@@ -182,13 +182,13 @@ impl Turns {
         if self.guess.open.len() >= MOST_OPEN {
             self.guess.open.pop_front();
         }
-        self.guess.open.push_back(Subject::of(call, None));
+        self.guess.open.push_back(GuardSubject::of(call, None));
         let tally = &mut self.guess.saved.tally;
         // Only a tool that failed can show that it works again.
         if tally.tools.contains(call.tool)
             && let Some(limit) = tally.limit.as_mut().filter(|limit| !limit.hold.lasts(now))
         {
-            limit.hold.spend(policy, now);
+            limit.hold.admit_try(policy, now);
             limit.tried = true;
         }
     }
@@ -209,9 +209,9 @@ impl Turns {
         &mut self,
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
-        certainty: Certainty,
+        certainty: LoopEvidence,
         now: Timestamp,
-    ) -> Reached {
+    ) -> TurnLimitStatus {
         match call.turn {
             Some(id) => self.count_told(policy, id, now),
             None => self.guess.saved.tally.count(policy, call.tool, certainty, now),
@@ -229,14 +229,14 @@ impl Turns {
         tally.uncured = tally.uncured.saturating_sub(cured);
         // Another call that was in flight all the time proves nothing. The try after the hold does.
         if tally.limit.is_some_and(|limit| limit.tried) && tally.tools.contains(call.tool) {
-            *tally = Tally::default();
+            *tally = FailureTally::default();
         }
     }
 
     /// Returns the stopped turns. A turn named by the host ends when the host starts another one, and that end is not
     /// reported. So such a turn is returned as long as calls still fail in it now and then.
     pub(super) fn stopped(&self, policy: &GuardPolicy, now: Timestamp) -> impl Iterator<Item = StoppedTurn> {
-        let told = self.told.iter().filter_map(move |turn| {
+        let told = self.named.iter().filter_map(move |turn| {
             let (last, since) = (turn.last?, turn.ended?);
             (now.since(last) < SHOWN_FOR).then(|| StoppedTurn {
                 turn: Some(turn.id.clone()),
@@ -256,29 +256,29 @@ impl Turns {
 
     /// Clears the failures. Calls in flight stay in flight.
     pub(super) fn forget(&mut self) {
-        self.told.clear();
-        self.guess.saved.tally = Tally::default();
+        self.named.clear();
+        self.guess.saved.tally = FailureTally::default();
     }
 
     /// Returns the part that is stored across a restart.
-    pub(super) fn save(&self) -> (VecDeque<ToldTurn>, SavedGuess) {
-        (self.told.clone(), self.guess.saved.clone())
+    pub(super) fn save(&self) -> (VecDeque<NamedTurn>, SavedGuessedTurn) {
+        (self.named.clone(), self.guess.saved.clone())
     }
 
     /// Restores the stored part, within the limits. No calls are in flight after a restart.
-    pub(super) fn restore(mut told: VecDeque<ToldTurn>, saved: SavedGuess) -> Self {
+    pub(super) fn restore(mut told: VecDeque<NamedTurn>, saved: SavedGuessedTurn) -> Self {
         told.drain(..told.len().saturating_sub(MOST_TURNS));
-        Self { told, guess: Guess { saved, open: VecDeque::new() } }
+        Self { named: told, guess: GuessedTurnState { saved, open: VecDeque::new() } }
     }
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
-        (self.told.len(), self.guess.open.len())
+        (self.named.len(), self.guess.open.len())
     }
 
-    fn count_told(&mut self, policy: &GuardPolicy, id: &TurnId, now: Timestamp) -> Reached {
-        let position = self.told.iter().position(|turn| turn.id == *id);
-        let mut turn = position.and_then(|position| self.told.remove(position)).unwrap_or_else(|| ToldTurn {
+    fn count_told(&mut self, policy: &GuardPolicy, id: &TurnId, now: Timestamp) -> TurnLimitStatus {
+        let position = self.named.iter().position(|turn| turn.id == *id);
+        let mut turn = position.and_then(|position| self.named.remove(position)).unwrap_or_else(|| NamedTurn {
             id: id.clone(),
             failures: 0,
             last: None,
@@ -289,12 +289,12 @@ impl Turns {
         let failures = turn.failures;
         let too_many = failures >= policy.per_turn.get();
         turn.ended = turn.ended.or(too_many.then_some(now));
-        super::push_bounded(&mut self.told, turn, MOST_TURNS);
-        if too_many { Reached::Limit { failures } } else { Reached::Nothing }
+        super::push_bounded(&mut self.named, turn, MOST_TURNS);
+        if too_many { TurnLimitStatus::Limit { failures } } else { TurnLimitStatus::Nothing }
     }
 }
 
-impl Guess {
+impl GuessedTurnState {
     fn is_over(&self, policy: &GuardPolicy, now: Timestamp) -> bool {
         // Two events at the same time never belong to two turns, even if no gap is required.
         let gap = policy.turn_gap.max(Duration::from_millis(1));
@@ -305,20 +305,20 @@ impl Guess {
     fn touch(&mut self, policy: &GuardPolicy, now: Timestamp) {
         if self.is_over(policy, now) {
             self.saved.number = self.saved.number.wrapping_add(1);
-            self.saved.tally = Tally::default();
+            self.saved.tally = FailureTally::default();
         }
         self.saved.last = Some(now);
     }
 }
 
-impl Tally {
+impl FailureTally {
     fn count(
         &mut self,
         policy: &GuardPolicy,
         tool: &ToolRef,
-        certainty: Certainty,
+        certainty: LoopEvidence,
         now: Timestamp,
-    ) -> Reached {
+    ) -> TurnLimitStatus {
         if !self.tools.contains(tool) {
             self.tools.truncate(MOST_TOOLS - 1);
             self.tools.insert(0, tool.clone());
@@ -326,23 +326,23 @@ impl Tally {
         self.failures = self.failures.saturating_add(1);
         self.uncured = self.uncured.saturating_add(1);
         match certainty {
-            Certainty::Loops => self.loops = self.loops.saturating_add(1),
-            Certainty::MayBeBadLuck => self.in_a_row = self.in_a_row.saturating_add(1),
+            LoopEvidence::Loops => self.loops = self.loops.saturating_add(1),
+            LoopEvidence::Inconclusive => self.in_a_row = self.in_a_row.saturating_add(1),
         }
         let failures = self.failures;
         let most = policy.per_turn.get();
         if self.limit.is_some() || self.loops.saturating_add(self.in_a_row) >= most {
             match &mut self.limit {
-                Some(limit) => limit.hold.again(now),
-                None => self.limit = Some(Limited { hold: Hold::start(policy, now), tried: false }),
+                Some(limit) => limit.hold.restart(now),
+                None => self.limit = Some(TurnLimitHold { hold: RefusalHold::start(policy, now), tried: false }),
             }
-            return Reached::Limit { failures };
+            return TurnLimitStatus::Limit { failures };
         }
         if self.uncured >= most && !self.warned {
             self.warned = true;
-            return Reached::Warning { failures: self.uncured };
+            return TurnLimitStatus::Warning { failures: self.uncured };
         }
-        Reached::Nothing
+        TurnLimitStatus::Nothing
     }
 }
 

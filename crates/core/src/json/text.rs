@@ -6,16 +6,16 @@ use std::borrow::Cow;
 ///
 /// An invalid escape yields its backslash unchanged. The reader accepts no such string.
 #[derive(Clone, Debug)]
-pub(crate) struct Decoded<'d>(&'d str);
+pub(crate) struct DecodedChars<'d>(&'d str);
 
-impl<'d> Decoded<'d> {
+impl<'d> DecodedChars<'d> {
     /// Returns the characters of the text between the quotes.
     pub(crate) fn new(inner: &'d str) -> Self {
         Self(inner)
     }
 }
 
-impl Iterator for Decoded<'_> {
+impl Iterator for DecodedChars<'_> {
     type Item = char;
     fn next(&mut self) -> Option<char> {
         let mut rest = self.0.chars();
@@ -49,14 +49,14 @@ pub(super) fn unescape(inner: &str) -> Cow<'_, str> {
 }
 
 /// An invalid escape, with its offset after the backslash.
-pub(crate) struct BadEscape {
+pub(crate) struct InvalidEscape {
     pub(super) offset: usize,
     pub(super) problem: &'static str,
 }
 
 /// Returns the character of an escape and its length. `rest` is the text after the backslash.
-pub(crate) fn escape(rest: &[u8]) -> Result<(char, usize), BadEscape> {
-    let bad = |offset, problem| Err(BadEscape { offset, problem });
+pub(crate) fn escape(rest: &[u8]) -> Result<(char, usize), InvalidEscape> {
+    let bad = |offset, problem| Err(InvalidEscape { offset, problem });
     let meant = match rest.first() {
         Some(b'"') => '"',
         Some(b'\\') => '\\',

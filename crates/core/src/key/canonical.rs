@@ -22,19 +22,19 @@
 
 use std::cmp::Ordering;
 
-use crate::json::{Shape, Spelling, Value, escape};
+use crate::json::{NodeShape, NameSpelling, JsonValue, escape};
 use crate::policy::StringRule;
 
 /// The rules for comparing parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct Form<'a> {
+pub struct CanonicalForm<'a> {
     /// Comparison of strings.
     pub strings: StringRule,
     /// Members of the top level that are ignored.
     pub volatile: &'a [Box<str>],
 }
 
-impl Form<'static> {
+impl CanonicalForm<'static> {
     /// Exact comparison of everything.
     pub const EXACT: Self = Self { strings: StringRule::Exact, volatile: &[] };
 }
@@ -44,35 +44,35 @@ impl Form<'static> {
 pub struct Canonicalizer {
     text: String,
     /// Containers that are being written, innermost last.
-    open: Vec<Open>,
+    open: Vec<OpenContainer>,
     /// Names of the open objects, sorted within each object.
-    names: Vec<Name>,
+    names: Vec<MemberName>,
 }
 
 /// A name of an object that is being written.
 #[derive(Clone, Copy, Debug)]
-struct Name {
+struct MemberName {
     place: usize,
-    head: Head,
+    head: NameHead,
 }
 
 /// The first eight bytes of a name, which decide nearly every comparison without reading the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Head(u64);
+struct NameHead(u64);
 
-impl Head {
+impl NameHead {
     /// The head of a name that cannot be compared by its head, because its order is not that of bytes.
     const NONE: Self = Self(u64::MAX);
 
-    fn of(name: Spelling<'_>) -> Self {
+    fn of(name: NameSpelling<'_>) -> Self {
         match name {
-            Spelling::Plain(plain) => {
+            NameSpelling::Plain(plain) => {
                 let mut head = [0; 8];
                 head.iter_mut().zip(plain.bytes()).for_each(|(place, byte)| *place = byte);
                 let is_ascii = head.is_ascii();
                 if is_ascii { Self(u64::from_be_bytes(head)) } else { Self::NONE }
             }
-            Spelling::Escaped(_) => Self::NONE,
+            NameSpelling::Escaped(_) => Self::NONE,
         }
     }
 
@@ -86,7 +86,7 @@ impl Head {
 
 /// A container that is being written. Positions are those of the document's table.
 #[derive(Clone, Copy, Debug)]
-enum Open {
+enum OpenContainer {
     Array {
         next: usize,
         end: usize,
@@ -100,7 +100,7 @@ enum Open {
 
 impl Canonicalizer {
     /// Returns the canonical form of a value.
-    pub fn write(&mut self, value: Value<'_>, form: Form<'_>) -> &str {
+    pub fn write(&mut self, value: JsonValue<'_>, form: CanonicalForm<'_>) -> &str {
         self.text.clear();
         self.text.reserve(value.raw().len());
         self.open.clear();
@@ -115,38 +115,38 @@ impl Canonicalizer {
     }
 
     /// Writes a value, or the beginning of a container.
-    fn begin(&mut self, value: Value<'_>, strings: StringRule, volatile: &[Box<str>]) {
+    fn begin(&mut self, value: JsonValue<'_>, strings: StringRule, volatile: &[Box<str>]) {
         match value.shape() {
-            Shape::Null | Shape::True | Shape::False => self.text.push_str(value.raw()),
-            Shape::Number => write_number(&mut self.text, value.raw()),
-            Shape::Plain | Shape::Escaped => write_string(&mut self.text, value, strings),
-            Shape::Array => {
+            NodeShape::Null | NodeShape::True | NodeShape::False => self.text.push_str(value.raw()),
+            NodeShape::Number => write_number(&mut self.text, value.raw()),
+            NodeShape::Plain | NodeShape::Escaped => write_string(&mut self.text, value, strings),
+            NodeShape::Array => {
                 self.text.push('[');
-                self.open.push(Open::Array { next: value.place() + 1, end: value.place_after() });
+                self.open.push(OpenContainer::Array { next: value.place() + 1, end: value.place_after() });
             }
-            Shape::Object => {
+            NodeShape::Object => {
                 self.text.push('{');
                 let first = self.names.len();
                 self.list_names(value, volatile);
-                self.open.push(Open::Object { first, next: first });
+                self.open.push(OpenContainer::Object { first, next: first });
             }
         }
     }
 
     /// Closes containers that end here and returns the value to write next, if there is one. `value` is any value of
     /// the document.
-    fn find_next<'d>(&mut self, value: Value<'d>) -> Option<Value<'d>> {
+    fn find_next<'d>(&mut self, value: JsonValue<'d>) -> Option<JsonValue<'d>> {
         while let Some(open) = self.open.last_mut() {
             match open {
-                Open::Array { next, end } if *next < *end => {
+                OpenContainer::Array { next, end } if *next < *end => {
                     let item = value.at(*next);
                     *next = item.place_after();
                     separate(&mut self.text);
                     return Some(item);
                 }
-                Open::Array { .. } => self.text.push(']'),
-                Open::Object { first, next } => {
-                    if let Some(Name { place, .. }) = self.names.get(*next) {
+                OpenContainer::Array { .. } => self.text.push(']'),
+                OpenContainer::Object { first, next } => {
+                    if let Some(MemberName { place, .. }) = self.names.get(*next) {
                         *next += 1;
                         separate(&mut self.text);
                         write_name(&mut self.text, value.at(*place).spelling());
@@ -162,13 +162,13 @@ impl Canonicalizer {
     }
 
     /// Adds the names of an object to the list, sorted.
-    fn list_names(&mut self, object: Value<'_>, volatile: &[Box<str>]) {
+    fn list_names(&mut self, object: JsonValue<'_>, volatile: &[Box<str>]) {
         let first = self.names.len();
         let (mut place, end) = (object.place() + 1, object.place_after());
         while place < end {
             let name = object.at(place).spelling();
             if !volatile.iter().any(|left_out| name.is(left_out)) {
-                self.names.push(Name { place, head: Head::of(name) });
+                self.names.push(MemberName { place, head: NameHead::of(name) });
             }
             place = object.at(place + 1).place_after();
         }
@@ -188,10 +188,10 @@ fn separate(text: &mut String) {
 }
 
 /// Compares names by their UTF-16 code units, without creating any.
-fn compare(a: Spelling<'_>, b: Spelling<'_>) -> Ordering {
+fn compare(a: NameSpelling<'_>, b: NameSpelling<'_>) -> Ordering {
     // Code units sort like characters, except that the surrogates (all beyond U+FFFF) come before U+E000. The same
     // holds for the first bytes of UTF-8: 0xEE and 0xEF come last.
-    let (Spelling::Plain(plain_a), Spelling::Plain(plain_b)) = (a, b) else {
+    let (NameSpelling::Plain(plain_a), NameSpelling::Plain(plain_b)) = (a, b) else {
         let rank = |character| match character {
             '\u{e000}'..='\u{ffff}' => u32::from(character) + 0x11_0000,
             _ => u32::from(character),
@@ -205,21 +205,21 @@ fn compare(a: Spelling<'_>, b: Spelling<'_>) -> Ordering {
     }
 }
 
-fn write_name(text: &mut String, name: Spelling<'_>) {
+fn write_name(text: &mut String, name: NameSpelling<'_>) {
     text.push('"');
     match name {
-        Spelling::Plain(plain) => text.push_str(plain),
-        Spelling::Escaped(_) => name.decoded().for_each(|character| write_character(text, character)),
+        NameSpelling::Plain(plain) => text.push_str(plain),
+        NameSpelling::Escaped(_) => name.decoded().for_each(|character| write_character(text, character)),
     }
     text.push_str("\":");
 }
 
-fn write_string(text: &mut String, value: Value<'_>, rule: StringRule) {
+fn write_string(text: &mut String, value: JsonValue<'_>, rule: StringRule) {
     text.push('"');
     match (value.spelling(), rule) {
         // Characters without an escape in the text need none here.
-        (Spelling::Plain(plain), StringRule::Exact) => text.push_str(plain),
-        (Spelling::Escaped(inner), StringRule::Exact) => write_exactly(text, inner),
+        (NameSpelling::Plain(plain), StringRule::Exact) => text.push_str(plain),
+        (NameSpelling::Escaped(inner), StringRule::Exact) => write_exactly(text, inner),
         (spelling, StringRule::Trim | StringRule::Collapse) => write_loosely(text, spelling, rule),
     }
     text.push('"');
@@ -251,11 +251,11 @@ fn write_exactly(text: &mut String, inner: &str) {
 }
 
 /// Writes single lines without white space at their ends, and with runs of it as one space if the rule requires it.
-fn write_loosely(text: &mut String, spelling: Spelling<'_>, rule: StringRule) {
+fn write_loosely(text: &mut String, spelling: NameSpelling<'_>, rule: StringRule) {
     let inner = match spelling {
         // A plain string has no tab and no line break, so most need no second pass.
-        Spelling::Plain(inner) if inner.is_ascii() && is_neat(inner) => return text.push_str(inner),
-        Spelling::Plain(inner) | Spelling::Escaped(inner) => inner,
+        NameSpelling::Plain(inner) if inner.is_ascii() && is_neat(inner) => return text.push_str(inner),
+        NameSpelling::Plain(inner) | NameSpelling::Escaped(inner) => inner,
     };
     if spelling.decoded().any(is_line_break) {
         return write_exactly(text, inner);

@@ -26,10 +26,10 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Canonicalizer, Form, Home, Key};
+use super::{Canonicalizer, CanonicalForm, KeyHome, RecordKey};
 use crate::dedupe::RunId;
 use crate::id::{ActorId, Digest, SessionKey, TenantId, ToolRef, WorkspaceId};
-use crate::json::Value;
+use crate::json::JsonValue;
 use crate::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
 
 /// The version that is hashed into every key. A change of the text or of the canonical form needs a new one.
@@ -37,7 +37,7 @@ const DERIVATION: &str = "steadfast-key-1";
 
 /// The owner and the target of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
+pub struct KeyInputs<'a> {
     /// Tool of the call. Its namespace is a part of every key, its name a part of the computed ones.
     pub tool: &'a ToolRef,
     /// Tenant whose data the call uses.
@@ -55,36 +55,36 @@ pub struct Scope<'a> {
 }
 
 /// Returns the key of a call for which its caller (or `key` hook) gave this text.
-pub fn explicit_key(scope: &Scope<'_>, text: &str) -> Key {
-    own_key("explicit", scope, text).finish(scope, Home::of(scope))
+pub fn explicit_key(scope: &KeyInputs<'_>, text: &str) -> RecordKey {
+    own_key("explicit", scope, text).finish(scope, KeyHome::of(scope))
 }
 
 /// Returns the key if the same text with another tool or other arguments means another call.
-pub fn separate_key(scope: &Scope<'_>, text: &str, arguments: Digest) -> Key {
+pub fn separate_key(scope: &KeyInputs<'_>, text: &str, arguments: Digest) -> RecordKey {
     own_key("separate", scope, text)
         .part(scope.tool.tool.as_str())
         .digest(Some(arguments))
-        .finish(scope, Home::of(scope))
+        .finish(scope, KeyHome::of(scope))
 }
 
 /// Returns the key under which a resend of the same dispatch is found. The same id with another tool or other arguments
 /// is another dispatch.
-pub fn call_id_key(scope: &Scope<'_>, id: &str, arguments: Digest) -> Key {
+pub fn call_id_key(scope: &KeyInputs<'_>, id: &str, arguments: Digest) -> RecordKey {
     own_key("call-id", scope, id)
         .part(scope.tool.tool.as_str())
         .digest(Some(arguments))
-        .finish(scope, Home::of(scope))
+        .finish(scope, KeyHome::of(scope))
 }
 
 /// Returns the key of a run that only the index of equal arguments finds. It has the home of its index.
-pub fn run_key(index: Key, run: &RunId) -> Key {
-    Key::at(index.home(), Digest::of(KeyText::new("run").part(&run.0).0.as_bytes()))
+pub fn run_key(index: RecordKey, run: &RunId) -> RecordKey {
+    RecordKey::at(index.home(), Digest::of(KeyText::new("run").part(&run.0).0.as_bytes()))
 }
 
 /// Returns the key of a call without a key.
 ///
 /// `arguments` is the result of [`arguments_digest`] for its parameters with the same class and policy.
-pub fn computed_key(scope: &Scope<'_>, arguments: Digest, class: ToolClass, policy: &DedupePolicy) -> Key {
+pub fn computed_key(scope: &KeyInputs<'_>, arguments: Digest, class: ToolClass, policy: &DedupePolicy) -> RecordKey {
     // Actors may share results only if a run changes nothing.
     let is_shared = match (policy.scope, class) {
         (KeyScope::Global, ToolClass::ReadOnly) => true,
@@ -104,13 +104,13 @@ pub fn computed_key(scope: &Scope<'_>, arguments: Digest, class: ToolClass, poli
             key.part(text(scope.session.map(SessionKey::as_str))).part(text(scope.actor.map(ActorId::as_str)))
         }
     };
-    let home = if is_shared { Home::of(&Scope { actor: None, ..*scope }) } else { Home::of(scope) };
+    let home = if is_shared { KeyHome::of(&KeyInputs { actor: None, ..*scope }) } else { KeyHome::of(scope) };
     key.finish(scope, home)
 }
 
 /// Returns the digest of a call's parameters, which is stored with its record and compared when its key is used again.
-pub fn arguments_digest(params: Value<'_>, class: ToolClass, policy: &DedupePolicy) -> Digest {
-    let form = Form { strings: string_rule(class, policy), volatile: &policy.volatile };
+pub fn arguments_digest(params: JsonValue<'_>, class: ToolClass, policy: &DedupePolicy) -> Digest {
+    let form = CanonicalForm { strings: string_rule(class, policy), volatile: &policy.volatile };
     Digest::of(Canonicalizer::default().write(params, form).as_bytes())
 }
 
@@ -118,8 +118,8 @@ pub fn arguments_digest(params: Value<'_>, class: ToolClass, policy: &DedupePoli
 /// `requestState`). It is a part of the key, so the next round is not a duplicate of the first. It is not a part of the
 /// arguments, so it is no conflict either.
 pub fn continuation_digest(
-    input_responses: Option<Value<'_>>,
-    request_state: Option<Value<'_>>,
+    input_responses: Option<JsonValue<'_>>,
+    request_state: Option<JsonValue<'_>>,
 ) -> Option<Digest> {
     if input_responses.is_none() && request_state.is_none() {
         return None;
@@ -127,7 +127,7 @@ pub fn continuation_digest(
     let mut canonical = Canonicalizer::default();
     let mut hash = Sha256::new();
     for part in [input_responses, request_state] {
-        let text = part.map_or("", |value| canonical.write(value, Form::EXACT));
+        let text = part.map_or("", |value| canonical.write(value, CanonicalForm::EXACT));
         // Canonical JSON contains no line breaks, so the end of the first part is unambiguous.
         hash.update(text);
         hash.update("\n");
@@ -144,7 +144,7 @@ fn string_rule(class: ToolClass, policy: &DedupePolicy) -> StringRule {
 }
 
 /// Returns the common parts of all explicit keys and call ids.
-fn own_key(kind: &str, scope: &Scope<'_>, own: &str) -> KeyText {
+fn own_key(kind: &str, scope: &KeyInputs<'_>, own: &str) -> KeyText {
     KeyText::new(kind)
         .part(text(scope.tenant.map(TenantId::as_str)))
         .part(text(scope.actor.map(ActorId::as_str)))
@@ -157,9 +157,9 @@ fn text(part: Option<&str>) -> &str {
     part.unwrap_or_default()
 }
 
-impl Home {
+impl KeyHome {
     /// FNV-1a of tenant, namespace and actor. It places keys and proves nothing, so it need not be strong.
-    fn of(scope: &Scope<'_>) -> Self {
+    fn of(scope: &KeyInputs<'_>) -> Self {
         let parts = [
             text(scope.tenant.map(TenantId::as_str)),
             scope.tool.namespace.as_str(),
@@ -206,7 +206,7 @@ impl KeyText {
         self
     }
 
-    fn finish(self, scope: &Scope<'_>, home: Home) -> Key {
-        Key::at(home, Digest::of(self.digest(scope.continuation).0.as_bytes()))
+    fn finish(self, scope: &KeyInputs<'_>, home: KeyHome) -> RecordKey {
+        RecordKey::at(home, Digest::of(self.digest(scope.continuation).0.as_bytes()))
     }
 }

@@ -13,9 +13,9 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use self::canonical::{Canonicalizer, Form};
+pub use self::canonical::{Canonicalizer, CanonicalForm};
 pub use self::derive::{
-    Scope, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
+    KeyInputs, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
     separate_key,
 };
 pub use self::template::{InvalidTemplate, KeyTemplate};
@@ -27,18 +27,18 @@ use crate::id::Digest;
 /// A key, scoped and hashed, under which a record is stored. It never contains the caller's own text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Key(pub Digest);
+pub struct RecordKey(pub Digest);
 
-impl Key {
+impl RecordKey {
     /// Returns the short form for logs and responses.
     pub fn fingerprint(&self) -> String {
         self.0.fingerprint()
     }
 
     /// Returns the home of the key.
-    pub fn home(&self) -> Home {
+    pub fn home(&self) -> KeyHome {
         let [.., a, b, c, d] = *self.0.as_bytes();
-        Home([a, b, c, d])
+        KeyHome([a, b, c, d])
     }
 
     /// Returns the same key in the key space of shadow mode.
@@ -47,7 +47,7 @@ impl Key {
     }
 
     /// The last bytes are the home of a key, and the other 224 bits its identity.
-    fn at(home: Home, hash: Digest) -> Self {
+    fn at(home: KeyHome, hash: Digest) -> Self {
         let mut bytes = *hash.as_bytes();
         if let Some(place) = bytes.last_chunk_mut() {
             *place = home.0;
@@ -59,7 +59,7 @@ impl Key {
 /// The location of a key in a distributed store. All keys of one actor at one server (and of a run and its index) share
 /// it, so that a store that is spread over machines can keep the records of one atomic operation together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Home(pub [u8; 4]);
+pub struct KeyHome(pub [u8; 4]);
 
 /// The deduplication that a caller requests for its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,18 +78,18 @@ pub enum DedupeMode {
 impl DedupeMode {
     /// Returns the mode that counts: the requested one, or else `enforced` if there is a key, because a caller that
     /// sends a key wants it to count.
-    pub const fn resolve(asked: Option<Self>, given: GivenKey<'_>) -> Self {
+    pub const fn resolve(asked: Option<Self>, given: KeySource<'_>) -> Self {
         match (asked, given) {
             (Some(mode), _) => mode,
-            (None, GivenKey::ByCaller(_) | GivenKey::ByHook(_)) => Self::Enforced,
-            (None, GivenKey::None) => Self::Disabled,
+            (None, KeySource::ByCaller(_) | KeySource::ByHook(_)) => Self::Enforced,
+            (None, KeySource::None) => Self::Disabled,
         }
     }
 }
 
 /// The key text that counts for a call. A caller knows its intent better than a hook, and a hook better than Steadfast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenKey<'a> {
+pub enum KeySource<'a> {
     /// The caller's own key.
     ByCaller(&'a str),
     /// The key that the `key` hook returned before the claim.
@@ -98,7 +98,7 @@ pub enum GivenKey<'a> {
     None,
 }
 
-impl<'a> GivenKey<'a> {
+impl<'a> KeySource<'a> {
     /// Returns the key that counts.
     pub const fn choose(caller: Option<&'a str>, hook: Option<&'a str>) -> Self {
         match (caller, hook) {

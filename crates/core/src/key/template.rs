@@ -4,17 +4,17 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-use crate::json::{Document, Kind, Limits, Value};
+use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
 /// A template that builds the key of a call from its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTemplate {
     text: Box<str>,
-    parts: Box<[Part]>,
+    parts: Box<[TemplatePart]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(Box<str>),
     /// The names that lead to an argument, outermost first.
     Argument(Box<[Box<str>]>),
@@ -57,18 +57,18 @@ impl KeyTemplate {
                 return Err(InvalidTemplate::NoName);
             }
             if !before.is_empty() {
-                parts.push(Part::Text(before.into()));
+                parts.push(TemplatePart::Text(before.into()));
             }
-            parts.push(Part::Argument(names));
+            parts.push(TemplatePart::Argument(names));
             rest = after;
         }
         if rest.contains('}') {
             return Err(InvalidTemplate::Brace);
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest.into()));
+            parts.push(TemplatePart::Text(rest.into()));
         }
-        if !parts.iter().any(|part| matches!(part, Part::Argument(_))) {
+        if !parts.iter().any(|part| matches!(part, TemplatePart::Argument(_))) {
             return Err(InvalidTemplate::Constant);
         }
         Ok(Self { text: text.into(), parts: parts.into() })
@@ -82,12 +82,12 @@ impl KeyTemplate {
     /// Returns the key of a call with these arguments, or the names of the missing arguments. Texts are inserted
     /// unchanged, with `%` and the characters around them escaped, so that no two calls with different arguments have
     /// the same key.
-    pub fn fill(&self, arguments: Value<'_>) -> Result<String, Vec<String>> {
+    pub fn fill(&self, arguments: JsonValue<'_>) -> Result<String, Vec<String>> {
         let (mut key, mut missing) = (String::new(), Vec::new());
         for part in &self.parts {
             match part {
-                Part::Text(text) => key.push_str(text),
-                Part::Argument(names) => {
+                TemplatePart::Text(text) => key.push_str(text),
+                TemplatePart::Argument(names) => {
                     let found = names.iter().try_fold(arguments, |value, name| value.get(name));
                     match found.and_then(|value| shown(value, self.is_alone())) {
                         Some(text) => key.push_str(&text),
@@ -101,7 +101,7 @@ impl KeyTemplate {
 
     /// Returns the key for arguments that are still a text.
     pub fn fill_text(&self, arguments: &str) -> Option<String> {
-        let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).ok()?;
+        let document = JsonDocument::parse(arguments.as_bytes(), JsonLimits::PARAMS).ok()?;
         self.fill(document.root()).ok()
     }
 
@@ -109,14 +109,14 @@ impl KeyTemplate {
     /// the arguments inserted unchanged, or the names of the missing arguments.
     pub fn fill_value(&self, arguments: &Json) -> Result<Json, Vec<String>> {
         let found = |names: &[Box<str>]| names.iter().try_fold(arguments, |value, name| value.get(&**name));
-        if let [Part::Argument(names)] = &*self.parts {
+        if let [TemplatePart::Argument(names)] = &*self.parts {
             return found(names).cloned().ok_or_else(|| vec![names.join(".")]);
         }
         let (mut filled, mut missing) = (String::new(), Vec::new());
         for part in &self.parts {
             match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Argument(names) => match found(names) {
+                TemplatePart::Text(text) => filled.push_str(text),
+                TemplatePart::Argument(names) => match found(names) {
                     Some(Json::String(text)) => filled.push_str(text),
                     Some(value) => filled.push_str(&value.to_string()),
                     None => missing.push(names.join(".")),
@@ -128,25 +128,25 @@ impl KeyTemplate {
 
     /// Returns true if the key is a single argument.
     fn is_alone(&self) -> bool {
-        matches!(&*self.parts, [Part::Argument(_)])
+        matches!(&*self.parts, [TemplatePart::Argument(_)])
     }
 }
 
 /// Returns a value as it appears in a key, or `None` if it cannot.
-fn shown(value: Value<'_>, alone: bool) -> Option<String> {
+fn shown(value: JsonValue<'_>, alone: bool) -> Option<String> {
     match value.kind() {
-        Kind::String(text) if text.trim().is_empty() => None,
-        Kind::String(text) if alone => Some(text.into_owned()),
-        Kind::String(text) => {
+        JsonKind::String(text) if text.trim().is_empty() => None,
+        JsonKind::String(text) if alone => Some(text.into_owned()),
+        JsonKind::String(text) => {
             let escaped = |sign: char| match sign {
                 sign if sign.is_alphanumeric() => sign.to_string(),
                 sign => format!("%{:02X}", u32::from(sign)),
             };
             Some(text.chars().map(escaped).collect())
         }
-        Kind::Number(digits) => Some(digits.to_owned()),
-        Kind::Bool(flag) => Some(flag.to_string()),
-        Kind::Null | Kind::Array(_) | Kind::Object(_) => None,
+        JsonKind::Number(digits) => Some(digits.to_owned()),
+        JsonKind::Bool(flag) => Some(flag.to_string()),
+        JsonKind::Null | JsonKind::Array(_) | JsonKind::Object(_) => None,
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn filled(template: &str, arguments: &str) -> Result<String, Vec<String>> {
-        let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).unwrap();
+        let document = JsonDocument::parse(arguments.as_bytes(), JsonLimits::PARAMS).unwrap();
         KeyTemplate::parse(template).unwrap().fill(document.root())
     }
 

@@ -10,7 +10,7 @@
 //! | `page` | a page of a stored text |
 //! | `storage` | the stored results: bounds, readers and expiry |
 
-mod kept;
+mod storage;
 mod page;
 
 use std::ops::Range;
@@ -18,26 +18,26 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use kept::{KeptBounds, KeptResult, KeptResults, NewResult, Reader, TooLarge};
-pub use page::{Page, PageError, page};
+pub use storage::{LargeResultBounds, LargeResult, LargeResultStore, NewLargeResult, ResultReader, ResultTooLarge};
+pub use page::{TextPage, TextPageError, page};
 
 /// Separator between two text blocks of one result, when they are stored as one text.
 pub const BETWEEN_BLOCKS: &str = "\n";
 
 /// The cut of texts that are longer than the limit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct TextCut {
     /// Size of all texts as one, in bytes.
     pub bytes: usize,
     /// Bytes that are left out, as offsets in all texts as one.
     pub gap: Range<usize>,
     /// Part of each text that is shown, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ShownPart>,
 }
 
 /// The part of a text that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ShownPart {
     /// The whole text.
     Whole,
     /// The gap begins in this text: the text before `until`, then the [`Notice`], then the text after `from`.
@@ -58,7 +58,7 @@ pub enum Part {
 
 /// Cuts texts that are longer than `limit` bytes together. Three quarters of the limit are shown from the beginning and
 /// a quarter from the end, where logs and test runs have their summary. Returns `None` if they are not longer.
-pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
+pub fn cut(texts: &[&str], limit: usize) -> Option<TextCut> {
     let bytes = bytes(texts);
     if bytes <= limit {
         return None;
@@ -69,18 +69,18 @@ pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
     for text in texts {
         let end = start + text.len();
         let part = if end <= shown_first || (start >= shown_last && gap.is_some()) {
-            Part::Whole
+            ShownPart::Whole
         } else {
             let from = ceil_char(text, shown_last.saturating_sub(start));
             match &mut gap {
                 None => {
                     let until = floor_char(text, shown_first.saturating_sub(start));
                     gap = Some(start + until..start + from);
-                    Part::Gap { until, from }
+                    ShownPart::Gap { until, from }
                 }
                 Some(gap) => {
                     gap.end = start + from;
-                    if from == text.len() { Part::Nothing } else { Part::End { from } }
+                    if from == text.len() { ShownPart::Nothing } else { ShownPart::End { from } }
                 }
             }
         };
@@ -89,7 +89,7 @@ pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
     }
     // A line break between two texts may be the only excess over the limit.
     let gap = gap.filter(|gap| !gap.is_empty())?;
-    Some(Cut { bytes, gap, parts })
+    Some(TextCut { bytes, gap, parts })
 }
 
 /// Returns the last character boundary at or before this byte.
@@ -115,7 +115,7 @@ pub fn whole(texts: &[&str]) -> String {
 
 /// The place where the whole text can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ResultLocation {
     /// An MCP resource with this URI.
     Resource(String),
     /// A file with this path on the machine of the caller.
@@ -124,7 +124,7 @@ pub enum Place {
     Http(String),
 }
 
-impl Place {
+impl ResultLocation {
     /// Returns the URI or path.
     pub fn address(&self) -> &str {
         match self {
@@ -135,27 +135,27 @@ impl Place {
 
 /// The notice in place of the text that was left out.
 #[derive(Clone, Copy, Debug)]
-pub struct Notice<'a> {
+pub struct CutNotice<'a> {
     /// Cut of the text.
-    pub cut: &'a Cut,
+    pub cut: &'a TextCut,
     /// Place of the whole text.
-    pub place: &'a Place,
+    pub place: &'a ResultLocation,
     /// Time for which it is kept.
     pub keep: Duration,
 }
 
-impl Notice<'_> {
+impl CutNotice<'_> {
     /// Returns the notice, with empty lines that separate it from the tool's text.
     pub fn words(&self) -> String {
-        let Cut { bytes, gap, .. } = self.cut;
+        let TextCut { bytes, gap, .. } = self.cut;
         let (first, last) = (gap.start, bytes - gap.end);
         let (left_out, next) = (gap.len(), gap.start);
         let read = match self.place {
-            Place::Resource(uri) => {
+            ResultLocation::Resource(uri) => {
                 format!("read the resource {uri}?offset={next}; each page names the next one")
             }
-            Place::File(path) => format!("read the file {path}; what is left out begins at byte {next}"),
-            Place::Http(path) => {
+            ResultLocation::File(path) => format!("read the file {path}; what is left out begins at byte {next}"),
+            ResultLocation::Http(path) => {
                 format!("send `GET {path}?offset={next}` to this gateway; each page names the next one")
             }
         };
@@ -167,15 +167,15 @@ impl Notice<'_> {
     }
 
     /// Returns the shown part of a text, with the notice in the gap; `None` if nothing of it is shown.
-    pub fn apply(&self, part: &Part, text: &str) -> Option<String> {
+    pub fn apply(&self, part: &ShownPart, text: &str) -> Option<String> {
         let from = |from: usize| text.get(from..).unwrap_or_default();
         match part {
-            Part::Whole => Some(text.to_owned()),
-            Part::Gap { until, from: end } => {
+            ShownPart::Whole => Some(text.to_owned()),
+            ShownPart::Gap { until, from: end } => {
                 Some([text.get(..*until).unwrap_or_default(), &self.words(), from(*end)].concat())
             }
-            Part::End { from: end } => Some(from(*end).to_owned()),
-            Part::Nothing => None,
+            ShownPart::End { from: end } => Some(from(*end).to_owned()),
+            ShownPart::Nothing => None,
         }
     }
 }
@@ -195,7 +195,7 @@ fn span(span: Duration) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Shortened {
+pub struct ShortenedText {
     /// Name of the stored text.
     pub id: String,
     /// Size of the whole text in bytes.
@@ -218,8 +218,8 @@ mod tests {
     fn shown(texts: &[&str], limit: usize) -> Option<Vec<String>> {
         let cut = cut(texts, limit)?;
         assert_eq!(cut.parts.len(), texts.len());
-        let place = Place::File("/f".to_owned());
-        let notice = Notice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
+        let place = ResultLocation::File("/f".to_owned());
+        let notice = CutNotice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
         let words = notice.words();
         let parts = cut.parts.iter().zip(texts);
         Some(parts.filter_map(|(part, text)| Some(notice.apply(part, text)?.replace(&words, "|"))).collect())
@@ -260,23 +260,23 @@ mod tests {
     #[test]
     fn the_notice_says_what_is_left_out_and_where_it_is() {
         let cut = cut(&["x".repeat(1000).as_str()], 100).unwrap();
-        let said = |place: Place| {
-            Notice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
+        let said = |place: ResultLocation| {
+            CutNotice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
         };
         let sizes = "[Shortened by Steadfast. This text has 1000 bytes. The first 75 and the last 25 are shown, and 900 are left \
                      out here. To read them, ";
         let kept = ". The whole text is kept for 1 h.]";
         for (place, read) in [
             (
-                Place::Resource("steadfast://results/a".to_owned()),
+                ResultLocation::Resource("steadfast://results/a".to_owned()),
                 "read the resource steadfast://results/a?offset=75; each page names the next one",
             ),
             (
-                Place::File("/s/a.txt".to_owned()),
+                ResultLocation::File("/s/a.txt".to_owned()),
                 "read the file /s/a.txt; what is left out begins at byte 75",
             ),
             (
-                Place::Http("/v1/results/a".to_owned()),
+                ResultLocation::Http("/v1/results/a".to_owned()),
                 "send `GET /v1/results/a?offset=75` to this gateway; each page names the next one",
             ),
         ] {
@@ -304,7 +304,7 @@ mod tests {
                 Some(cut) => {
                     prop_assert!(all.is_char_boundary(cut.gap.start) && all.is_char_boundary(cut.gap.end));
                     prop_assert!(all.len() - cut.gap.len() <= limit + texts.len());
-                    let gaps = cut.parts.iter().filter(|part| matches!(part, Part::Gap { .. })).count();
+                    let gaps = cut.parts.iter().filter(|part| matches!(part, ShownPart::Gap { .. })).count();
                     prop_assert_eq!(gaps, 1);
                 }
             }

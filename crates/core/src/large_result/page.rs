@@ -6,7 +6,7 @@ use super::floor_char;
 
 /// A page of a stored text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page<'t> {
+pub struct TextPage<'t> {
     /// Text of the page.
     pub text: &'t str,
     /// Offset of the page, in bytes.
@@ -19,7 +19,7 @@ pub struct Page<'t> {
 
 /// The reason why an offset has no page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageError {
+pub enum TextPageError {
     /// The offset is after the end of the text.
     BehindTheEnd {
         /// Requested offset.
@@ -36,7 +36,7 @@ pub enum PageError {
     },
 }
 
-impl fmt::Display for PageError {
+impl fmt::Display for TextPageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BehindTheEnd { offset, bytes } => {
@@ -51,22 +51,22 @@ impl fmt::Display for PageError {
     }
 }
 
-impl std::error::Error for PageError {}
+impl std::error::Error for TextPageError {}
 
 /// Returns the page at this offset, with at most `most` bytes, but at least one character.
-pub fn page(text: &str, offset: usize, most: usize) -> Result<Page<'_>, PageError> {
+pub fn page(text: &str, offset: usize, most: usize) -> Result<TextPage<'_>, TextPageError> {
     let bytes = text.len();
     if offset > bytes {
-        return Err(PageError::BehindTheEnd { offset, bytes });
+        return Err(TextPageError::BehindTheEnd { offset, bytes });
     }
     let Some(rest) = text.get(offset..) else {
-        return Err(PageError::WithinCharacter { offset, nearest: floor_char(text, offset) });
+        return Err(TextPageError::WithinCharacter { offset, nearest: floor_char(text, offset) });
     };
     let one = rest.chars().next().map_or(0, char::len_utf8);
     let length = floor_char(rest, most).max(one);
     let text = rest.get(..length).unwrap_or(rest);
     let end = offset + text.len();
-    Ok(Page { text, offset, next: (end < bytes).then_some(end), bytes })
+    Ok(TextPage { text, offset, next: (end < bytes).then_some(end), bytes })
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use values::{Factor, InvalidValue, Ratio};
+pub use values::{GrowthFactor, InvalidValue, Ratio};
 
-use crate::classify::danger::Shapes;
+use crate::classify::danger::DangerousShapes;
 use crate::classify::{Overrides, Severity};
 use crate::key::KeyTemplate;
-use crate::verify::{Verify, VerifyCall};
+use crate::verification::{VerificationMethod, VerificationCall};
 
 /// The class of a tool: the effect of running it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub enum ToolClass {
 /// The annotations of an MCP server about its tool. They are hints, not facts: the code that decides the class of a
 /// tool decides which of them to trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Annotations {
+pub struct AnnotationHints {
     /// `readOnlyHint`.
     pub read_only: Option<bool>,
     /// `destructiveHint`.
@@ -45,11 +45,11 @@ pub struct Annotations {
     pub idempotent: Option<bool>,
 }
 
-impl Annotations {
+impl AnnotationHints {
     /// Returns the annotations without the claims that a tool is safe to repeat, for servers that are not trusted. The
     /// claim that a tool is not safe to repeat is accepted from every server.
     #[must_use]
-    pub fn distrusted(self) -> Self {
+    pub fn without_safe_claims(self) -> Self {
         match self.read_only {
             // A tool that is marked as read-only cannot be destructive, whatever the other hint.
             Some(true) => Self::default(),
@@ -62,7 +62,7 @@ impl Annotations {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum EnforcementMode {
     /// The mechanism does nothing.
     Off,
     /// The mechanism decides and reports its decisions, but changes nothing.
@@ -74,44 +74,44 @@ pub enum Mode {
 /// The mode of each mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the mechanisms by name")]
-pub struct Modes {
-    pub dedupe: Mode,
-    pub retry: Mode,
-    pub breaker: Mode,
-    pub guard: Mode,
-    pub trust: Mode,
+pub struct MechanismModes {
+    pub dedupe: EnforcementMode,
+    pub retry: EnforcementMode,
+    pub breaker: EnforcementMode,
+    pub guard: EnforcementMode,
+    pub trust: EnforcementMode,
 }
 
-impl Modes {
+impl MechanismModes {
     /// Returns true if all mechanisms are off, time limits included.
     pub fn are_off(&self) -> bool {
-        self.furthest() == Mode::Off
+        self.strongest() == EnforcementMode::Off
     }
 
     /// Returns the mode of everything that belongs to no single mechanism: limits of time and number, the check of
     /// arguments, and additions to the request. It is the strongest mode of all mechanisms.
-    pub fn furthest(&self) -> Mode {
+    pub fn strongest(&self) -> EnforcementMode {
         self.dedupe.max(self.retry).max(self.breaker).max(self.guard).max(self.trust)
     }
 
     /// Returns true if every call and every response passes unchanged, because no mechanism acts on its decisions.
-    pub fn leave_alone(&self) -> bool {
-        self.furthest() != Mode::Enforce
+    pub fn is_pass_through(&self) -> bool {
+        self.strongest() != EnforcementMode::Enforce
     }
 
     /// Returns the same mode for all mechanisms.
-    pub const fn all(mode: Mode) -> Self {
+    pub const fn all(mode: EnforcementMode) -> Self {
         Self { dedupe: mode, retry: mode, breaker: mode, guard: mode, trust: mode }
     }
 }
 
 /// The settings of a tool, resolved before the call.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct ToolPolicy {
     /// Class of the tool.
     pub class: ToolClass,
     /// Modes of the mechanisms.
-    pub modes: Modes,
+    pub modes: MechanismModes,
     /// Time limits.
     pub time: TimePolicy,
     /// Retry settings.
@@ -139,14 +139,14 @@ pub struct Policy {
     /// Handling of arguments that violate the tool's schema.
     pub arguments: ArgumentCheck,
     /// Instructions or a call by which the caller can check if a call took effect.
-    pub verify: Option<Verify>,
+    pub verify: Option<VerificationMethod>,
     /// Maximum bytes of text of one result that a caller receives. The rest is stored and can be read page by page. A
     /// lower value costs callers that need the whole text a request per page.
     pub result_limit: Option<usize>,
     /// Faults that have another meaning for this tool.
     pub classify: Arc<Overrides>,
     /// Commands that count as dangerous for this tool.
-    pub shapes: Arc<Shapes>,
+    pub shapes: Arc<DangerousShapes>,
 }
 
 /// The time limits of a call.
@@ -161,7 +161,7 @@ pub struct TimePolicy {
     /// Time after which the caller is told that the call is still running. The attempt continues.
     pub answer_by: Option<Duration>,
     /// Handling of an attempt without progress.
-    pub silence: Silence,
+    pub silence: SilencePolicy,
 }
 
 impl TimePolicy {
@@ -176,7 +176,7 @@ impl TimePolicy {
 /// The handling of an attempt without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Silence {
+pub enum SilencePolicy {
     /// A timeout of the tool. The call may be retried.
     Timeout,
     /// A stuck call. The watchdog ends it.
@@ -195,7 +195,7 @@ pub struct RetryPolicy {
     /// No attempt starts later than this after the first one.
     pub total: Option<Duration>,
     /// Start of each delay.
-    pub counted_from: CountedFrom,
+    pub counted_from: DelayOrigin,
     /// Longest `Retry-After` that is waited for. A longer one ends the call.
     pub longest_retry_after: Duration,
     /// Retry budget of all calls to one dependency.
@@ -210,7 +210,7 @@ pub enum Backoff {
         /// Delay before the first retry.
         base: Duration,
         /// Growth per retry.
-        factor: Factor,
+        factor: GrowthFactor,
         /// Maximum delay.
         cap: Duration,
     },
@@ -238,7 +238,7 @@ pub enum Jitter {
 
 /// The start of a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountedFrom {
+pub enum DelayOrigin {
     /// The end of the failed attempt.
     AttemptEnd,
     /// The start of the failed attempt, so that a slow failure is retried at once.
@@ -262,13 +262,13 @@ pub struct RepeatPolicy {
     /// True if the tool itself recognises the idempotency key that is sent along.
     pub honours_key: bool,
     /// Handling of tools of class `unknown`.
-    pub ambiguous: Ambiguous,
+    pub ambiguous: AmbiguousOutcomePolicy,
 }
 
 /// The handling of an unknown outcome for a tool of unknown class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ambiguous {
+pub enum AmbiguousOutcomePolicy {
     /// Retry the call.
     Retry,
     /// Stop and report the unknown outcome.
@@ -279,13 +279,13 @@ pub enum Ambiguous {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupePolicy {
     /// Handling of a key that is used again with other parameters.
-    pub conflict: Conflict,
+    pub conflict: KeyConflictPolicy,
     /// Failures that are replayed for the same key.
-    pub cache_failures: CacheFailures,
+    pub cache_failures: FailureReplayPolicy,
     /// Handling of a call without a key after an unknown outcome.
-    pub after_unknown: AfterUnknown,
+    pub after_unknown: UnknownOutcomePolicy,
     /// Computed keys for calls without a key.
-    pub computed_keys: ComputedKeys,
+    pub computed_keys: ComputedKeyPolicy,
     /// Scope of computed keys.
     pub scope: KeyScope,
     /// Comparison of strings. By class if not set.
@@ -297,7 +297,7 @@ pub struct DedupePolicy {
     /// Top-level parameters that are ignored in the comparison.
     pub volatile: Arc<[Box<str>]>,
     /// Lifetimes of records.
-    pub keep: Lifetimes,
+    pub keep: RecordLifetimes,
     /// True if identical calls without a key are one dispatch when the second one came before the response to the first
     /// one.
     pub double_dispatch: bool,
@@ -309,9 +309,9 @@ pub struct DedupePolicy {
     /// Age from which a response may have missed its caller. It does not count as delivered.
     pub late_after: Duration,
     /// Handling of calls of class `unknown` when the store is down.
-    pub on_store_failure: OnStoreFailure,
+    pub on_store_failure: StoreFailurePolicy,
     /// Handling of calls with an explicit key when the store is down, for all classes.
-    pub explicit_key_on_store_failure: OnStoreFailure,
+    pub explicit_key_on_store_failure: StoreFailurePolicy,
     /// Largest output that is stored.
     pub largest_output: usize,
 }
@@ -320,7 +320,7 @@ pub struct DedupePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettlingPolicy {
     /// Location of the effects of a child process.
-    pub effects: Effects,
+    pub effects: EffectLocation,
     /// Time for which an attempt may still take effect if its end cannot be observed.
     pub linger: Duration,
     /// Time for which work may still take effect that was handed on to another service.
@@ -335,13 +335,13 @@ impl SettlingPolicy {
     /// Returns the time for which work may still take effect after a child process was ended.
     pub fn after_child(&self) -> Duration {
         match self.effects {
-            Effects::Local => Duration::ZERO,
-            Effects::Remote => self.settle,
+            EffectLocation::Local => Duration::ZERO,
+            EffectLocation::Remote => self.settle,
         }
     }
 
     /// Returns the longest time until a hung child process has been ended.
-    pub fn to_end_child(&self) -> Duration {
+    pub fn child_stop_time(&self) -> Duration {
         self.grace + self.drain + KILLED
     }
 }
@@ -352,7 +352,7 @@ const KILLED: Duration = Duration::from_secs(10);
 /// The location of the effects of a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effects {
+pub enum EffectLocation {
     /// In the child process and its own children: there are no effects once they are gone.
     Local,
     /// Possibly elsewhere: work that was handed on may continue.
@@ -362,7 +362,7 @@ pub enum Effects {
 /// The handling of a key that is used again with other parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Conflict {
+pub enum KeyConflictPolicy {
     /// An error. Nothing runs.
     Reject,
     /// The parameters become a part of the key, so it is another call.
@@ -372,7 +372,7 @@ pub enum Conflict {
 /// The failures that are replayed for the same explicit key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CacheFailures {
+pub enum FailureReplayPolicy {
     /// Failures that will not change.
     Terminal,
     /// All failures.
@@ -384,7 +384,7 @@ pub enum CacheFailures {
 /// The handling of a call without a key after an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AfterUnknown {
+pub enum UnknownOutcomePolicy {
     /// The unknown outcome is reported until the response arrived. A later repeat runs.
     TellOnce,
     /// The unknown outcome is reported until it is resolved.
@@ -395,7 +395,7 @@ pub enum AfterUnknown {
 /// from callers still count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ComputedKeys {
+pub enum ComputedKeyPolicy {
     /// The key is computed from tool, arguments and caller.
     Derive,
     /// No key is computed: each such call is separate, whatever the caller requests.
@@ -427,7 +427,7 @@ pub enum StringRule {
 /// The handling of calls when the store is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OnStoreFailure {
+pub enum StoreFailurePolicy {
     /// The calls run, and the response shows that they were not recorded.
     GoOn,
     /// The calls are refused.
@@ -436,7 +436,7 @@ pub enum OnStoreFailure {
 
 /// The lifetimes of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lifetimes {
+pub struct RecordLifetimes {
     /// Lifetime of a result.
     pub done: Duration,
     /// Lifetime of a failure.
@@ -459,7 +459,7 @@ pub struct BreakerPolicy {
     /// Age from which outcomes no longer count.
     pub window: Duration,
     /// Time for which the breaker stays open.
-    pub cooldown: Cooldown,
+    pub cooldown: BreakerCooldown,
     /// Successful probes in a row that close the breaker.
     pub close_after: NonZeroU32,
     /// Neutral results of probes in a row that also close the breaker, because the tool responds.
@@ -497,19 +497,19 @@ pub struct SlowRule {
 
 /// The time for which a breaker stays open.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cooldown {
+pub struct BreakerCooldown {
     /// First cool-down.
     pub first: Duration,
     /// Growth with each failed probe.
-    pub growth: Factor,
+    pub growth: GrowthFactor,
     /// Maximum cool-down.
     pub cap: Duration,
 }
 
-impl Cooldown {
+impl BreakerCooldown {
     /// Returns a cool-down that never grows.
     pub const fn constant(span: Duration) -> Self {
-        Self { first: span, growth: Factor::ONE, cap: span }
+        Self { first: span, growth: GrowthFactor::ONE, cap: span }
     }
 }
 
@@ -545,12 +545,12 @@ pub struct GuardPolicy {
     /// Time between two calls, with none in flight, after which a new turn begins if the host does not report turns.
     pub turn_gap: Duration,
     /// Handling of the same success with the same result, repeatedly.
-    pub repeated_success: RepeatedSuccess,
+    pub repeated_success: RepeatedSuccessPolicy,
 }
 
 /// The handling of the same success with the same result, repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RepeatedSuccess {
+pub enum RepeatedSuccessPolicy {
     /// No action: polling is legitimate.
     Ignore,
     /// From this many on, add a warning to the response.
@@ -585,7 +585,7 @@ pub struct TrustRule {
     /// Counted failures while escalated that block the tool.
     pub block_after: NonZeroU32,
     /// Start of recovery.
-    pub recovery: Recovery,
+    pub recovery: TrustRecovery,
     /// True if notifications are sent.
     pub notify: bool,
 }
@@ -593,7 +593,7 @@ pub struct TrustRule {
 /// The start of a tool's recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Recovery {
+pub enum TrustRecovery {
     /// Recovery starts after a time.
     Auto,
     /// Recovery starts after approval.
@@ -604,19 +604,19 @@ pub enum Recovery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApprovalPolicy {
     /// Calls that need approval.
-    pub when: AskWhen,
+    pub when: ApprovalTrigger,
     /// Time for which a call waits for approval.
     pub timeout: Duration,
     /// Time for which an unanswered request is kept for an operator.
     pub parked: Duration,
     /// Handling of a dangerous command.
-    pub dangerous: Dangerous,
+    pub dangerous: DangerousCommandPolicy,
 }
 
 /// The calls that need approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AskWhen {
+pub enum ApprovalTrigger {
     /// None, even after a loss of trust.
     Never,
     /// Calls after a loss of trust.
@@ -628,7 +628,7 @@ pub enum AskWhen {
 /// The handling of a dangerous command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Dangerous {
+pub enum DangerousCommandPolicy {
     /// The command runs. Then the tool is blocked, whatever the result.
     Record,
     /// The command needs approval.
@@ -650,7 +650,7 @@ pub enum ArgumentCheck {
 /// The named presets of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Profile {
+pub enum PolicyProfile {
     /// Four attempts, exponential from 200 ms with full jitter. The default.
     Standard,
     /// Five attempts within two seconds, with delays counted from start to start.
@@ -670,21 +670,21 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-impl Profile {
+impl PolicyProfile {
     /// Returns the policy of this profile for a tool of this class, before any setting changes it.
-    pub fn policy(self, class: ToolClass) -> Policy {
-        Policy {
+    pub fn policy(self, class: ToolClass) -> ToolPolicy {
+        ToolPolicy {
             class,
-            modes: Modes::all(Mode::Enforce),
+            modes: MechanismModes::all(EnforcementMode::Enforce),
             time: TimePolicy {
                 attempt: 30 * SECOND,
                 total: 30 * MINUTE,
                 last_retry: None,
                 answer_by: None,
-                silence: Silence::Timeout,
+                silence: SilencePolicy::Timeout,
             },
             retry: self.retry(),
-            repeat: RepeatPolicy { retry_safe: false, honours_key: false, ambiguous: Ambiguous::Retry },
+            repeat: RepeatPolicy { retry_safe: false, honours_key: false, ambiguous: AmbiguousOutcomePolicy::Retry },
             dedupe: DedupePolicy::default(),
             settling: SettlingPolicy::default(),
             breaker: self.breaker(class),
@@ -707,24 +707,24 @@ impl Profile {
         let (attempts, backoff, jitter, total, counted_from) = match self {
             Self::Standard => (
                 4,
-                Backoff::Exponential { base: ms(200), factor: Factor::TWO, cap: ms(4000) },
+                Backoff::Exponential { base: ms(200), factor: GrowthFactor::TWO, cap: ms(4000) },
                 Jitter::Full,
                 Some(30 * SECOND),
-                CountedFrom::AttemptEnd,
+                DelayOrigin::AttemptEnd,
             ),
             Self::Measured => (
                 5,
-                Backoff::Exponential { base: ms(100), factor: Factor::TWO, cap: ms(800) },
+                Backoff::Exponential { base: ms(100), factor: GrowthFactor::TWO, cap: ms(800) },
                 Jitter::Proportional(Ratio::percent(10)),
                 Some(2 * SECOND),
-                CountedFrom::AttemptStart,
+                DelayOrigin::AttemptStart,
             ),
             Self::Stepped => (
                 3,
                 Backoff::List { first: ms(100), rest: vec![ms(500), ms(2000)] },
                 Jitter::None,
                 None,
-                CountedFrom::AttemptEnd,
+                DelayOrigin::AttemptEnd,
             ),
         };
         RetryPolicy {
@@ -752,7 +752,7 @@ impl Profile {
             rate: Some(rate),
             slow: None,
             window: 120 * SECOND,
-            cooldown: Cooldown::constant(cooldown * SECOND),
+            cooldown: BreakerCooldown::constant(cooldown * SECOND),
             close_after: count(if self == Self::Measured { 1 } else { 2 }),
             neutral_close_after: count(5),
             probe_lease: 120 * SECOND,
@@ -761,33 +761,33 @@ impl Profile {
     }
 }
 
-impl Policy {
+impl ToolPolicy {
     /// Returns the instructions for checking if a call took effect.
     pub fn verify_hint(&self) -> Option<Arc<str>> {
-        self.verify.as_ref().map(Verify::hint)
+        self.verify.as_ref().map(VerificationMethod::hint)
     }
 
     /// Returns the call that shows if another one took effect.
-    pub fn verify_call(&self) -> Option<&Arc<VerifyCall>> {
+    pub fn verify_call(&self) -> Option<&Arc<VerificationCall>> {
         match &self.verify {
-            Some(Verify::Call(call)) => Some(call),
-            Some(Verify::Hint(_)) | None => None,
+            Some(VerificationMethod::Call(call)) => Some(call),
+            Some(VerificationMethod::Hint(_)) | None => None,
         }
     }
 
     /// Returns the maximum bytes of text of one result that a caller receives. `None` if Steadfast must not change
     /// results.
     pub fn text_limit(&self) -> Option<usize> {
-        self.result_limit.filter(|_| !self.modes.leave_alone())
+        self.result_limit.filter(|_| !self.modes.is_pass_through())
     }
 
     /// Returns the policy for a call of a turn that may be submitted again. Every outcome is stored, so that nothing
     /// runs twice, and a key belongs to one call only. A call that cannot be looked up does not run.
-    pub fn in_turn(&self) -> Self {
+    pub fn for_turn(&self) -> Self {
         let mut policy = self.clone();
-        policy.dedupe.cache_failures = CacheFailures::All;
-        policy.dedupe.conflict = Conflict::Reject;
-        policy.dedupe.on_store_failure = OnStoreFailure::Refuse;
+        policy.dedupe.cache_failures = FailureReplayPolicy::All;
+        policy.dedupe.conflict = KeyConflictPolicy::Reject;
+        policy.dedupe.on_store_failure = StoreFailurePolicy::Refuse;
         policy.dedupe.keep.failed = policy.dedupe.keep.failed.max(policy.dedupe.keep.done);
         policy
     }
@@ -800,10 +800,10 @@ impl Policy {
             total: 30 * MINUTE,
             last_retry: Some(45 * SECOND),
             answer_by: Some(55 * SECOND),
-            silence: Silence::Stuck,
+            silence: SilencePolicy::Stuck,
         };
-        self.dedupe.explicit_key_on_store_failure = OnStoreFailure::Refuse;
-        self.repeat.ambiguous = Ambiguous::Stop;
+        self.dedupe.explicit_key_on_store_failure = StoreFailurePolicy::Refuse;
+        self.repeat.ambiguous = AmbiguousOutcomePolicy::Stop;
         // A probe is a call like any other, and may be silent for as long as one.
         self.breaker.probe_lease = self.breaker.probe_lease.max(self.time.attempt);
         self
@@ -813,22 +813,22 @@ impl Policy {
 impl Default for DedupePolicy {
     fn default() -> Self {
         Self {
-            conflict: Conflict::Reject,
-            cache_failures: CacheFailures::Terminal,
-            after_unknown: AfterUnknown::TellOnce,
-            computed_keys: ComputedKeys::Derive,
+            conflict: KeyConflictPolicy::Reject,
+            cache_failures: FailureReplayPolicy::Terminal,
+            after_unknown: UnknownOutcomePolicy::TellOnce,
+            computed_keys: ComputedKeyPolicy::Derive,
             scope: KeyScope::Session,
             strings: None,
             key: None,
             key_argument: None,
             volatile: ["clientTs", "retryCount", "traceparent"].map(Box::from).into(),
-            keep: Lifetimes { done: 24 * HOUR, failed: 5 * MINUTE, open: 24 * HOUR, lease: 2 * MINUTE },
+            keep: RecordLifetimes { done: 24 * HOUR, failed: 5 * MINUTE, open: 24 * HOUR, lease: 2 * MINUTE },
             double_dispatch: true,
             undelivered: 10 * MINUTE,
             after_telling: 10 * SECOND,
             late_after: 25 * SECOND,
-            on_store_failure: OnStoreFailure::GoOn,
-            explicit_key_on_store_failure: OnStoreFailure::GoOn,
+            on_store_failure: StoreFailurePolicy::GoOn,
+            explicit_key_on_store_failure: StoreFailurePolicy::GoOn,
             largest_output: 8 << 20,
         }
     }
@@ -837,7 +837,7 @@ impl Default for DedupePolicy {
 impl Default for SettlingPolicy {
     fn default() -> Self {
         Self {
-            effects: Effects::Remote,
+            effects: EffectLocation::Remote,
             linger: 30 * SECOND,
             settle: 5 * SECOND,
             grace: 5 * SECOND,
@@ -854,7 +854,7 @@ impl Default for GuardPolicy {
             hold: MINUTE,
             longest_hold: HOUR,
             turn_gap: 90 * SECOND,
-            repeated_success: RepeatedSuccess::Ignore,
+            repeated_success: RepeatedSuccessPolicy::Ignore,
         }
     }
 }
@@ -874,7 +874,7 @@ impl Default for TrustRule {
             cooldown: 15 * MINUTE,
             successes_to_recover: count(3),
             block_after: count(10),
-            recovery: Recovery::Auto,
+            recovery: TrustRecovery::Auto,
             notify: true,
         }
     }
@@ -883,10 +883,10 @@ impl Default for TrustRule {
 impl Default for ApprovalPolicy {
     fn default() -> Self {
         Self {
-            when: AskWhen::Escalated,
+            when: ApprovalTrigger::Escalated,
             timeout: 45 * SECOND,
             parked: 24 * HOUR,
-            dangerous: Dangerous::Record,
+            dangerous: DangerousCommandPolicy::Record,
         }
     }
 }

@@ -67,9 +67,9 @@ impl From<Ratio> for f64 {
 /// The growth of a value with each step: 1 is constant, 2 doubles.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
-pub struct Factor(f64);
+pub struct GrowthFactor(f64);
 
-impl Factor {
+impl GrowthFactor {
     /// No growth.
     pub const ONE: Self = Self(1.0);
     /// Twice as much each time.
@@ -86,15 +86,15 @@ impl Factor {
     }
 }
 
-impl TryFrom<f64> for Factor {
+impl TryFrom<f64> for GrowthFactor {
     type Error = InvalidValue;
     fn try_from(value: f64) -> Result<Self, InvalidValue> {
         Self::new(value)
     }
 }
 
-impl From<Factor> for f64 {
-    fn from(factor: Factor) -> Self {
+impl From<GrowthFactor> for f64 {
+    fn from(factor: GrowthFactor) -> Self {
         factor.0
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn shares_and_factors_refuse_what_they_cannot_be() {
         assert!(Ratio::new(1.01).is_err() && Ratio::new(f64::NAN).is_err() && Ratio::new(-0.1).is_err());
-        assert!(Factor::new(0.99).is_err() && Factor::new(f64::INFINITY).is_err());
+        assert!(GrowthFactor::new(0.99).is_err() && GrowthFactor::new(f64::INFINITY).is_err());
         assert!(Ratio::percent(50).reached_by(5, 10) && !Ratio::percent(50).reached_by(4, 10));
         assert!(!Ratio::percent(0).reached_by(0, 0));
     }

@@ -27,7 +27,7 @@ mod structure;
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::json::{Document, Limits, Value};
+use crate::json::{JsonDocument, JsonLimits, JsonValue};
 use crate::output::RawJson;
 
 pub use names::is_secret_name;
@@ -67,16 +67,16 @@ pub fn excerpt(long: &str, max_bytes: usize) -> String {
 
 /// Returns a JSON response of Steadfast with secrets removed from the names of tools, requests and sessions. Callers
 /// choose these names, and they may contain secrets. Everything else stays unchanged.
-pub fn answer(json: &str) -> Cow<'_, str> {
-    let limits = Limits { bytes: usize::MAX, depth: Limits::ENVELOPE.depth };
+pub fn response(json: &str) -> Cow<'_, str> {
+    let limits = JsonLimits { bytes: usize::MAX, depth: JsonLimits::ENVELOPE.depth };
     let redacted =
-        Document::parse(json.as_bytes(), limits).ok().and_then(|read| structure::answer(read.root()));
+        JsonDocument::parse(json.as_bytes(), limits).ok().and_then(|read| structure::response(read.root()));
     redacted.map_or(Cow::Borrowed(json), Cow::Owned)
 }
 
 /// Returns a summary of the arguments of a call: their shape and their harmless beginnings, as JSON of at most
 /// [`MAX_SUMMARY_BYTES`].
-pub fn summary(params: Value<'_>) -> RawJson {
+pub fn summary(params: JsonValue<'_>) -> RawJson {
     RawJson::from_trusted(structure::summary(params, MAX_SUMMARY_BYTES))
 }
 
@@ -142,8 +142,8 @@ fn as_json(text: &str, nested_texts: u8) -> Option<Cow<'_, str>> {
     if !could_be || trimmed == MASK {
         return None;
     }
-    let limits = Limits { bytes: usize::MAX, depth: Limits::PARAMS.depth };
-    let document = Document::parse(text.as_bytes(), limits).ok()?;
+    let limits = JsonLimits { bytes: usize::MAX, depth: JsonLimits::PARAMS.depth };
+    let document = JsonDocument::parse(text.as_bytes(), limits).ok()?;
     Some(structure::redact(document.root(), nested_texts).map_or(Cow::Borrowed(text), Cow::Owned))
 }
 

@@ -84,14 +84,14 @@ fn all_words(name: &str) -> Vec<&str> {
     let name = name.get(start..).unwrap_or_default();
     let mut words = Vec::new();
     let mut begin = 0;
-    let mut before = Class::Other;
+    let mut before = CharClass::Other;
     let mut bytes = name.bytes().enumerate().peekable();
     while let Some((at, byte)) = bytes.next() {
-        let class = Class::of(byte);
-        let next = bytes.peek().map_or(Class::Other, |(_, byte)| Class::of(*byte));
+        let class = CharClass::of(byte);
+        let next = bytes.peek().map_or(CharClass::Other, |(_, byte)| CharClass::of(*byte));
         let starts = match (before, class) {
-            (Class::Upper, Class::Upper) => next == Class::Lower,
-            (Class::Upper, Class::Lower) => false,
+            (CharClass::Upper, CharClass::Upper) => next == CharClass::Lower,
+            (CharClass::Upper, CharClass::Lower) => false,
             (before, class) => before != class,
         };
         if starts {
@@ -101,19 +101,19 @@ fn all_words(name: &str) -> Vec<&str> {
         before = class;
     }
     words.extend(name.get(begin..));
-    words.retain(|word| word.bytes().next().is_some_and(|byte| Class::of(byte).is_letter()));
+    words.retain(|word| word.bytes().next().is_some_and(|byte| CharClass::of(byte).is_letter()));
     words
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum CharClass {
     Upper,
     Lower,
     Digit,
     Other,
 }
 
-impl Class {
+impl CharClass {
     fn of(byte: u8) -> Self {
         match byte {
             b'A'..=b'Z' => Self::Upper,
@@ -148,14 +148,14 @@ fn is_pair(list: &[&str], (first, second): (&str, &str)) -> bool {
 const MAX_NAME_BYTES: usize = 128;
 
 /// A list of words, written as one text for readability.
-type Words = LazyLock<Vec<&'static str>>;
+type WordList = LazyLock<Vec<&'static str>>;
 
 fn list(words: &'static str) -> Vec<&'static str> {
     words.split(' ').collect()
 }
 
 /// The fields of Steadfast responses that hold names of tools, requests and sessions, or sentences about them.
-static CHOSEN_NAMES: Words = LazyLock::new(|| {
+static CHOSEN_NAMES: WordList = LazyLock::new(|| {
     list(
         "\
     breakers conversation correlationId key message model name namespace request requestId session sessionKey \
@@ -164,7 +164,7 @@ static CHOSEN_NAMES: Words = LazyLock::new(|| {
 });
 
 /// Words that are secret anywhere in the name.
-static SECRET_WORDS: Words = LazyLock::new(|| {
+static SECRET_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     accesskey accesstoken accountkey apikey apikeys apisecret apitoken authkey authorization authtoken \
@@ -176,7 +176,7 @@ static SECRET_WORDS: Words = LazyLock::new(|| {
 });
 
 /// Pairs that are secret if the words are adjacent.
-static SECRET_PAIRS: Words = LazyLock::new(|| {
+static SECRET_PAIRS: WordList = LazyLock::new(|| {
     list(
         "\
     access_key access_keys access_tokens account_key api_key api_keys api_tokens auth_code auth_key \
@@ -187,7 +187,7 @@ static SECRET_PAIRS: Words = LazyLock::new(|| {
 });
 
 /// Pairs that are secret although the last word would make another name harmless.
-static ALWAYS_PAIRS: Words = LazyLock::new(|| {
+static ALWAYS_PAIRS: WordList = LazyLock::new(|| {
     list(
         "\
     secret_id card_number webhook_url secret_data",
@@ -195,7 +195,7 @@ static ALWAYS_PAIRS: Words = LazyLock::new(|| {
 });
 
 /// Words that are secret as the last word.
-static LAST_WORDS: Words = LazyLock::new(|| {
+static LAST_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     auth pass otp totp",
@@ -203,7 +203,7 @@ static LAST_WORDS: Words = LazyLock::new(|| {
 });
 
 /// Words that are secret as the whole name.
-static LONE_WORDS: Words = LazyLock::new(|| {
+static LONE_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     pin",
@@ -211,7 +211,7 @@ static LONE_WORDS: Words = LazyLock::new(|| {
 });
 
 /// Words that are secret as the last word of a query parameter.
-static PARAMETER_WORDS: Words = LazyLock::new(|| {
+static PARAMETER_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     key sig signature sign code ticket assertion",
@@ -219,7 +219,7 @@ static PARAMETER_WORDS: Words = LazyLock::new(|| {
 });
 
 /// Words about a secret, as the last word.
-static ABOUT_WORDS: Words = LazyLock::new(|| {
+static ABOUT_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     age alg algorithm arn at audience balance budget cost count counts created days dir enabled endpoint \
@@ -233,7 +233,7 @@ static ABOUT_WORDS: Words = LazyLock::new(|| {
 });
 
 /// Words that only describe the format of the value. They are skipped at the end.
-static FORM_WORDS: Words = LazyLock::new(|| {
+static FORM_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     base b default enc encrypted env hash hashed header hex json new old plain plaintext raw str string \
@@ -242,7 +242,7 @@ static FORM_WORDS: Words = LazyLock::new(|| {
 });
 
 /// Names of long, random, and public values.
-static DIGEST_WORDS: Words = LazyLock::new(|| {
+static DIGEST_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     checksum commit correlation crc digest etag fingerprint hash head integrity md merge object oid \

@@ -14,7 +14,7 @@ use super::{MASK, names, shapes};
 /// Masks the secrets of a text. `label` is the name of the field that has the text as its value, if there is one.
 pub(super) fn scan<'t>(text: &'t str, label: Option<&str>) -> Cow<'t, str> {
     let mut scanner =
-        Scanner { text, bytes: text.as_bytes(), label, at: 0, word: None, last_sign: 0, out: None, kept: 0 };
+        SecretScanner { text, bytes: text.as_bytes(), label, at: 0, word: None, last_sign: 0, out: None, kept: 0 };
     scanner.run();
     match scanner.out {
         None => Cow::Borrowed(text),
@@ -25,7 +25,7 @@ pub(super) fn scan<'t>(text: &'t str, label: Option<&str>) -> Cow<'t, str> {
     }
 }
 
-struct Scanner<'t, 'l> {
+struct SecretScanner<'t, 'l> {
     text: &'t str,
     bytes: &'t [u8],
     label: Option<&'l str>,
@@ -40,7 +40,7 @@ struct Scanner<'t, 'l> {
     kept: usize,
 }
 
-impl<'t> Scanner<'t, '_> {
+impl<'t> SecretScanner<'t, '_> {
     fn run(&mut self) {
         while let Some(byte) = self.byte(self.at) {
             if byte == b'\\' {

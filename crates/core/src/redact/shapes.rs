@@ -98,7 +98,7 @@ pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bo
     if let Some(random) = is_random_hex(piece) {
         return random && !public_hex();
     }
-    let mut whole = Tally::default();
+    let mut whole = CharTally::default();
     for segment in piece.split('/') {
         if !is_public(segment) && is_random_hex(segment).is_none() {
             whole.add(segment);
@@ -108,7 +108,7 @@ pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bo
         return true;
     }
     piece.split(['-', '_', '+', '/']).any(|run| {
-        let mut tally = Tally::default();
+        let mut tally = CharTally::default();
         tally.add(run);
         let changes = if tally.digits == 0 { 40 } else { 15 };
         tally.kinds() >= 2 && tally.looks_random(MIN_PLAIN, changes)
@@ -125,7 +125,7 @@ pub(super) fn is_integrity(piece: &str) -> bool {
 fn jwt(text: &[u8]) -> Option<usize> {
     let word = |from: usize, most: usize| {
         let rest = text.get(from..).unwrap_or_default();
-        rest.iter().take(most).take_while(|byte| Tail::Word.has(**byte)).count()
+        rest.iter().take(most).take_while(|byte| TokenTail::Word.has(**byte)).count()
     };
     let header = word(0, MAX_JWT_HEADER);
     if header < 10 || text.get(header) != Some(&b'.') || word(header + 1, 4) < 4 {
@@ -145,7 +145,7 @@ fn jwt(text: &[u8]) -> Option<usize> {
 fn telegram(text: &[u8]) -> Option<usize> {
     let digits = text.iter().take(13).take_while(|byte| byte.is_ascii_digit()).count();
     let rest = text.get(digits..)?.strip_prefix(b":")?;
-    let tail = rest.iter().take_while(|byte| Tail::Word.has(**byte)).count();
+    let tail = rest.iter().take_while(|byte| TokenTail::Word.has(**byte)).count();
     ((8..=12).contains(&digits) && tail >= 35).then_some(digits + 1 + tail)
 }
 
@@ -182,7 +182,7 @@ fn is_random_hex(piece: &str) -> Option<bool> {
     let one_case = piece.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         || piece.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
     (one_case && digits < piece.len()).then(|| {
-        let mut tally = Tally::default();
+        let mut tally = CharTally::default();
         tally.add(piece);
         piece.len() >= MIN_PLAIN && tally.digits > 0 && tally.different() >= 6
     })
@@ -190,7 +190,7 @@ fn is_random_hex(piece: &str) -> Option<bool> {
 
 /// The characters of a string, counted by kind.
 #[derive(Default)]
-struct Tally {
+struct CharTally {
     length: usize,
     upper: usize,
     lower: usize,
@@ -200,20 +200,20 @@ struct Tally {
     seen: u128,
 }
 
-impl Tally {
+impl CharTally {
     fn add(&mut self, segment: &str) {
-        let (mut before, mut earlier) = (Kind::Other, Kind::Other);
+        let (mut before, mut earlier) = (CharKind::Other, CharKind::Other);
         for byte in segment.bytes() {
-            let kind = Kind::of(byte);
+            let kind = CharKind::of(byte);
             match kind {
-                Kind::Upper => self.upper += 1,
-                Kind::Lower => self.lower += 1,
-                Kind::Digit => self.digits += 1,
-                Kind::Other => {}
+                CharKind::Upper => self.upper += 1,
+                CharKind::Lower => self.lower += 1,
+                CharKind::Digit => self.digits += 1,
+                CharKind::Other => {}
             }
             // The capital at the start of a word belongs to the word.
-            let word_begins = before == Kind::Upper && kind == Kind::Lower && earlier != Kind::Upper;
-            let change = kind != before && kind != Kind::Other && before != Kind::Other && !word_begins;
+            let word_begins = before == CharKind::Upper && kind == CharKind::Lower && earlier != CharKind::Upper;
+            let change = kind != before && kind != CharKind::Other && before != CharKind::Other && !word_begins;
             self.changes += usize::from(change);
             self.length += 1;
             self.seen |= 1_u128 << (byte & 0x7f);
@@ -239,14 +239,14 @@ impl Tally {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharKind {
     Upper,
     Lower,
     Digit,
     Other,
 }
 
-impl Kind {
+impl CharKind {
     const fn of(byte: u8) -> Self {
         match byte {
             b'A'..=b'Z' => Self::Upper,
@@ -259,7 +259,7 @@ impl Kind {
 
 /// The characters that may follow the prefix of a token.
 #[derive(Clone, Copy)]
-enum Tail {
+enum TokenTail {
     /// Letters, digits, `_` and `-`.
     Word,
     /// Letters, digits, `_`, `-` and `.`.
@@ -272,7 +272,7 @@ enum Tail {
     Hex,
 }
 
-impl Tail {
+impl TokenTail {
     const fn has(self, byte: u8) -> bool {
         let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         match self {
@@ -319,96 +319,96 @@ const PUBLIC_PREFIXES: &[&str] = &[
 ];
 
 /// Prefix, following characters, and their minimum number.
-const SHAPES: &[(&str, Tail, usize)] = &[
+const SHAPES: &[(&str, TokenTail, usize)] = &[
     // Model vendors.
-    ("sk-", Tail::Word, 16),
-    ("gsk_", Tail::Word, 20),
-    ("xai-", Tail::Word, 20),
-    ("pplx-", Tail::Word, 20),
-    ("nvapi-", Tail::Word, 20),
-    ("hf_", Tail::Word, 20),
-    ("r8_", Tail::Word, 20),
-    ("tvly-", Tail::Word, 16),
-    ("fw_", Tail::Word, 20),
+    ("sk-", TokenTail::Word, 16),
+    ("gsk_", TokenTail::Word, 20),
+    ("xai-", TokenTail::Word, 20),
+    ("pplx-", TokenTail::Word, 20),
+    ("nvapi-", TokenTail::Word, 20),
+    ("hf_", TokenTail::Word, 20),
+    ("r8_", TokenTail::Word, 20),
+    ("tvly-", TokenTail::Word, 16),
+    ("fw_", TokenTail::Word, 20),
     // Code hosts and package registries.
-    ("ghp_", Tail::Word, 16),
-    ("gho_", Tail::Word, 16),
-    ("ghu_", Tail::Word, 16),
-    ("ghs_", Tail::Word, 16),
-    ("ghr_", Tail::Word, 16),
-    ("github_pat_", Tail::Word, 16),
-    ("glpat-", Tail::Dotted, 16),
-    ("gldt-", Tail::Word, 16),
-    ("glrt-", Tail::Word, 16),
-    ("glptt-", Tail::Word, 16),
-    ("ATBB", Tail::Word, 24),
-    ("ATATT", Tail::Word, 24),
-    ("npm_", Tail::Word, 20),
-    ("pypi-", Tail::Word, 16),
-    ("rubygems_", Tail::Word, 20),
-    ("cio", Tail::Word, 32),
-    ("dckr_pat_", Tail::Word, 16),
+    ("ghp_", TokenTail::Word, 16),
+    ("gho_", TokenTail::Word, 16),
+    ("ghu_", TokenTail::Word, 16),
+    ("ghs_", TokenTail::Word, 16),
+    ("ghr_", TokenTail::Word, 16),
+    ("github_pat_", TokenTail::Word, 16),
+    ("glpat-", TokenTail::Dotted, 16),
+    ("gldt-", TokenTail::Word, 16),
+    ("glrt-", TokenTail::Word, 16),
+    ("glptt-", TokenTail::Word, 16),
+    ("ATBB", TokenTail::Word, 24),
+    ("ATATT", TokenTail::Word, 24),
+    ("npm_", TokenTail::Word, 20),
+    ("pypi-", TokenTail::Word, 16),
+    ("rubygems_", TokenTail::Word, 20),
+    ("cio", TokenTail::Word, 32),
+    ("dckr_pat_", TokenTail::Word, 16),
     // Clouds.
-    ("AKIA", Tail::Capitals, 16),
-    ("ASIA", Tail::Capitals, 16),
-    ("ABIA", Tail::Capitals, 16),
-    ("ACCA", Tail::Capitals, 16),
-    ("LTAI", Tail::Word, 16),
-    ("AIza", Tail::Word, 30),
-    ("ya29.", Tail::Dotted, 16),
-    ("GOCSPX-", Tail::Word, 16),
-    ("dop_v1_", Tail::Word, 20),
-    ("doo_v1_", Tail::Word, 20),
-    ("dor_v1_", Tail::Word, 20),
-    ("dapi", Tail::Hex, 32),
-    ("hvs.", Tail::Word, 16),
-    ("hvb.", Tail::Word, 16),
-    ("hvr.", Tail::Word, 16),
-    ("AGE-SECRET-KEY-", Tail::Word, 16),
+    ("AKIA", TokenTail::Capitals, 16),
+    ("ASIA", TokenTail::Capitals, 16),
+    ("ABIA", TokenTail::Capitals, 16),
+    ("ACCA", TokenTail::Capitals, 16),
+    ("LTAI", TokenTail::Word, 16),
+    ("AIza", TokenTail::Word, 30),
+    ("ya29.", TokenTail::Dotted, 16),
+    ("GOCSPX-", TokenTail::Word, 16),
+    ("dop_v1_", TokenTail::Word, 20),
+    ("doo_v1_", TokenTail::Word, 20),
+    ("dor_v1_", TokenTail::Word, 20),
+    ("dapi", TokenTail::Hex, 32),
+    ("hvs.", TokenTail::Word, 16),
+    ("hvb.", TokenTail::Word, 16),
+    ("hvr.", TokenTail::Word, 16),
+    ("AGE-SECRET-KEY-", TokenTail::Word, 16),
     // Messaging.
-    ("xoxa-", Tail::Word, 10),
-    ("xoxb-", Tail::Word, 10),
-    ("xoxp-", Tail::Word, 10),
-    ("xoxr-", Tail::Word, 10),
-    ("xoxs-", Tail::Word, 10),
-    ("xoxc-", Tail::Word, 10),
-    ("xoxd-", Tail::Word, 10),
-    ("xoxe-", Tail::Word, 10),
-    ("xoxe.", Tail::Dotted, 10),
-    ("xapp-", Tail::Word, 10),
-    ("hooks.slack.com/services/", Tail::Path, 8),
-    ("hooks.slack.com/workflows/", Tail::Path, 8),
-    ("discord.com/api/webhooks/", Tail::Path, 8),
-    ("discordapp.com/api/webhooks/", Tail::Path, 8),
-    ("SG.", Tail::Dotted, 30),
-    ("key-", Tail::Hex, 32),
+    ("xoxa-", TokenTail::Word, 10),
+    ("xoxb-", TokenTail::Word, 10),
+    ("xoxp-", TokenTail::Word, 10),
+    ("xoxr-", TokenTail::Word, 10),
+    ("xoxs-", TokenTail::Word, 10),
+    ("xoxc-", TokenTail::Word, 10),
+    ("xoxd-", TokenTail::Word, 10),
+    ("xoxe-", TokenTail::Word, 10),
+    ("xoxe.", TokenTail::Dotted, 10),
+    ("xapp-", TokenTail::Word, 10),
+    ("hooks.slack.com/services/", TokenTail::Path, 8),
+    ("hooks.slack.com/workflows/", TokenTail::Path, 8),
+    ("discord.com/api/webhooks/", TokenTail::Path, 8),
+    ("discordapp.com/api/webhooks/", TokenTail::Path, 8),
+    ("SG.", TokenTail::Dotted, 30),
+    ("key-", TokenTail::Hex, 32),
     // Payment and commerce.
-    ("sk_live_", Tail::Word, 10),
-    ("sk_test_", Tail::Word, 10),
-    ("rk_live_", Tail::Word, 10),
-    ("rk_test_", Tail::Word, 10),
-    ("whsec_", Tail::Word, 16),
-    ("sq0atp-", Tail::Word, 16),
-    ("sq0csp-", Tail::Word, 16),
-    ("shpat_", Tail::Word, 16),
-    ("shpca_", Tail::Word, 16),
-    ("shppa_", Tail::Word, 16),
-    ("shpss_", Tail::Word, 16),
+    ("sk_live_", TokenTail::Word, 10),
+    ("sk_test_", TokenTail::Word, 10),
+    ("rk_live_", TokenTail::Word, 10),
+    ("rk_test_", TokenTail::Word, 10),
+    ("whsec_", TokenTail::Word, 16),
+    ("sq0atp-", TokenTail::Word, 16),
+    ("sq0csp-", TokenTail::Word, 16),
+    ("shpat_", TokenTail::Word, 16),
+    ("shpca_", TokenTail::Word, 16),
+    ("shppa_", TokenTail::Word, 16),
+    ("shpss_", TokenTail::Word, 16),
     // Other services.
-    ("SK", Tail::Hex, 32),
-    ("lin_api_", Tail::Word, 16),
-    ("ntn_", Tail::Word, 20),
-    ("figd_", Tail::Word, 16),
-    ("PMAK-", Tail::Word, 20),
-    ("sntrys_", Tail::Word, 20),
-    ("glc_", Tail::Word, 20),
-    ("glsa_", Tail::Word, 20),
-    ("dt0c01.", Tail::Dotted, 20),
-    ("NRAK-", Tail::Word, 16),
-    ("sbp_", Tail::Word, 20),
-    ("pscale_tkn_", Tail::Word, 16),
-    ("tfp_", Tail::Word, 20),
-    ("EAAA", Tail::Word, 40),
+    ("SK", TokenTail::Hex, 32),
+    ("lin_api_", TokenTail::Word, 16),
+    ("ntn_", TokenTail::Word, 20),
+    ("figd_", TokenTail::Word, 16),
+    ("PMAK-", TokenTail::Word, 20),
+    ("sntrys_", TokenTail::Word, 20),
+    ("glc_", TokenTail::Word, 20),
+    ("glsa_", TokenTail::Word, 20),
+    ("dt0c01.", TokenTail::Dotted, 20),
+    ("NRAK-", TokenTail::Word, 16),
+    ("sbp_", TokenTail::Word, 20),
+    ("pscale_tkn_", TokenTail::Word, 16),
+    ("tfp_", TokenTail::Word, 20),
+    ("EAAA", TokenTail::Word, 40),
 ];
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ fn tr_15_secrets_in_parameters_leave_neither_by_name_nor_by_shape() {
     let params = r#"{"path":"/tmp/report.txt","token":"hunter2","nested":{"apiKey":12345,"list":["--password","swordfish","-v"]},
         "url":"https://bob:correcthorse@example.com/x?sig=abcdef&page=2","headers":[{"name":"Authorization","value":"opensesame"}],
         "max_tokens":512,"secret":{"a":["b"]},"note":"password is not here","cmd":"mysql --password=letmein db"}"#;
-    let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     for told in [summary(document.root()).as_str().to_owned(), text(params).into_owned()] {
         for secret in [
             "hunter2",
@@ -104,7 +104,7 @@ fn tr_15_secrets_in_parameters_leave_neither_by_name_nor_by_shape() {
         for harmless in ["/tmp/report.txt", "512", "page=2", "-v", "example.com", "\"token\""] {
             assert!(told.contains(harmless), "{harmless} not in {told}");
         }
-        Document::parse(told.as_bytes(), Limits::ENVELOPE).unwrap();
+        JsonDocument::parse(told.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     }
 }
 
@@ -217,9 +217,9 @@ fn sf_6_names_chosen_by_callers_are_redacted_in_responses() {
             "findings":[{{"what":"bank/{secret} fails","tools":["a","{secret}"]}}],"output":"{secret}","next":"{id}"}}"#
     );
     let expected = told.replacen(&secret, MASK, 5);
-    assert_eq!(answer(&told), expected);
-    assert_eq!(answer(&expected), expected, "a second time");
-    assert!(matches!(answer("no JSON"), Cow::Borrowed("no JSON")));
+    assert_eq!(response(&told), expected);
+    assert_eq!(response(&expected), expected, "a second time");
+    assert!(matches!(response("no JSON"), Cow::Borrowed("no JSON")));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn sf_6_card_numbers_do_not_leave() {
         assert_eq!(text(after), after, "a second time");
     }
     let document = r#"{"n":4111111111111111,"t":"4111 1111 1111 1111","ms":1763498308123}"#;
-    let document = Document::parse(document.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(document.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     let told = summary(document.root());
     assert_eq!(told.as_str(), r#"{"n":"[redacted]","t":"[redacted]","ms":1763498308123}"#);
     for plain in [
@@ -300,7 +300,7 @@ fn a_summary_is_bounded_valid_and_counts_what_it_left_out() {
     let (words, digits) = ("word ".repeat(10_000), "9".repeat(5000));
     let long =
         format!(r#"{{"text":"{words}","many":[{many}],"deep":{deep},"token":"hunter2","n":{digits}}}"#);
-    let document = Document::parse(long.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(long.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     let summary = summary(document.root());
     let read: serde_json::Value = serde_json::from_str(summary.as_str()).unwrap();
     assert!(summary.as_str().len() <= MAX_SUMMARY_BYTES, "{}", summary.as_str().len());
@@ -316,10 +316,10 @@ fn a_summary_is_bounded_valid_and_counts_what_it_left_out() {
             .collect::<Vec<_>>()
             .join(",")
     );
-    let document = Document::parse(wide.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(wide.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     let summary = super::summary(document.root());
     assert!(summary.as_str().len() <= MAX_SUMMARY_BYTES);
-    Document::parse(summary.as_str().as_bytes(), Limits::ENVELOPE).unwrap();
+    JsonDocument::parse(summary.as_str().as_bytes(), JsonLimits::ENVELOPE).unwrap();
 }
 
 #[test]
@@ -447,7 +447,7 @@ proptest! {
     fn json_stays_valid_and_stable(value in json()) {
         let before = value.to_string();
         // A number alone is a text: it may be a payment card number, and a mask is not JSON.
-        if !value.is_number() && Document::parse(before.as_bytes(), Limits::ENVELOPE).is_ok() {
+        if !value.is_number() && JsonDocument::parse(before.as_bytes(), JsonLimits::ENVELOPE).is_ok() {
             let after = text(&before).into_owned();
             prop_assert!(serde_json::from_str::<serde_json::Value>(&after).is_ok(), "{before}\n{after}");
             prop_assert_eq!(text(&after).into_owned(), after.clone(), "from {}", before);
@@ -463,7 +463,7 @@ proptest! {
     #[test]
     fn summaries_are_valid_and_bounded(value in json()) {
         let text = value.to_string();
-        if let Ok(document) = Document::parse(text.as_bytes(), Limits::ENVELOPE) {
+        if let Ok(document) = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE) {
             let told = summary(document.root());
             prop_assert!(told.as_str().len() <= MAX_SUMMARY_BYTES);
             prop_assert!(serde_json::from_str::<serde_json::Value>(told.as_str()).is_ok(), "{}", told.as_str());

@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::call::{
-    Approval, CallResult, Event, Others, Outcome, Provenance, Request, Stage, StoreFault, Wake,
+    ApprovalOutcome, CallResult, CallEvent, OtherWaiters, AttemptReport, Provenance, CallRequest, ResultStage, StoreFault, WakeReason,
 };
-use crate::classify::{Classified, Fault, Mistake, Nature, Reach, Severity, Source, is_session_lost};
-use crate::code::{Code, Status};
-use crate::dedupe::{AttemptFact, ClaimVerdict, Observed, RenewVerdict, SaveVerdict, StartVerdict};
+use crate::classify::{Classification, AttemptFault, ModelMistake, FaultNature, AttemptReach, Severity, FaultSource, is_session_lost};
+use crate::code::{Code, CallStatus};
+use crate::dedupe::{AttemptRecord, ClaimVerdict, UnknownOutcomeReason, RenewVerdict, SaveVerdict, StartVerdict};
 use crate::envelope::BreakerHint;
 use crate::guard;
 use crate::id::Digest;
 use crate::millis;
-use crate::output::{Output, RawJson};
-use crate::policy::{Annotations, Policy, RepeatedSuccess};
+use crate::output::{ToolOutput, RawJson};
+use crate::policy::{AnnotationHints, ToolPolicy, RepeatedSuccessPolicy};
 use crate::redact;
 
 /// A recorded call.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct RecordedCall {
     /// Its request. The number of the request is unique in the recording.
-    pub request: Request,
+    pub request: CallRequest,
     /// The coarser circuit breaker that its caller requested.
     pub breaker: Option<BreakerHint>,
     /// The annotations of the tool from its server.
-    pub annotations: Annotations,
+    pub annotations: AnnotationHints,
     /// True if it belonged to a turn that can be resubmitted.
     pub in_turn: bool,
     /// The seed of its jitter.
@@ -42,21 +42,21 @@ pub struct Recorded {
     /// The engine that ran it. The numbers of moments are ordered within one engine.
     pub engine: Arc<str>,
     /// All its events. Empty if an older version recorded it, or if there were too many.
-    pub trail: Vec<Moment>,
+    pub trail: Vec<RecordedEvent>,
     /// Its attempts.
-    pub attempts: Vec<AttemptFact>,
+    pub attempts: Vec<AttemptRecord>,
     /// The results of its attempts.
-    pub outcomes: Vec<AttemptOutcome>,
+    pub outcomes: Vec<RecordedAttempt>,
     /// The result that its caller received.
-    pub ending: Ending,
+    pub ending: RecordedResult,
 }
 
 /// The result of a call that its caller received, reduced to the fields that are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ending {
+pub struct RecordedResult {
     /// The status.
-    pub status: Status,
+    pub status: CallStatus,
     /// The code of its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
@@ -71,7 +71,7 @@ pub struct Ending {
     pub attempts: usize,
 }
 
-impl Ending {
+impl RecordedResult {
     /// Returns the recorded form of a result, after this number of attempts.
     pub fn of(result: &CallResult, attempts: usize) -> Self {
         let failure = result.ended.as_ref().err();
@@ -80,7 +80,7 @@ impl Ending {
             code: failure.map(|failure| failure.code),
             rule: failure.and_then(|failure| failure.rule.as_ref().map(ToString::to_string)),
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
-            input_required: result.stage == Stage::InputRequired,
+            input_required: result.stage == ResultStage::InputRequired,
             attempts,
         }
     }
@@ -91,7 +91,7 @@ impl Ending {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the fields of a request, by name")]
-pub struct Asked {
+pub struct RecordedRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct Asked {
     pub breaker_hint: Option<BreakerHint>,
     /// The source of the key for deduplication. None if the call was not deduplicated.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub found_by: Option<crate::dedupe::Origin>,
+    pub found_by: Option<crate::dedupe::RecordOrigin>,
     /// The index of equal arguments, as a digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
@@ -146,34 +146,34 @@ fn is_not(flag: &bool) -> bool {
 /// An event of a call. Written as `[order, milliseconds after the arrival, event]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, What)", into = "(u64, u64, What)")]
-pub struct Moment {
+pub struct RecordedEvent {
     /// Its position among all events of the machines of its engine.
     pub order: u64,
     /// Time of the event, in milliseconds after the arrival of the call.
     pub after_ms: u64,
     /// The event.
-    pub what: What,
+    pub what: RecordedEventKind,
 }
 
-impl From<(u64, u64, What)> for Moment {
-    fn from((order, after_ms, what): (u64, u64, What)) -> Self {
+impl From<(u64, u64, RecordedEventKind)> for RecordedEvent {
+    fn from((order, after_ms, what): (u64, u64, RecordedEventKind)) -> Self {
         Self { order, after_ms, what }
     }
 }
 
-impl From<Moment> for (u64, u64, What) {
-    fn from(moment: Moment) -> Self {
+impl From<RecordedEvent> for (u64, u64, RecordedEventKind) {
+    fn from(moment: RecordedEvent) -> Self {
         (moment.order, moment.after_ms, moment.what)
     }
 }
 
 #[cfg(feature = "schema")]
-impl schemars::JsonSchema for Moment {
+impl schemars::JsonSchema for RecordedEvent {
     fn schema_name() -> Cow<'static, str> {
         "Moment".into()
     }
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        <(u64, u64, What)>::json_schema(generator)
+        <(u64, u64, RecordedEventKind)>::json_schema(generator)
     }
 }
 
@@ -182,7 +182,7 @@ impl schemars::JsonSchema for Moment {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the events of a call with their verdicts, by name")]
-pub enum What {
+pub enum RecordedEventKind {
     Came,
     // The store decided a claim.
     Mine,
@@ -232,46 +232,46 @@ pub enum What {
     OneGone,
 }
 
-impl What {
+impl RecordedEventKind {
     /// Returns the recorded form of an event.
-    pub fn of(event: &Event) -> Self {
+    pub fn of(event: &CallEvent) -> Self {
         match event {
-            Event::Claimed(verdict) => Self::of_claim(verdict),
-            Event::Woke(Wake::Time) => Self::Time,
-            Event::Woke(Wake::Changed) => Self::Changed,
-            Event::Woke(Wake::LeaderRefused(_)) => Self::LeaderRefused,
-            Event::Answered(Approval::Granted(Some(_))) => Self::Granted,
-            Event::Answered(Approval::Granted(None)) => Self::GrantedHere,
-            Event::Answered(Approval::Denied) => Self::Denied,
-            Event::Answered(Approval::Nobody) => Self::Nobody,
-            Event::Answered(Approval::PutToCaller(_)) => Self::PutToCaller,
-            Event::Spent(spend) if spend.may_run() => Self::Spent,
-            Event::Spent(_) => Self::NotSpent,
-            Event::Started(StartVerdict::Started) => Self::Started,
-            Event::Started(StartVerdict::Lost) => Self::NotStarted,
-            Event::Probed => Self::Probed,
-            Event::Ran(_) => Self::Ran,
-            Event::Progressed => Self::Progressed,
-            Event::Settled => Self::Settled,
-            Event::DriverEnds => Self::DriverEnded,
-            Event::Renewed { verdict: RenewVerdict::Renewed, .. } => Self::Renewed,
-            Event::Renewed { verdict: RenewVerdict::MarkedUnknown, .. } => Self::RenewedUnknown,
-            Event::Renewed { verdict: RenewVerdict::Lost, .. } => Self::RenewedLost,
-            Event::Saved(SaveVerdict::Saved(_)) => Self::Saved,
-            Event::Saved(SaveVerdict::FenceLost) => Self::NotSaved,
-            Event::Released => Self::Released,
-            Event::StoreFailed(StoreFault::NotDone) => Self::StoreFailed,
-            Event::StoreFailed(StoreFault::Unanswered) => Self::StoreUnanswered,
-            Event::Cancelled(Others::None) => Self::Cancelled,
-            Event::Cancelled(Others::Waiting) => Self::CancelledByOne,
-            Event::Disconnected(Others::None) => Self::Gone,
-            Event::Disconnected(Others::Waiting) => Self::OneGone,
+            CallEvent::Claimed(verdict) => Self::of_claim(verdict),
+            CallEvent::Woke(WakeReason::Time) => Self::Time,
+            CallEvent::Woke(WakeReason::Changed) => Self::Changed,
+            CallEvent::Woke(WakeReason::LeaderRefused(_)) => Self::LeaderRefused,
+            CallEvent::Answered(ApprovalOutcome::Granted(Some(_))) => Self::Granted,
+            CallEvent::Answered(ApprovalOutcome::Granted(None)) => Self::GrantedHere,
+            CallEvent::Answered(ApprovalOutcome::Denied) => Self::Denied,
+            CallEvent::Answered(ApprovalOutcome::Unreachable) => Self::Nobody,
+            CallEvent::Answered(ApprovalOutcome::PutToCaller(_)) => Self::PutToCaller,
+            CallEvent::Spent(spend) if spend.may_run() => Self::Spent,
+            CallEvent::Spent(_) => Self::NotSpent,
+            CallEvent::Started(StartVerdict::Started) => Self::Started,
+            CallEvent::Started(StartVerdict::Lost) => Self::NotStarted,
+            CallEvent::Probed => Self::Probed,
+            CallEvent::Ran(_) => Self::Ran,
+            CallEvent::Progressed => Self::Progressed,
+            CallEvent::Settled => Self::Settled,
+            CallEvent::DriverEnds => Self::DriverEnded,
+            CallEvent::Renewed { verdict: RenewVerdict::Renewed, .. } => Self::Renewed,
+            CallEvent::Renewed { verdict: RenewVerdict::MarkedUnknown, .. } => Self::RenewedUnknown,
+            CallEvent::Renewed { verdict: RenewVerdict::Lost, .. } => Self::RenewedLost,
+            CallEvent::Saved(SaveVerdict::Saved(_)) => Self::Saved,
+            CallEvent::Saved(SaveVerdict::FenceLost) => Self::NotSaved,
+            CallEvent::Released => Self::Released,
+            CallEvent::StoreFailed(StoreFault::NotDone) => Self::StoreFailed,
+            CallEvent::StoreFailed(StoreFault::Unanswered) => Self::StoreUnanswered,
+            CallEvent::Cancelled(OtherWaiters::None) => Self::Cancelled,
+            CallEvent::Cancelled(OtherWaiters::Waiting) => Self::CancelledByOne,
+            CallEvent::Disconnected(OtherWaiters::None) => Self::Gone,
+            CallEvent::Disconnected(OtherWaiters::Waiting) => Self::OneGone,
         }
     }
 
     fn of_claim(verdict: &ClaimVerdict) -> Self {
         match verdict {
-            ClaimVerdict::Mine(_) => Self::Mine,
+            ClaimVerdict::Acquired(_) => Self::Mine,
             ClaimVerdict::Follow(_) => Self::Follow,
             ClaimVerdict::Busy => Self::Busy,
             ClaimVerdict::Replay(_) => Self::Replay,
@@ -279,7 +279,7 @@ impl What {
             ClaimVerdict::Conflict => Self::Conflict,
             ClaimVerdict::Nothing => Self::Nothing,
             ClaimVerdict::Full => Self::Full,
-            ClaimVerdict::Closed => Self::Closed,
+            ClaimVerdict::StoreRecovering => Self::Closed,
             ClaimVerdict::RecordsLost => Self::RecordsLost,
         }
     }
@@ -304,13 +304,13 @@ impl What {
 
 /// The events of a call while it is recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Trail {
-    moments: Vec<Moment>,
+pub struct EventTrail {
+    moments: Vec<RecordedEvent>,
     /// True if there were more events than the limit. An incomplete list cannot be replayed.
-    too_much: bool,
+    is_truncated: bool,
 }
 
-impl Trail {
+impl EventTrail {
     /// The maximum number of stored events of one call. A call without problems has four.
     pub const MOST: usize = 512;
     /// Progress events that follow each other more closely than this are merged.
@@ -318,27 +318,27 @@ impl Trail {
 
     /// Creates an empty list with room for the events of most calls.
     pub fn new() -> Self {
-        Self { moments: Vec::with_capacity(6), too_much: false }
+        Self { moments: Vec::with_capacity(6), is_truncated: false }
     }
 
     /// Adds an event.
-    pub fn add(&mut self, moment: Moment) {
+    pub fn add(&mut self, moment: RecordedEvent) {
         if let [.., before, last] = self.moments.as_mut_slice()
-            && moment.what == What::Progressed
-            && (before.what, last.what) == (What::Progressed, What::Progressed)
+            && moment.what == RecordedEventKind::Progressed
+            && (before.what, last.what) == (RecordedEventKind::Progressed, RecordedEventKind::Progressed)
             && moment.after_ms.saturating_sub(before.after_ms) < Self::THINNED_MS
         {
             *last = moment;
         } else if self.moments.len() < Self::MOST {
             self.moments.push(moment);
         } else {
-            self.too_much = true;
+            self.is_truncated = true;
         }
     }
 
     /// Returns all events, or none if there were too many.
-    pub fn moments(&self) -> &[Moment] {
-        if self.too_much { &[] } else { &self.moments }
+    pub fn moments(&self) -> &[RecordedEvent] {
+        if self.is_truncated { &[] } else { &self.moments }
     }
 }
 
@@ -346,7 +346,7 @@ impl Trail {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum AttemptOutcome {
+pub enum RecordedAttempt {
     /// The tool responded.
     Answered {
         /// Size of the response in bytes.
@@ -361,7 +361,7 @@ pub enum AttemptOutcome {
     /// The tool asked for input.
     InputRequired,
     /// The attempt failed.
-    Failed(Box<FailedOutcome>),
+    Failed(Box<RecordedFailure>),
 }
 
 /// The classification of a failed attempt.
@@ -369,21 +369,21 @@ pub enum AttemptOutcome {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the verdict of the classifier, field by field")]
-pub struct FailedOutcome {
-    pub nature: Nature,
-    pub reach: Reach,
+pub struct RecordedFailure {
+    pub nature: FaultNature,
+    pub reach: AttemptReach,
     pub severity: Severity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mistake: Option<Mistake>,
+    pub mistake: Option<ModelMistake>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     pub code: Code,
     pub rule: Cow<'static, str>,
     #[serde(default, skip_serializing_if = "Manner::is_plain")]
-    pub manner: Manner,
+    pub manner: RecordedFailureKind,
     /// The observation about the attempt if its outcome is unknown. Absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed: Option<Observed>,
+    pub observed: Option<UnknownOutcomeReason>,
     /// A digest that is equal for errors that the loop guard treats as equal.
     pub error: String,
     /// The error message. Absent in recordings of older versions.
@@ -395,7 +395,7 @@ pub struct FailedOutcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Manner {
+pub enum RecordedFailureKind {
     /// No special kind.
     #[default]
     Plain,
@@ -407,9 +407,9 @@ pub enum Manner {
     NotRun,
 }
 
-impl Manner {
-    pub(crate) fn of(fault: &Fault) -> Self {
-        if matches!(fault.source, Source::Timeout { .. }) {
+impl RecordedFailureKind {
+    pub(crate) fn of(fault: &AttemptFault) -> Self {
+        if matches!(fault.source, FaultSource::Timeout { .. }) {
             Self::TimedOut
         } else if is_session_lost(fault) {
             Self::SessionLost
@@ -424,9 +424,9 @@ impl Manner {
     }
 }
 
-impl AttemptOutcome {
+impl RecordedAttempt {
     /// Returns the recorded form of a success. The digest of the result is present if the loop guard asked for it.
-    pub fn of_success(output: &Output, concern: Option<Severity>, result: Option<Digest>) -> Self {
+    pub fn of_success(output: &ToolOutput, concern: Option<Severity>, result: Option<Digest>) -> Self {
         let size = u64::try_from(output.len()).unwrap_or(u64::MAX);
         Self::Answered { size, concern, result }
     }
@@ -434,14 +434,14 @@ impl AttemptOutcome {
     /// Returns the recorded form of a failure with this message of the tool. `words` is the part of the message to
     /// show.
     pub fn of_failure(
-        classified: &Classified,
-        manner: Manner,
-        observed: Observed,
+        classified: &Classification,
+        manner: RecordedFailureKind,
+        observed: UnknownOutcomeReason,
         message: &str,
         words: String,
     ) -> Self {
-        let Classified { nature, reach, severity, mistake, retry_after, code, rule } = classified;
-        Self::Failed(Box::new(FailedOutcome {
+        let Classification { nature, reach, severity, mistake, retry_after, code, rule } = classified;
+        Self::Failed(Box::new(RecordedFailure {
             nature: *nature,
             reach: *reach,
             severity: *severity,
@@ -450,8 +450,8 @@ impl AttemptOutcome {
             code: *code,
             rule: rule.clone(),
             manner,
-            observed: (*reach == Reach::Unknown).then_some(observed),
-            error: guard::error_word(message),
+            observed: (*reach == AttemptReach::Unknown).then_some(observed),
+            error: guard::error_digest(message),
             words: Some(words).filter(|words| !words.is_empty()),
         }))
     }
@@ -467,7 +467,7 @@ impl AttemptOutcome {
     }
 
     /// Returns the outcome for a machine that replays it. `number` makes results with unknown contents differ.
-    pub(super) fn again(&self, policy: &Policy, number: u64) -> Outcome {
+    pub(super) fn to_outcome(&self, policy: &ToolPolicy, number: u64) -> AttemptReport {
         match self {
             Self::Answered { size, concern, result } => {
                 let largest = policy.dedupe.largest_output;
@@ -475,22 +475,22 @@ impl AttemptOutcome {
                 let content = match (kept, result, policy.guard.repeated_success) {
                     (false, _, _) => format!("\"{}\"", "x".repeat(largest)),
                     (true, Some(result), _) => format!("\"{}\"", result.to_hex()),
-                    (true, None, RepeatedSuccess::Ignore) => "0".to_owned(),
-                    (true, None, RepeatedSuccess::Warn(_) | RepeatedSuccess::Refuse(_)) => number.to_string(),
+                    (true, None, RepeatedSuccessPolicy::Ignore) => "0".to_owned(),
+                    (true, None, RepeatedSuccessPolicy::Warn(_) | RepeatedSuccessPolicy::Refuse(_)) => number.to_string(),
                 };
-                let output = Output { content: RawJson::from_trusted(content), metadata: None };
-                Outcome::Success { output, concern: *concern }
+                let output = ToolOutput { content: RawJson::from_trusted(content), metadata: None };
+                AttemptReport::Success { output, concern: *concern }
             }
-            Self::InputRequired => Outcome::InputRequired { output: nothing() },
-            Self::Failed(failed) => Outcome::Remembered(failed.clone()),
+            Self::InputRequired => AttemptReport::InputRequired { output: unknown_output() },
+            Self::Failed(failed) => AttemptReport::Replayed(failed.clone()),
         }
     }
 }
 
-impl FailedOutcome {
+impl RecordedFailure {
     /// Returns the recorded classification.
-    pub(crate) fn classified(&self) -> Classified {
-        Classified {
+    pub(crate) fn classified(&self) -> Classification {
+        Classification {
             nature: self.nature,
             reach: self.reach,
             severity: self.severity,
@@ -503,6 +503,6 @@ impl FailedOutcome {
 }
 
 /// Returns an output with unknown contents.
-pub(super) fn nothing() -> Output {
-    Output { content: RawJson::from_trusted("0"), metadata: None }
+pub(super) fn unknown_output() -> ToolOutput {
+    ToolOutput { content: RawJson::from_trusted("0"), metadata: None }
 }

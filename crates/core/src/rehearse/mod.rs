@@ -30,32 +30,32 @@
 
 mod facts;
 mod machines;
-mod world;
+mod replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-pub use facts::{Asked, AttemptOutcome, Ending, FailedOutcome, Manner, Moment, Recorded, Trail, What};
-use machines::Believed;
-use world::{Against, Happened, World};
+pub use facts::{RecordedRequest, RecordedAttempt, RecordedResult, RecordedFailure, RecordedFailureKind, RecordedEvent, RecordedCall, EventTrail, RecordedEventKind};
+use machines::FalseRefusalCause;
+use replay::{ReplayReference, ReplayEvent, ReplayWorld};
 
 use crate::Timestamp;
-use crate::breaker::Reason;
-use crate::call::{BreakerScope, Notice};
+use crate::breaker::TransitionReason;
+use crate::call::{BreakerScope, CallNotice};
 use crate::code::Code;
-use crate::policy::Policy;
+use crate::policy::ToolPolicy;
 
 /// Returns the policy of a call.
-pub type Policies<'p> = &'p mut dyn FnMut(&Recorded) -> Arc<Policy>;
+pub type PolicyLookup<'p> = &'p mut dyn FnMut(&RecordedCall) -> Arc<ToolPolicy>;
 
 /// A recording, replayed under the current configuration.
 #[derive(Debug)]
 pub struct Rehearsal<'c> {
-    calls: &'c [Recorded],
-    order: Vec<Happened>,
-    before: Replayed,
+    calls: &'c [RecordedCall],
+    order: Vec<ReplayEvent>,
+    before: ReplayResult,
     /// Calls whose result changes again whenever more earlier calls are taken from the recording. They are unexplained
     /// too.
     unsteady: BTreeSet<usize>,
@@ -63,25 +63,25 @@ pub struct Rehearsal<'c> {
 
 /// The results of the calls of a recording in a replay.
 #[derive(Debug)]
-pub struct Replayed {
+pub struct ReplayResult {
     /// The calls, in the order of the recording.
     pub calls: Vec<ReplayedCall>,
     /// Causes of refusal in the replay for calls that ran in reality, by the position in the recording at which they
     /// showed.
-    wrong: BTreeMap<usize, (usize, Believed)>,
+    false_refusals: BTreeMap<usize, (usize, FalseRefusalCause)>,
 }
 
 /// The result of one call in a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayedCall {
     /// Its end.
-    pub end: End,
+    pub end: ReplayEnd,
     /// True if an earlier call has an unknown result and may have changed this one.
     pub in_doubt: bool,
     /// Its notices, if they were requested.
-    pub steps: Vec<(Timestamp, Notice)>,
+    pub steps: Vec<(Timestamp, CallNotice)>,
     /// The event that opened the circuit breaker that refused it, if there was one and the recording has it.
-    pub opened_by: Option<Opened>,
+    pub opened_by: Option<BreakerOpening>,
     /// Wake-up time that its machine requested, after each moment.
     wakes: Vec<Option<Timestamp>>,
     /// The attempts that the machine cut off.
@@ -92,32 +92,32 @@ pub struct ReplayedCall {
 
 /// A circuit breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct BreakerOpening {
     /// The call whose attempt opened it, by its position in the recording.
     pub call: usize,
     /// The scope of the breaker.
     pub scope: BreakerScope,
     /// The reason.
-    pub reason: Reason,
+    pub reason: TransitionReason,
     /// Time at which it opened.
     pub at: Timestamp,
 }
 
 /// The end of a call in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ReplayEnd {
     /// The call ended with this result.
-    Ended(Ending),
+    Ended(RecordedResult),
     /// The call was not replayed. The recorded result counts.
-    Taken(WhyTaken),
+    Taken(TakenReason),
     /// The recording has no result for it.
-    NotKnown(NotKnown),
+    NotKnown(UnknownResult),
 }
 
 /// The reason why a call was taken from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WhyTaken {
+pub enum TakenReason {
     /// The current configuration does not lead to the recorded result.
     NotExplained,
     /// An older version recorded it, or it was too long to be recorded in full.
@@ -126,25 +126,25 @@ pub enum WhyTaken {
 
 /// The unknown part of a replayed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotKnown {
+pub enum UnknownResult {
     /// The result of an attempt that was never made, or that was cut off before its end.
     Run {
         /// The attempt.
         attempt: u32,
     },
     /// The answer to an approval request.
-    Asked,
+    Approval,
 }
 
 /// A call whose result would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct ReplayDifference {
     /// Its position in the recording.
     pub call: usize,
     /// The kind of difference.
-    pub kind: Kind,
+    pub kind: DifferenceKind,
     /// The result that it would have. None if it is unknown.
-    pub would: Option<Ending>,
+    pub would: Option<RecordedResult>,
     /// True if an earlier call has an unknown result and may change this one.
     pub in_doubt: bool,
 }
@@ -152,7 +152,7 @@ pub struct Difference {
 /// The kind of difference between two results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum DifferenceKind {
     /// The circuit breaker would refuse the call.
     RefusedByBreaker,
     /// The loop guard would refuse the call.
@@ -175,7 +175,7 @@ pub enum Kind {
     AnsweredDifferently,
 }
 
-impl Kind {
+impl DifferenceKind {
     /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::RefusedByBreaker,
@@ -190,11 +190,11 @@ impl Kind {
         Self::AnsweredDifferently,
     ];
 
-    fn of(was: &Ending, end: &End) -> Option<Self> {
+    fn of(was: &RecordedResult, end: &ReplayEnd) -> Option<Self> {
         let would = match end {
-            End::Taken(_) => return None,
-            End::NotKnown(NotKnown::Asked) => return Some(Self::ApprovalAsked),
-            End::NotKnown(NotKnown::Run { attempt }) => {
+            ReplayEnd::Taken(_) => return None,
+            ReplayEnd::NotKnown(UnknownResult::Approval) => return Some(Self::ApprovalAsked),
+            ReplayEnd::NotKnown(UnknownResult::Run { attempt }) => {
                 return Some(match (was.replayed, was.attempts) {
                     (true, _) => Self::RunInsteadOfReplay,
                     (false, 0) => Self::RunAlthoughRefused,
@@ -204,8 +204,8 @@ impl Kind {
                     (false, _) => Self::GivenMoreTime,
                 });
             }
-            End::Ended(would) if would == was => return None,
-            End::Ended(would) => would,
+            ReplayEnd::Ended(would) if would == was => return None,
+            ReplayEnd::Ended(would) => would,
         };
         Some(match would.code {
             Some(Code::CircuitOpen) if was.code != Some(Code::CircuitOpen) => Self::RefusedByBreaker,
@@ -225,13 +225,13 @@ impl<'c> Rehearsal<'c> {
     /// Replays a recording under the current configuration. The notices of the calls `told` are stored. `progress` is
     /// called now and then with the position, from 0 to [`Rehearsal::length`].
     pub fn of(
-        calls: &'c [Recorded],
-        policies: Policies<'_>,
+        calls: &'c [RecordedCall],
+        policies: PolicyLookup<'_>,
         told: &[usize],
         progress: &mut dyn FnMut(usize),
     ) -> Self {
         let order = in_order(calls);
-        let before = World::new(calls, policies, Against::Recording(None), told).run(&order, progress);
+        let before = ReplayWorld::new(calls, policies, ReplayReference::Recording(None), told).run(&order, progress);
         let mut rehearsal = Self { calls, order, before, unsteady: BTreeSet::new() };
         // An unexplained call deviated for a while, and that affected later calls. The next replay takes it from the
         // recording from the start, until no new ones are found.
@@ -240,50 +240,50 @@ impl<'c> Rehearsal<'c> {
             if known == 0 {
                 return rehearsal;
             }
-            let against = Against::Recording(Some(&rehearsal.before));
-            let again = World::new(calls, policies, against, told).run(&rehearsal.order, &mut |_| {});
-            rehearsal.before = again.behind(rehearsal.before);
+            let against = ReplayReference::Recording(Some(&rehearsal.before));
+            let again = ReplayWorld::new(calls, policies, against, told).run(&rehearsal.order, &mut |_| {});
+            rehearsal.before = again.merged_with(rehearsal.before);
             if rehearsal.before.taken().count() == known {
                 return rehearsal;
             }
         }
         // The remaining calls have another result each time.
-        let again = rehearsal.under(policies, &[], &mut |_| {});
+        let again = rehearsal.replay_under(policies, &[], &mut |_| {});
         rehearsal.unsteady = rehearsal.differences(&again).into_iter().map(|one| one.call).collect();
         rehearsal
     }
 
     /// Returns the number of moments in a recording.
-    pub fn length(calls: &[Recorded]) -> usize {
+    pub fn length(calls: &[RecordedCall]) -> usize {
         calls.iter().map(|call| call.trail.len().max(1)).sum()
     }
 
     /// Returns the replay under the current configuration.
-    pub fn before(&self) -> &Replayed {
+    pub fn before(&self) -> &ReplayResult {
         &self.before
     }
 
     /// Returns the number of calls that were taken from the recording for this reason.
-    pub fn taken(&self, why: WhyTaken) -> usize {
-        let unsteady = if why == WhyTaken::NotExplained { self.unsteady.len() } else { 0 };
-        self.before.taken().filter(|call| call.end == End::Taken(why)).count() + unsteady
+    pub fn count_taken(&self, why: TakenReason) -> usize {
+        let unsteady = if why == TakenReason::NotExplained { self.unsteady.len() } else { 0 };
+        self.before.taken().filter(|call| call.end == ReplayEnd::Taken(why)).count() + unsteady
     }
 
     /// Replays the recording under another configuration.
-    pub fn under(&self, policies: Policies<'_>, told: &[usize], progress: &mut dyn FnMut(usize)) -> Replayed {
-        World::new(self.calls, policies, Against::Before(&self.before), told).run(&self.order, progress)
+    pub fn replay_under(&self, policies: PolicyLookup<'_>, told: &[usize], progress: &mut dyn FnMut(usize)) -> ReplayResult {
+        ReplayWorld::new(self.calls, policies, ReplayReference::Before(&self.before), told).run(&self.order, progress)
     }
 
     /// Returns the calls whose results would change, in the order of the recording.
-    pub fn differences(&self, would: &Replayed) -> Vec<Difference> {
+    pub fn differences(&self, would: &ReplayResult) -> Vec<ReplayDifference> {
         let calls = self.calls.iter().zip(&would.calls).enumerate();
         let different = calls.filter_map(|(call, (recorded, would))| {
-            let kind = Kind::of(&recorded.ending, &would.end).filter(|_| !self.unsteady.contains(&call))?;
+            let kind = DifferenceKind::of(&recorded.ending, &would.end).filter(|_| !self.unsteady.contains(&call))?;
             let ending = match &would.end {
-                End::Ended(ending) => Some(ending.clone()),
-                End::Taken(_) | End::NotKnown(_) => None,
+                ReplayEnd::Ended(ending) => Some(ending.clone()),
+                ReplayEnd::Taken(_) | ReplayEnd::NotKnown(_) => None,
             };
-            Some(Difference { call, kind, would: ending, in_doubt: would.in_doubt })
+            Some(ReplayDifference { call, kind, would: ending, in_doubt: would.in_doubt })
         });
         different.collect()
     }
@@ -293,24 +293,24 @@ impl<'c> Rehearsal<'c> {
 const AGAIN: usize = 4;
 
 /// The end of a call that has not ended yet.
-const NOT_YET: End = End::NotKnown(NotKnown::Run { attempt: 0 });
+const NOT_YET: ReplayEnd = ReplayEnd::NotKnown(UnknownResult::Run { attempt: 0 });
 
-impl Replayed {
+impl ReplayResult {
     /// Returns the calls that were taken from the recording.
     fn taken(&self) -> impl Iterator<Item = &ReplayedCall> {
-        self.calls.iter().filter(|call| matches!(call.end, End::Taken(_)))
+        self.calls.iter().filter(|call| matches!(call.end, ReplayEnd::Taken(_)))
     }
 
     /// Completes this replay from an earlier one: the progress of the calls that this one took from the recording.
-    fn behind(mut self, earlier: Self) -> Self {
+    fn merged_with(mut self, earlier: Self) -> Self {
         for (call, earlier) in self.calls.iter_mut().zip(earlier.calls) {
-            if matches!(earlier.end, End::Taken(_)) {
+            if matches!(earlier.end, ReplayEnd::Taken(_)) {
                 *call = earlier;
             }
         }
-        let mut wrong = earlier.wrong;
-        wrong.append(&mut self.wrong);
-        self.wrong = wrong;
+        let mut wrong = earlier.false_refusals;
+        wrong.append(&mut self.false_refusals);
+        self.false_refusals = wrong;
         self
     }
 
@@ -324,20 +324,20 @@ impl Replayed {
             cut: Vec::new(),
             blocked: None,
         };
-        Self { calls: vec![none; calls], wrong: BTreeMap::new() }
+        Self { calls: vec![none; calls], false_refusals: BTreeMap::new() }
     }
 }
 
 /// Returns all moments in order. Within one engine the order is recorded. Between two engines only the clock is known.
-fn in_order(calls: &[Recorded]) -> Vec<Happened> {
-    let mut all: Vec<(&str, u64, Happened)> = Vec::with_capacity(Rehearsal::length(calls));
+fn in_order(calls: &[RecordedCall]) -> Vec<ReplayEvent> {
+    let mut all: Vec<(&str, u64, ReplayEvent)> = Vec::with_capacity(Rehearsal::length(calls));
     for (call, recorded) in calls.iter().enumerate() {
         let engine = &*recorded.engine;
         if recorded.trail.is_empty() {
-            all.push((engine, u64::MAX, Happened { at: recorded.ended, call, moment: None }));
+            all.push((engine, u64::MAX, ReplayEvent { at: recorded.ended, call, moment: None }));
         }
         for (at, moment) in recorded.trail.iter().enumerate() {
-            let happened = Happened { at: recorded.moment_at(at), call, moment: Some(at) };
+            let happened = ReplayEvent { at: recorded.moment_at(at), call, moment: Some(at) };
             all.push((engine, moment.order, happened));
         }
     }

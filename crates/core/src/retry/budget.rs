@@ -18,11 +18,11 @@ const SECONDS: usize = 10;
 pub struct RetryBudget {
     /// The current second.
     second: u64,
-    buckets: [Bucket; SECONDS],
+    buckets: [BudgetBucket; SECONDS],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+struct BudgetBucket {
     firsts: u32,
     retries: u32,
 }
@@ -46,7 +46,7 @@ impl RetryBudget {
     }
 
     fn within_share(&self, policy: &BudgetPolicy) -> bool {
-        let sum = |count: fn(&Bucket) -> u32| {
+        let sum = |count: fn(&BudgetBucket) -> u32| {
             self.buckets.iter().fold(0_u32, |sum, bucket| sum.saturating_add(count(bucket)))
         };
         let (firsts, retries) = (sum(|bucket| bucket.firsts), sum(|bucket| bucket.retries));
@@ -55,7 +55,7 @@ impl RetryBudget {
 
     /// Returns the bucket of this second, and empties expired ones. A clock that steps back a little stays in the
     /// newest second. One that steps back beyond all stored seconds resets the counters.
-    fn current(&mut self, now: Timestamp) -> &mut Bucket {
+    fn current(&mut self, now: Timestamp) -> &mut BudgetBucket {
         let second = now.as_millis() / 1000;
         let gone = second.saturating_sub(self.second);
         if gone >= SECONDS as u64 || self.second.saturating_sub(second) >= SECONDS as u64 {
@@ -63,13 +63,13 @@ impl RetryBudget {
         }
         while self.second < second {
             self.second += 1;
-            *self.bucket() = Bucket::default();
+            *self.bucket() = BudgetBucket::default();
         }
         self.bucket()
     }
 
     #[expect(clippy::indexing_slicing, reason = "the index is a remainder by the length")]
-    fn bucket(&mut self) -> &mut Bucket {
+    fn bucket(&mut self) -> &mut BudgetBucket {
         let index = usize::try_from(self.second % SECONDS as u64).unwrap_or_default();
         &mut self.buckets[index % SECONDS]
     }

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 pub use budget::RetryBudget;
 
-use crate::policy::{Backoff, CountedFrom, Jitter, RetryPolicy};
+use crate::policy::{Backoff, DelayOrigin, Jitter, RetryPolicy};
 use crate::{Timestamp, millis};
 
 /// The reason why there is no further attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum RetryStop {
     /// All attempts are used.
     Attempts,
     /// The next attempt would start after the total time.
@@ -47,17 +47,17 @@ pub struct CallerLimits {
 
 /// The retry schedule of one call: its limits and the attempts so far.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct RetrySchedule {
     attempts: u32,
     most: u32,
     /// No attempt starts later than this.
     last_start: Timestamp,
     /// No attempt starts at this time or later, because it would have no time left.
     deadline: Timestamp,
-    spread: Spread,
+    spread: JitterSequence,
 }
 
-impl Schedule {
+impl RetrySchedule {
     /// Creates the schedule of a call whose first attempt starts now. `last_retry` limits the start of retries
     /// (gateway).
     pub fn new(
@@ -81,7 +81,7 @@ impl Schedule {
                 .min()
                 .unwrap_or(Timestamp::MAX),
             deadline: caller.deadline.unwrap_or(Timestamp::MAX),
-            spread: Spread::new(seed),
+            spread: JitterSequence::new(seed),
         }
     }
 
@@ -94,37 +94,37 @@ impl Schedule {
         started: Timestamp,
         retry_after: Option<Duration>,
         now: Timestamp,
-    ) -> Result<Timestamp, Stop> {
+    ) -> Result<Timestamp, RetryStop> {
         if self.attempts >= self.most {
-            return Err(Stop::Attempts);
+            return Err(RetryStop::Attempts);
         }
         if let Some(asked) = retry_after.filter(|asked| *asked > policy.longest_retry_after) {
-            return Err(Stop::RetryAfter(asked));
+            return Err(RetryStop::RetryAfter(asked));
         }
         let wait = self.spread.over(wait(&policy.backoff, self.attempts), policy.jitter);
         let counted_from = match policy.counted_from {
-            CountedFrom::AttemptEnd => now,
-            CountedFrom::AttemptStart => started.min(now),
+            DelayOrigin::AttemptEnd => now,
+            DelayOrigin::AttemptStart => started.min(now),
         };
         let start = (counted_from + wait).max(now + retry_after.unwrap_or_default());
         let too_late = start >= self.deadline && self.deadline < Timestamp::MAX;
         // The earlier limit is the one that stopped it.
         if start > self.last_start && !(too_late && self.deadline < self.last_start) {
-            return Err(Stop::TotalTime);
+            return Err(RetryStop::TotalTime);
         }
         if too_late {
-            return Err(Stop::Deadline);
+            return Err(RetryStop::Deadline);
         }
         self.attempts = self.attempts.saturating_add(1);
         Ok(start)
     }
 
     /// Checks that a scheduled attempt may still start now, because a timer may have fired late.
-    pub fn may_start(&self, now: Timestamp) -> Result<(), Stop> {
+    pub fn may_start(&self, now: Timestamp) -> Result<(), RetryStop> {
         if now >= self.deadline && self.deadline < Timestamp::MAX {
-            return Err(Stop::Deadline);
+            return Err(RetryStop::Deadline);
         }
-        if now > self.last_start { Err(Stop::TotalTime) } else { Ok(()) }
+        if now > self.last_start { Err(RetryStop::TotalTime) } else { Ok(()) }
     }
 
     /// Returns the number of scheduled attempts so far, including the first one.
@@ -164,9 +164,9 @@ fn wait(backoff: &Backoff, retry: u32) -> Duration {
 /// call are far from each other: with independent draws, several of ten delays between 90 and 110 ms would often be the
 /// same.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spread(u64);
+pub(crate) struct JitterSequence(u64);
 
-impl Spread {
+impl JitterSequence {
     /// 2^64 divided by the golden ratio. Also the step of SplitMix64.
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 

@@ -7,27 +7,27 @@ use std::sync::Arc;
 
 use super::TrustState;
 use super::prompt;
-use super::window::{Failed, MOST_FAILURES, Window, exceeds};
+use super::window::{WindowFailure, MOST_FAILURES, FailureWindow, exceeds};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::Domain;
-use crate::policy::{Recovery, TrustRule};
+use crate::policy::{TrustRecovery, TrustRule};
 
 /// Number of denials of access within the window after which the credentials must be wrong.
 const REFUSALS_OF_ACCESS: u32 = 3;
 
 /// The trust account of one tool, signature or domain.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Account {
+pub(super) struct TrustAccount {
     pub(super) state: State,
-    pub(super) window: Window,
+    pub(super) window: FailureWindow,
     pub(super) last_failure: Option<Timestamp>,
     pub(super) last_success: Option<Timestamp>,
     /// The host or server of the last failure. For a signature it is part of the name that is shown.
     pub(super) domain: Option<Domain>,
     /// Time at which trust was last restored, by successes or by an operator. A loss of trust before that time is over,
     /// even if a stored snapshot still has it.
-    pub(super) trusted_again: Option<Timestamp>,
+    pub(super) trust_restored_at: Option<Timestamp>,
 }
 
 /// A trust state with its data.
@@ -35,13 +35,13 @@ pub(super) struct Account {
 pub(super) enum State {
     #[default]
     Trusted,
-    Escalated(Escalated),
-    Recovering(Recovering),
-    Blocked(Blocked),
+    Escalated(EscalatedState),
+    Recovering(RecoveringState),
+    Blocked(BlockedState),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Escalated {
+pub(super) struct EscalatedState {
     pub(super) at: Timestamp,
     pub(super) reason: Arc<str>,
     pub(super) expires: Timestamp,
@@ -52,11 +52,11 @@ pub(super) struct Escalated {
     pub(super) last_counted: Timestamp,
     pub(super) successes_needed: u32,
     /// True if a failure was reported that time cannot heal.
-    pub(super) by_hand: bool,
+    pub(super) needs_operator: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Recovering {
+pub(super) struct RecoveringState {
     pub(super) at: Timestamp,
     pub(super) reason: Arc<str>,
     pub(super) failures: u32,
@@ -65,7 +65,7 @@ pub(super) struct Recovering {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Blocked {
+pub(super) struct BlockedState {
     pub(super) at: Timestamp,
     pub(super) reason: Arc<str>,
     pub(super) failures: u32,
@@ -73,7 +73,7 @@ pub(super) struct Blocked {
 
 /// A failure of one account.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failure {
+pub(super) struct AccountFailure {
     pub(super) severity: Severity,
     pub(super) recoverable: bool,
     /// Start of the call. Calls that were in flight when trust was lost do not count towards a block.
@@ -82,7 +82,7 @@ pub(super) struct Failure {
 
 /// A transition of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct AccountTransition {
     pub(super) from: TrustState,
     pub(super) to: TrustState,
     pub(super) reason: Arc<str>,
@@ -91,7 +91,7 @@ pub(super) struct Step {
     pub(super) successes_needed: u32,
 }
 
-impl Account {
+impl TrustAccount {
     /// Returns the state at this time.
     pub(super) fn state(&self, rule: &TrustRule, now: Timestamp) -> TrustState {
         match &self.state {
@@ -103,7 +103,7 @@ impl Account {
     }
 
     /// Records a success.
-    pub(super) fn succeed(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<Step>) {
+    pub(super) fn succeed(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<AccountTransition>) {
         self.settle(rule, now, steps);
         self.window.success(rule, now);
         self.last_success = Some(now);
@@ -114,9 +114,9 @@ impl Account {
                     let reason = prompt::successes(recovering.successes).into();
                     let failures = recovering.failures;
                     // The failures that led here are cleared and do not count again.
-                    self.window = Window::default();
-                    self.trusted_again = Some(now);
-                    let step = Step { reason, failures, ..self.enter(State::Trusted) };
+                    self.window = FailureWindow::default();
+                    self.trust_restored_at = Some(now);
+                    let step = AccountTransition { reason, failures, ..self.enter(State::Trusted) };
                     steps.push(step);
                 }
             }
@@ -125,10 +125,10 @@ impl Account {
     }
 
     /// Records a failure.
-    pub(super) fn fail(&mut self, rule: &TrustRule, failure: Failure, now: Timestamp, steps: &mut Vec<Step>) {
+    pub(super) fn fail(&mut self, rule: &TrustRule, failure: AccountFailure, now: Timestamp, steps: &mut Vec<AccountTransition>) {
         self.settle(rule, now, steps);
-        let Failure { severity, recoverable, began } = failure;
-        self.window.failure(rule, Failed { at: now, severity, recoverable });
+        let AccountFailure { severity, recoverable, began } = failure;
+        self.window.failure(rule, WindowFailure { at: now, severity, recoverable });
         self.last_failure = Some(now);
         if !counts(rule, severity) {
             return;
@@ -138,7 +138,7 @@ impl Account {
                 if let Some(reason) = self.broken_threshold(rule, severity, now) {
                     let failures = self.window.count(rule.window, now, |severity| counts(rule, severity));
                     let by_hand =
-                        self.window.needs_a_person(rule.window, now, |severity| counts(rule, severity));
+                        self.window.needs_operator(rule.window, now, |severity| counts(rule, severity));
                     steps.push(self.escalate(rule, reason, failures, by_hand, now));
                 }
             }
@@ -150,7 +150,7 @@ impl Account {
             State::Escalated(escalated) => {
                 escalated.last_counted = now;
                 escalated.failures = escalated.failures.saturating_add(1);
-                escalated.by_hand |= !recoverable;
+                escalated.needs_operator |= !recoverable;
                 if began >= escalated.at {
                     escalated.further = escalated.further.saturating_add(1);
                     if escalated.further >= rule.block_after.get() {
@@ -165,18 +165,18 @@ impl Account {
     }
 
     /// Blocks at once, from any state. A blocked account keeps its first reason.
-    pub(super) fn block(&mut self, reason: Arc<str>, failures: u32, now: Timestamp) -> Step {
-        let blocked = Blocked { at: now, reason: Arc::clone(&reason), failures };
-        Step { reason, failures, ..self.enter(State::Blocked(blocked)) }
+    pub(super) fn block(&mut self, reason: Arc<str>, failures: u32, now: Timestamp) -> AccountTransition {
+        let blocked = BlockedState { at: now, reason: Arc::clone(&reason), failures };
+        AccountTransition { reason, failures, ..self.enter(State::Blocked(blocked)) }
     }
 
     /// Starts the recovery by approval of an operator, before its time. Has no effect on an account that is not
     /// escalated. Only a reset leads out of BLOCKED.
-    pub(super) fn approve_recovery(&mut self, now: Timestamp) -> Option<Step> {
+    pub(super) fn approve_recovery(&mut self, now: Timestamp) -> Option<AccountTransition> {
         match &self.state {
             State::Escalated(escalated) => {
                 let recovering = escalated.recovering(now);
-                Some(Step { reason: "recovery approved by an operator".into(), ..self.recover(recovering) })
+                Some(AccountTransition { reason: "recovery approved by an operator".into(), ..self.recover(recovering) })
             }
             State::Trusted | State::Recovering(_) | State::Blocked(_) => None,
         }
@@ -196,7 +196,7 @@ impl Account {
     }
 
     /// Stores the step that time alone caused.
-    fn settle(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<Step>) {
+    fn settle(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<AccountTransition>) {
         let due = match &self.state {
             State::Escalated(escalated) if escalated.is_over(rule, now) => {
                 escalated.recovers_at(rule).map(|at| escalated.recovering(at))
@@ -208,10 +208,10 @@ impl Account {
         }
     }
 
-    fn recover(&mut self, recovering: Recovering) -> Step {
+    fn recover(&mut self, recovering: RecoveringState) -> AccountTransition {
         let (failures, successes_needed) = (recovering.failures, recovering.successes_needed);
         let reason = "the escalation has expired".into();
-        Step { reason, failures, successes_needed, ..self.enter(State::Recovering(recovering)) }
+        AccountTransition { reason, failures, successes_needed, ..self.enter(State::Recovering(recovering)) }
     }
 
     fn escalate(
@@ -221,8 +221,8 @@ impl Account {
         failures: u32,
         by_hand: bool,
         now: Timestamp,
-    ) -> Step {
-        let escalated = Escalated {
+    ) -> AccountTransition {
+        let escalated = EscalatedState {
             at: now,
             reason: reason.into(),
             expires: now + rule.duration,
@@ -230,9 +230,9 @@ impl Account {
             further: 0,
             last_counted: now,
             successes_needed: rule.successes_to_recover.get(),
-            by_hand,
+            needs_operator: by_hand,
         };
-        let step = Step {
+        let step = AccountTransition {
             from: self.state.name(),
             to: TrustState::Escalated,
             reason: Arc::clone(&escalated.reason),
@@ -244,10 +244,10 @@ impl Account {
         step
     }
 
-    fn enter(&mut self, state: State) -> Step {
+    fn enter(&mut self, state: State) -> AccountTransition {
         let (from, to) = (self.state.name(), state.name());
         self.state = state;
-        Step { from, to, reason: Arc::default(), failures: 0, until: None, successes_needed: 0 }
+        AccountTransition { from, to, reason: Arc::default(), failures: 0, until: None, successes_needed: 0 }
     }
 
     /// Returns the threshold that the new failure has reached, as text. Any one of several thresholds is enough.
@@ -280,7 +280,7 @@ impl Account {
     }
 }
 
-impl Step {
+impl AccountTransition {
     /// Returns the transition to TRUSTED by an operator.
     pub(super) fn to_trusted(from: TrustState, reason: &str) -> Self {
         let reason = reason.into();
@@ -299,12 +299,12 @@ impl State {
     }
 }
 
-impl Escalated {
+impl EscalatedState {
     /// Returns the later of the end of the escalation and the end of the cool-down.
     fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match rule.recovery {
-            Recovery::Auto if !self.by_hand => Some(self.expires.max(self.last_counted + rule.cooldown)),
-            Recovery::Auto | Recovery::Ask => None,
+            TrustRecovery::Auto if !self.needs_operator => Some(self.expires.max(self.last_counted + rule.cooldown)),
+            TrustRecovery::Auto | TrustRecovery::Ask => None,
         }
     }
 
@@ -312,8 +312,8 @@ impl Escalated {
         self.recovers_at(rule).is_some_and(|at| now >= at)
     }
 
-    fn recovering(&self, at: Timestamp) -> Recovering {
-        Recovering {
+    fn recovering(&self, at: Timestamp) -> RecoveringState {
+        RecoveringState {
             at,
             reason: Arc::clone(&self.reason),
             failures: self.failures,

@@ -10,9 +10,9 @@ use crate::id::{Namespace, ToolRef};
 
 /// Reads a time in milliseconds since the epoch, or as an ISO 8601 text. A text without an offset is UTC.
 pub(super) fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
-    struct Moment;
+    struct TimestampVisitor;
 
-    impl Visitor<'_> for Moment {
+    impl Visitor<'_> for TimestampVisitor {
         type Value = Timestamp;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,15 +28,15 @@ pub(super) fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D:
         }
     }
 
-    from.deserialize_any(Moment)
+    from.deserialize_any(TimestampVisitor)
 }
 
 /// Reads an optional time. It may be missing or null.
 pub(super) fn optional_moment<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
     #[derive(serde::Deserialize)]
-    struct Written(#[serde(deserialize_with = "moment")] Timestamp);
+    struct OptionalTimestamp(#[serde(deserialize_with = "moment")] Timestamp);
 
-    Ok(Option::<Written>::deserialize(from)?.map(|Written(at)| at))
+    Ok(Option::<OptionalTimestamp>::deserialize(from)?.map(|OptionalTimestamp(at)| at))
 }
 
 /// Reads a count that may be weighted. A fraction of a failure counts as one.

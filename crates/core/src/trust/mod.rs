@@ -24,7 +24,7 @@ mod account;
 mod ledger;
 mod lenient;
 mod prompt;
-mod shelf;
+mod bounded_map;
 mod snapshot;
 mod status;
 #[cfg(test)]
@@ -41,8 +41,8 @@ use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
-pub use ledger::{Bounds, Notify, TrustLedger};
-pub use snapshot::{DomainStats, HistoryEntry, Snapshot, SnapshotError, ToolReliabilityState};
+pub use ledger::{TrustBounds, NotifyChoice, TrustLedger};
+pub use snapshot::{DomainStats, HistoryEntry, TrustSnapshot, TrustSnapshotError, ToolReliabilityState};
 pub use status::{TrustStatus, changes_between};
 
 /// The key by which failures are counted: the tool and the relevant part of its arguments.
@@ -95,7 +95,7 @@ impl fmt::Display for TrustState {
 
 /// The subject of a trust decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct TrustSubject<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
     /// The tool with the relevant part of its arguments.
@@ -106,7 +106,7 @@ pub struct Subject<'a> {
 
 /// The rules of a trust decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules<'a> {
+pub struct TrustRules<'a> {
     /// The rule for the signature, and for the tool as a whole.
     pub signature: &'a TrustRule,
     /// The rule for the domain, if there is one.
@@ -138,7 +138,7 @@ pub struct Escalation {
     /// Lines of warning.
     pub warnings: Vec<String>,
     /// The severity of the prompt.
-    pub level: Level,
+    pub level: PromptLevel,
     /// The format of the lines, for hosts that can show diffs and code. It is plain text.
     pub format_hint: String,
 }
@@ -147,7 +147,7 @@ pub struct Escalation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum PromptLevel {
     /// A routine approval.
     Info,
     /// Trust is lost.
@@ -158,18 +158,18 @@ pub enum Level {
 
 /// The trust decision for a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum TrustDecision {
     /// The call may run.
-    Free(TrustState),
+    Allowed(TrustState),
     /// The call needs approval.
-    Ask(Escalation),
+    NeedsApproval(Escalation),
     /// The call needs the approval of an operator.
     Blocked(Escalation),
 }
 
 /// The result of a finished call, reduced to the data that trust needs.
 #[derive(Clone, Copy, Debug)]
-pub enum Finished {
+pub enum FinishedOutcome {
     /// The call succeeded.
     Success,
     /// The call failed.
@@ -183,7 +183,7 @@ pub enum Finished {
 
 /// A report about a tool from outside a call: from a plugin, a host or an operator.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct TrustReport<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
     /// The tool with the relevant part of its arguments. Without it the report is about the tool as a whole.
@@ -207,7 +207,7 @@ pub struct ReportedFailure {
 
 /// The target of a trust operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum TrustTarget<'a> {
     /// One signature of one tool.
     Signature(&'a ToolRef, &'a Signature),
     /// All tools that depend on one host or server.
@@ -222,7 +222,7 @@ pub enum Target<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum TrustScope {
     /// The tool as a whole.
     Tool,
     /// One signature of it.
@@ -238,7 +238,7 @@ pub struct TrustChange {
     /// The subject: the text of the tool, signature or domain.
     pub subject: Arc<str>,
     /// The scope of the subject.
-    pub scope: Scope,
+    pub scope: TrustScope,
     /// The tool. For a domain, the tool whose call caused the change, if a call did.
     pub tool: Option<ToolRef>,
     /// The signature, if a call or the account of a signature changed.

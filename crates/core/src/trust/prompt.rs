@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Escalation, Level, Scope, TrustChange, TrustState};
+use super::{Escalation, PromptLevel, TrustScope, TrustChange, TrustState};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
@@ -13,7 +13,7 @@ const FORMAT_HINT: &str = "text";
 
 /// The facts of a prompt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct PromptFacts<'a> {
     pub(super) tool: &'a ToolRef,
     /// The domain, if the domain lost trust.
     pub(super) domain: Option<&'a Domain>,
@@ -26,8 +26,8 @@ pub(super) struct Facts<'a> {
 }
 
 impl Escalation {
-    pub(super) fn of(facts: Facts<'_>) -> Self {
-        let Facts { tool, domain, state, reason, failures, window, recovers_at, successes_needed } = facts;
+    pub(super) fn of(facts: PromptFacts<'_>) -> Self {
+        let PromptFacts { tool, domain, state, reason, failures, window, recovers_at, successes_needed } = facts;
         let whom = match domain {
             Some(domain) => format!("{tool} (everything that uses {domain})"),
             None => tool.to_string(),
@@ -37,7 +37,7 @@ impl Escalation {
                 format!("{whom} is blocked"),
                 "only a reset by an operator ends this; until then an operator may approve single calls"
                     .to_owned(),
-                Level::Error,
+                PromptLevel::Error,
             ),
             TrustState::Escalated | TrustState::Recovering | TrustState::Trusted => (
                 format!("{whom} has lost trust and needs approval"),
@@ -51,7 +51,7 @@ impl Escalation {
                         successes(successes_needed)
                     ),
                 },
-                Level::Warning,
+                PromptLevel::Warning,
             ),
         };
         let window = span(window);
@@ -80,24 +80,24 @@ impl Escalation {
     /// Returns the prompt for a trusted tool that requires approval before every call.
     pub fn routine(tool: &ToolRef) -> Self {
         let reason = "this tool requires approval before every call";
-        Self::trusted(tool, format!("{tool} needs approval"), reason, Level::Info)
+        Self::trusted(tool, format!("{tool} needs approval"), reason, PromptLevel::Info)
     }
 
     /// Returns the prompt for a model that asks to restore trust in a tool.
-    pub fn forgiveness(tool: &ToolRef, forgiven: &str) -> Self {
+    pub fn trust_restoration(tool: &ToolRef, forgiven: &str) -> Self {
         let reason = format!("the model asks to restore trust in {forgiven}");
         let recovery_hint = format!("without approval {forgiven} regains trust by its own rule");
         let summary = format!("Restore trust in {forgiven}?");
-        Self { recovery_hint, ..Self::trusted(tool, summary, &reason, Level::Warning) }
+        Self { recovery_hint, ..Self::trusted(tool, summary, &reason, PromptLevel::Warning) }
     }
 
     /// Returns the prompt for a command with a dangerous shape, before it runs.
     pub fn dangerous(tool: &ToolRef, shape: &str) -> Self {
         let reason = format!("the command has a dangerous shape: {shape}");
-        Self::trusted(tool, format!("{tool} wants to run a dangerous command"), &reason, Level::Error)
+        Self::trusted(tool, format!("{tool} wants to run a dangerous command"), &reason, PromptLevel::Error)
     }
 
-    fn trusted(tool: &ToolRef, summary: String, reason: &str, level: Level) -> Self {
+    fn trusted(tool: &ToolRef, summary: String, reason: &str, level: PromptLevel) -> Self {
         Self {
             state: TrustState::Trusted,
             reason: reason.to_owned(),
@@ -118,10 +118,10 @@ impl TrustChange {
     /// Returns the text of a notification.
     pub fn message(&self) -> String {
         let whom = match (self.scope, &self.tool, &self.domain) {
-            (Scope::Domain, _, Some(domain)) => format!("everything that uses {domain}"),
-            (Scope::Signature, Some(tool), Some(domain)) => format!("{tool} at {domain}"),
-            (Scope::Signature | Scope::Tool, Some(tool), _) => tool.to_string(),
-            (Scope::Domain | Scope::Signature | Scope::Tool, _, _) => self.subject.to_string(),
+            (TrustScope::Domain, _, Some(domain)) => format!("everything that uses {domain}"),
+            (TrustScope::Signature, Some(tool), Some(domain)) => format!("{tool} at {domain}"),
+            (TrustScope::Signature | TrustScope::Tool, Some(tool), _) => tool.to_string(),
+            (TrustScope::Domain | TrustScope::Signature | TrustScope::Tool, _, _) => self.subject.to_string(),
         };
         let reason = &self.reason;
         match self.to {

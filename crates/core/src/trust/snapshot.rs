@@ -14,18 +14,18 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::account::{Account, Blocked, Escalated, Recovering, State};
+use super::account::{TrustAccount, BlockedState, EscalatedState, RecoveringState, State};
 use super::lenient;
-use super::shelf::Shelf;
-use super::window::Failed;
-use super::{Bounds, Finished, Scope, Signature, TrustLedger, TrustState};
+use super::bounded_map::BoundedMap;
+use super::window::WindowFailure;
+use super::{TrustBounds, FinishedOutcome, TrustScope, Signature, TrustLedger, TrustState};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, Namespace, ToolName, ToolRef};
 
 /// A stored ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct TrustSnapshot {
     /// The version of this format.
     #[serde(default = "first_version")]
     pub version: u32,
@@ -40,7 +40,7 @@ pub struct Snapshot {
     pub domain_stats: BTreeMap<Domain, DomainStats>,
     /// Set if everything is blocked because there was no room for the accounts of the blocked tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub all_blocked: Option<BlockedSince>,
+    pub all_blocked: Option<GlobalBlock>,
     /// Time at which it was written. Zero if it is missing.
     #[serde(default, deserialize_with = "lenient::moment")]
     pub last_updated: Timestamp,
@@ -51,7 +51,7 @@ pub struct Snapshot {
 
 /// The time and the reason of the block of everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockedSince {
+pub struct GlobalBlock {
     /// Time of the block.
     #[serde(deserialize_with = "lenient::moment")]
     pub at: Timestamp,
@@ -66,7 +66,7 @@ pub struct ToolReliabilityState {
     /// The scope: a tool, a signature or a domain. Without it the scope follows from the names in the entry.
     #[serde(default = "of_tool")]
     #[cfg_attr(feature = "schema", schemars(required))]
-    pub scope: Scope,
+    pub scope: TrustScope,
     /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<ToolName>,
@@ -182,7 +182,7 @@ pub struct DomainStats {
 /// The reason why a stored ledger cannot be used. The reader should put the file aside and not overwrite it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SnapshotError {
+pub enum TrustSnapshotError {
     /// The text cannot be parsed.
     Unreadable {
         /// The line of the error, from 1.
@@ -207,7 +207,7 @@ pub enum SnapshotError {
     /// The stored ledger exceeds a limit.
     TooMany {
         /// The scope of the entries.
-        what: Scope,
+        what: TrustScope,
         /// Number found.
         found: usize,
         /// Number allowed.
@@ -215,7 +215,7 @@ pub enum SnapshotError {
     },
 }
 
-impl fmt::Display for SnapshotError {
+impl fmt::Display for TrustSnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { line, column, problem } => {
@@ -224,7 +224,7 @@ impl fmt::Display for SnapshotError {
             Self::UnknownVersion { found } => write!(
                 f,
                 "the stored trust has version {found}, this program knows version {}; use a newer program",
-                Snapshot::VERSION
+                TrustSnapshot::VERSION
             ),
             Self::Inconsistent { entry, problem } => {
                 write!(f, "the stored trust of {entry:?} is wrong: {problem}")
@@ -237,43 +237,43 @@ impl fmt::Display for SnapshotError {
     }
 }
 
-impl std::error::Error for SnapshotError {}
+impl std::error::Error for TrustSnapshotError {}
 
-impl Snapshot {
+impl TrustSnapshot {
     /// The version that is written.
     pub const VERSION: u32 = 1;
 
     /// Reads a stored ledger of any known version and converts it to the current one.
-    pub fn read(text: &str) -> Result<Self, SnapshotError> {
+    pub fn read(text: &str) -> Result<Self, TrustSnapshotError> {
         #[derive(Deserialize)]
-        struct Header {
+        struct SnapshotHeader {
             #[serde(default = "first_version")]
             version: u32,
             /// Makes serde refuse a list, whose elements would otherwise be read as the fields in order.
             #[serde(flatten)]
             _fields: IgnoredAny,
         }
-        let header: Header = serde_json::from_str(text).map_err(unreadable)?;
+        let header: SnapshotHeader = serde_json::from_str(text).map_err(unreadable)?;
         // A later version adds an arm here that reads the older type and converts it.
         match header.version {
             Self::VERSION => serde_json::from_str(text).map_err(unreadable),
-            found => Err(SnapshotError::UnknownVersion { found }),
+            found => Err(TrustSnapshotError::UnknownVersion { found }),
         }
     }
 }
 
 impl TrustLedger {
     /// Returns the stored form of the ledger.
-    pub fn snapshot(&self, now: Timestamp) -> Snapshot {
-        Snapshot {
-            version: Snapshot::VERSION,
+    pub fn snapshot(&self, now: Timestamp) -> TrustSnapshot {
+        TrustSnapshot {
+            version: TrustSnapshot::VERSION,
             tool_states: self.not_trusted().map(|(state, _)| (state.name(), state)).collect(),
             failure_history: self.history.iter().cloned().collect(),
             domain_stats: self.stats.items.clone(),
             all_blocked: self
-                .everything
+                .all_blocked
                 .as_ref()
-                .map(|blocked| BlockedSince { at: blocked.at, reason: blocked.reason.as_ref().to_owned() }),
+                .map(|blocked| GlobalBlock { at: blocked.at, reason: blocked.reason.as_ref().to_owned() }),
             last_updated: now,
             created: self.created.unwrap_or(now),
         }
@@ -281,14 +281,14 @@ impl TrustLedger {
 
     /// Restores a stored ledger. A history that is too long loses its oldest part, and too many statistics lose the
     /// domains that were used least recently. No state is ever dropped.
-    pub fn restore(snapshot: Snapshot, bounds: Bounds) -> Result<Self, SnapshotError> {
-        if snapshot.version != Snapshot::VERSION {
-            return Err(SnapshotError::UnknownVersion { found: snapshot.version });
+    pub fn restore(snapshot: TrustSnapshot, bounds: TrustBounds) -> Result<Self, TrustSnapshotError> {
+        if snapshot.version != TrustSnapshot::VERSION {
+            return Err(TrustSnapshotError::UnknownVersion { found: snapshot.version });
         }
         let now = snapshot.last_updated;
         let mut ledger = Self::new(bounds);
         ledger.created = [snapshot.created, now].into_iter().find(|at| *at != Timestamp::ZERO);
-        ledger.everything = snapshot.all_blocked.map(|BlockedSince { at, reason }| Blocked {
+        ledger.all_blocked = snapshot.all_blocked.map(|GlobalBlock { at, reason }| BlockedState {
             at,
             reason: reason.into(),
             failures: 1,
@@ -309,9 +309,9 @@ impl TrustLedger {
         // The failures of the runs are restored only now.
         for (holder, run) in runs {
             let account = match holder {
-                Holder::Tool(tool) => ledger.tools.items.get_mut(&tool),
-                Holder::Signature(key) => ledger.signatures.items.get_mut(&key),
-                Holder::Domain(domain) => ledger.domains.items.get_mut(&domain),
+                AccountHolder::Tool(tool) => ledger.tools.items.get_mut(&tool),
+                AccountHolder::Signature(key) => ledger.signatures.items.get_mut(&key),
+                AccountHolder::Domain(domain) => ledger.domains.items.get_mut(&domain),
             };
             if let Some(account) = account {
                 account.window.set_run(run);
@@ -320,7 +320,7 @@ impl TrustLedger {
         let mut stats: Vec<_> = snapshot.domain_stats.into_iter().collect();
         stats.sort_by_key(|(_, stats)| stats.last_failure.max(stats.last_success));
         for (domain, stored) in stats {
-            if let Some(stats) = ledger.stats.get_or_make(domain, now) {
+            if let Some(stats) = ledger.stats.get_or_insert(domain, now) {
                 *stats = stored;
             }
         }
@@ -332,9 +332,9 @@ impl TrustLedger {
     /// there has lost trust there, unless trust was restored here after that loss.
     ///
     /// Single failures are not merged. They count in the process that recorded them.
-    pub fn adopt(&mut self, snapshot: Snapshot) -> Result<(), SnapshotError> {
+    pub fn adopt(&mut self, snapshot: TrustSnapshot) -> Result<(), TrustSnapshotError> {
         let written = snapshot.last_updated;
-        let bounds = Bounds {
+        let bounds = TrustBounds {
             tools: self.tools.most,
             signatures: self.signatures.most,
             domains: self.domains.most,
@@ -344,42 +344,42 @@ impl TrustLedger {
         self.tools.adopt(theirs.tools, written);
         self.signatures.adopt(theirs.signatures, written);
         self.domains.adopt(theirs.domains, written);
-        self.everything = match (self.everything.take(), theirs.everything) {
+        self.all_blocked = match (self.all_blocked.take(), theirs.all_blocked) {
             (Some(ours), None) if ours.at > written => Some(ours),
             (_, theirs) => theirs,
         };
         Ok(())
     }
 
-    fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), SnapshotError> {
+    fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), TrustSnapshotError> {
         let account = stored.account(&entry)?;
         let twice = match stored.holder(&entry)? {
             // A host may have several targets for one tool that are unknown here. The worst of them counts.
-            Holder::Tool(tool) if tool.is_in_any_namespace() => {
+            AccountHolder::Tool(tool) if tool.is_in_any_namespace() => {
                 let known = self.tools.items.entry(tool).or_default();
-                if (known.state.name(), known.trouble()) < (account.state.name(), account.trouble()) {
+                if (known.state.name(), known.trust_lost_at()) < (account.state.name(), account.trust_lost_at()) {
                     *known = account;
                 }
                 None
             }
-            Holder::Tool(tool) => self.tools.items.insert(tool, account),
-            Holder::Signature(key) => self.signatures.items.insert(key, account),
-            Holder::Domain(domain) => self.domains.items.insert(domain, account),
+            AccountHolder::Tool(tool) => self.tools.items.insert(tool, account),
+            AccountHolder::Signature(key) => self.signatures.items.insert(key, account),
+            AccountHolder::Domain(domain) => self.domains.items.insert(domain, account),
         };
         match twice {
             None => Ok(()),
-            Some(_) => Err(SnapshotError::Inconsistent { entry, problem: "it is a duplicate" }),
+            Some(_) => Err(TrustSnapshotError::Inconsistent { entry, problem: "it is a duplicate" }),
         }
     }
 
-    fn check_bounds(&self, bounds: Bounds) -> Result<(), SnapshotError> {
+    fn check_bounds(&self, bounds: TrustBounds) -> Result<(), TrustSnapshotError> {
         for (what, found, allowed) in [
-            (Scope::Tool, self.tools.items.len(), bounds.tools),
-            (Scope::Signature, self.signatures.items.len(), bounds.signatures),
-            (Scope::Domain, self.domains.items.len(), bounds.domains),
+            (TrustScope::Tool, self.tools.items.len(), bounds.tools),
+            (TrustScope::Signature, self.signatures.items.len(), bounds.signatures),
+            (TrustScope::Domain, self.domains.items.len(), bounds.domains),
         ] {
             if found > allowed {
-                return Err(SnapshotError::TooMany { what, found, allowed });
+                return Err(TrustSnapshotError::TooMany { what, found, allowed });
             }
         }
         Ok(())
@@ -391,13 +391,13 @@ impl TrustLedger {
         let tool = ToolRef { namespace: entry.plugin_name.clone(), tool: entry.tool_name.clone() };
         let of_call = match (&entry.signature, entry.counts_for_call) {
             (_, false) => None,
-            (Some(signature), true) => self.signatures.get_or_make((tool, signature.clone()), at),
-            (None, true) => self.tools.get_or_make(tool, at),
+            (Some(signature), true) => self.signatures.get_or_insert((tool, signature.clone()), at),
+            (None, true) => self.tools.get_or_insert(tool, at),
         };
         let of_domain = entry.domain.as_ref().filter(|_| entry.counts_for_domain);
-        let of_domain = of_domain.and_then(|domain| self.domains.get_or_make(domain.clone(), at));
+        let of_domain = of_domain.and_then(|domain| self.domains.get_or_insert(domain.clone(), at));
         for account in of_call.into_iter().chain(of_domain) {
-            let failed = Failed { at, severity: entry.severity, recoverable: entry.recoverable };
+            let failed = WindowFailure { at, severity: entry.severity, recoverable: entry.recoverable };
             account.window.remember(failed);
             account.last_failure = account.last_failure.max(Some(at));
             account.domain = entry.domain.clone();
@@ -405,32 +405,32 @@ impl TrustLedger {
     }
 }
 
-impl<K: Ord + Clone> Shelf<K, Account> {
+impl<K: Ord + Clone> BoundedMap<K, TrustAccount> {
     /// Merges accounts that were stored at `written`.
     fn adopt(&mut self, theirs: Self, written: Timestamp) {
         for (key, account) in &mut self.items {
             let reset = theirs.items.get(key).is_none_or(|stored| stored.state == State::Trusted);
             if account.state != State::Trusted && reset && account.touched() < written {
-                *account = Account { trusted_again: Some(written), ..Account::default() };
+                *account = TrustAccount { trust_restored_at: Some(written), ..TrustAccount::default() };
             }
         }
         for (key, stored) in theirs.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {
-            if let Some(account) = self.get_or_make(key, written)
+            if let Some(account) = self.get_or_insert(key, written)
                 && account.is_behind(&stored)
             {
                 // The window of this process is kept. The state is taken from the snapshot.
                 let window = std::mem::take(&mut account.window);
-                *account = Account { window, ..stored };
+                *account = TrustAccount { window, ..stored };
             }
         }
     }
 }
 
-impl Account {
+impl TrustAccount {
     /// Returns true if another process has newer data for it and does not trust it.
     fn is_behind(&self, stored: &Self) -> bool {
         match &self.state {
-            State::Trusted => self.trusted_again < stored.trouble(),
+            State::Trusted => self.trust_restored_at < stored.trust_lost_at(),
             State::Escalated(_) | State::Recovering(_) | State::Blocked(_) => {
                 self.touched() < stored.touched()
             }
@@ -439,11 +439,11 @@ impl Account {
 
     /// Returns the time of its last event.
     fn touched(&self) -> Timestamp {
-        self.trouble().max(self.last_failure).max(self.last_success).unwrap_or_default()
+        self.trust_lost_at().max(self.last_failure).max(self.last_success).unwrap_or_default()
     }
 
     /// Returns the time at which it got to its current state, if it is not trusted.
-    fn trouble(&self) -> Option<Timestamp> {
+    fn trust_lost_at(&self) -> Option<Timestamp> {
         match &self.state {
             State::Trusted => None,
             State::Escalated(escalated) => Some(escalated.at.max(escalated.last_counted)),
@@ -454,7 +454,7 @@ impl Account {
 }
 
 /// The holder of an account.
-enum Holder {
+enum AccountHolder {
     Tool(ToolRef),
     Signature((ToolRef, Signature)),
     Domain(Domain),
@@ -462,11 +462,11 @@ enum Holder {
 
 impl ToolReliabilityState {
     pub(super) fn of(
-        scope: Scope,
+        scope: TrustScope,
         tool: Option<&ToolRef>,
         signature: Option<&Signature>,
         domain: Option<&Domain>,
-        account: &Account,
+        account: &TrustAccount,
     ) -> Self {
         let trusted = Self {
             scope,
@@ -500,7 +500,7 @@ impl ToolReliabilityState {
                 successes_needed: escalated.successes_needed,
                 failures_while_escalated: escalated.further,
                 last_counted_failure: Some(escalated.last_counted),
-                recoverable: !escalated.by_hand,
+                recoverable: !escalated.needs_operator,
                 ..trusted
             },
             State::Recovering(recovering) => Self {
@@ -539,32 +539,32 @@ impl ToolReliabilityState {
             None => String::new(),
         };
         match (self.scope, &self.signature, &self.domain) {
-            (Scope::Domain, _, Some(domain)) => format!("domain {domain}"),
-            (Scope::Signature, Some(signature), _) => format!("{tool} {}", signature.0),
-            (Scope::Tool | Scope::Signature | Scope::Domain, _, _) => tool,
+            (TrustScope::Domain, _, Some(domain)) => format!("domain {domain}"),
+            (TrustScope::Signature, Some(signature), _) => format!("{tool} {}", signature.0),
+            (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, _, _) => tool,
         }
     }
 
-    fn holder(&self, entry: &str) -> Result<Holder, SnapshotError> {
-        let lacks = |problem| SnapshotError::Inconsistent { entry: entry.to_owned(), problem };
+    fn holder(&self, entry: &str) -> Result<AccountHolder, TrustSnapshotError> {
+        let lacks = |problem| TrustSnapshotError::Inconsistent { entry: entry.to_owned(), problem };
         let tool = || self.tool().ok_or_else(|| lacks("it has no tool_name"));
         let named = match (self.scope, &self.signature, &self.tool_name, &self.domain) {
-            (Scope::Tool, Some(_), ..) => Scope::Signature,
-            (Scope::Tool, None, None, Some(_)) => Scope::Domain,
+            (TrustScope::Tool, Some(_), ..) => TrustScope::Signature,
+            (TrustScope::Tool, None, None, Some(_)) => TrustScope::Domain,
             (scope, ..) => scope,
         };
         match named {
-            Scope::Tool => Ok(Holder::Tool(tool()?)),
-            Scope::Signature => {
+            TrustScope::Tool => Ok(AccountHolder::Tool(tool()?)),
+            TrustScope::Signature => {
                 let signature = self.signature.clone().ok_or_else(|| lacks("it has no signature"))?;
-                Ok(Holder::Signature((tool()?, signature)))
+                Ok(AccountHolder::Signature((tool()?, signature)))
             }
-            Scope::Domain => self.domain.clone().map(Holder::Domain).ok_or_else(|| lacks("it has no domain")),
+            TrustScope::Domain => self.domain.clone().map(AccountHolder::Domain).ok_or_else(|| lacks("it has no domain")),
         }
     }
 
-    fn account(&self, entry: &str) -> Result<Account, SnapshotError> {
-        let lacks = |problem| SnapshotError::Inconsistent { entry: entry.to_owned(), problem };
+    fn account(&self, entry: &str) -> Result<TrustAccount, TrustSnapshotError> {
+        let lacks = |problem| TrustSnapshotError::Inconsistent { entry: entry.to_owned(), problem };
         let reason: Arc<str> = self.escalation_reason.as_deref().unwrap_or("not recorded").into();
         // Hosts do not store the time of a block, only the time of the failure that caused it.
         let escalated_at =
@@ -573,7 +573,7 @@ impl ToolReliabilityState {
         let successes_needed = self.successes_needed;
         let state = match self.state {
             TrustState::Trusted => return Err(lacks("trusted entries are not stored")),
-            TrustState::Escalated => State::Escalated(Escalated {
+            TrustState::Escalated => State::Escalated(EscalatedState {
                 at: escalated_at()?,
                 reason,
                 expires: self.escalation_expires.ok_or_else(|| lacks("it has no escalation_expires"))?,
@@ -584,23 +584,23 @@ impl ToolReliabilityState {
                     .or(self.last_failure)
                     .map_or_else(escalated_at, Ok)?,
                 successes_needed,
-                by_hand: !self.recoverable,
+                needs_operator: !self.recoverable,
             }),
-            TrustState::Recovering => State::Recovering(Recovering {
+            TrustState::Recovering => State::Recovering(RecoveringState {
                 at: self.recovery_started.ok_or_else(|| lacks("it has no recovery_started"))?,
                 reason,
                 failures,
                 successes: self.successes_since_recovery,
                 successes_needed,
             }),
-            TrustState::Blocked => State::Blocked(Blocked { at: escalated_at()?, reason, failures }),
+            TrustState::Blocked => State::Blocked(BlockedState { at: escalated_at()?, reason, failures }),
         };
-        Ok(Account {
+        Ok(TrustAccount {
             state,
             last_failure: self.last_failure,
             last_success: self.last_success,
             domain: self.domain.clone(),
-            ..Account::default()
+            ..TrustAccount::default()
         })
     }
 }
@@ -613,13 +613,13 @@ impl HistoryEntry {
 }
 
 impl DomainStats {
-    pub(super) fn count(&mut self, finished: Finished, now: Timestamp) {
+    pub(super) fn count(&mut self, finished: FinishedOutcome, now: Timestamp) {
         match finished {
-            Finished::Success => {
+            FinishedOutcome::Success => {
                 self.total_successes = self.total_successes.saturating_add(1);
                 self.last_success = Some(now);
             }
-            Finished::Failure { severity, .. } => {
+            FinishedOutcome::Failure { severity, .. } => {
                 self.total_failures = self.total_failures.saturating_add(1);
                 let count = self.failures_by_severity.entry(severity).or_default();
                 *count = count.saturating_add(1);
@@ -629,12 +629,12 @@ impl DomainStats {
     }
 }
 
-fn unreadable(error: serde_json::Error) -> SnapshotError {
-    SnapshotError::Unreadable { line: error.line(), column: error.column(), problem: error.to_string() }
+fn unreadable(error: serde_json::Error) -> TrustSnapshotError {
+    TrustSnapshotError::Unreadable { line: error.line(), column: error.column(), problem: error.to_string() }
 }
 
-const fn of_tool() -> Scope {
-    Scope::Tool
+const fn of_tool() -> TrustScope {
+    TrustScope::Tool
 }
 
 const fn first_version() -> u32 {

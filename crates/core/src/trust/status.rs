@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ledger::account_of;
-use super::{Scope, Signature, ToolReliabilityState, TrustChange, TrustLedger, TrustState};
+use super::{TrustScope, Signature, ToolReliabilityState, TrustChange, TrustLedger, TrustState};
 use crate::Timestamp;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
@@ -57,10 +57,10 @@ impl TrustLedger {
                 }
             })
             .collect();
-        if let Some(blocked) = &self.everything {
+        if let Some(blocked) = &self.all_blocked {
             let rule = rule_of(None, None);
             all.push(TrustStatus {
-                standing: ToolReliabilityState::of(Scope::Tool, None, None, None, &account_of(blocked)),
+                standing: ToolReliabilityState::of(TrustScope::Tool, None, None, None, &account_of(blocked)),
                 recovers_at: None,
                 waits_for_approval: false,
                 window_ms: millis(rule.window),
@@ -83,7 +83,7 @@ pub fn changes_between(
     now: Timestamp,
 ) -> Vec<TrustChange> {
     let name = |one: &TrustStatus| {
-        let domain = one.standing.domain.clone().filter(|_| one.standing.scope == Scope::Domain);
+        let domain = one.standing.domain.clone().filter(|_| one.standing.scope == TrustScope::Domain);
         (one.standing.scope, one.standing.tool(), one.standing.signature.clone(), domain)
     };
     let mut pairs: BTreeMap<_, (Option<&TrustStatus>, Option<&TrustStatus>)> = BTreeMap::new();
@@ -123,15 +123,15 @@ pub fn changes_between(
 
 /// Returns the name of the holder of an account.
 pub(super) fn subject(
-    scope: Scope,
+    scope: TrustScope,
     tool: Option<&ToolRef>,
     signature: Option<&Signature>,
     domain: Option<&Domain>,
 ) -> Arc<str> {
     match (scope, tool, signature, domain) {
-        (Scope::Domain, _, _, Some(domain)) => domain.as_str().into(),
-        (Scope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
-        (Scope::Tool | Scope::Signature | Scope::Domain, Some(tool), _, _) => tool.to_string().into(),
-        (Scope::Tool | Scope::Signature | Scope::Domain, None, _, _) => "everything".into(),
+        (TrustScope::Domain, _, _, Some(domain)) => domain.as_str().into(),
+        (TrustScope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
+        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, Some(tool), _, _) => tool.to_string().into(),
+        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, None, _, _) => "everything".into(),
     }
 }

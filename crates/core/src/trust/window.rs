@@ -19,7 +19,7 @@ const SLOTS: u32 = 64;
 
 /// One failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(super) struct WindowFailure {
     pub(super) at: Timestamp,
     pub(super) severity: Severity,
     pub(super) recoverable: bool,
@@ -27,22 +27,22 @@ pub(super) struct Failed {
 
 /// The calls that an account remembers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
-    failures: VecDeque<Failed>,
+pub(super) struct FailureWindow {
+    failures: VecDeque<WindowFailure>,
     /// Number of the newest failures since the last success.
     since_success: usize,
-    slots: VecDeque<Slot>,
+    slots: VecDeque<WindowSlot>,
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct WindowSlot {
     first: Timestamp,
     last: Timestamp,
     calls: u32,
     failures: BTreeMap<Severity, u32>,
 }
 
-impl Window {
+impl FailureWindow {
     /// Records a success.
     pub(super) fn success(&mut self, rule: &TrustRule, now: Timestamp) {
         self.since_success = 0;
@@ -50,7 +50,7 @@ impl Window {
     }
 
     /// Records a failure, counted or not, because the filter of a rule can change.
-    pub(super) fn failure(&mut self, rule: &TrustRule, failed: Failed) {
+    pub(super) fn failure(&mut self, rule: &TrustRule, failed: WindowFailure) {
         let from = failed.at.before(rule.window);
         while self.failures.front().is_some_and(|oldest| oldest.at < from) {
             self.failures.pop_front();
@@ -62,7 +62,7 @@ impl Window {
 
     /// Restores a failure from before a restart. It counts neither for a share nor as a failure in a row, because the
     /// successes between failures are not stored.
-    pub(super) fn remember(&mut self, failed: Failed) {
+    pub(super) fn remember(&mut self, failed: WindowFailure) {
         if self.failures.len() == MOST_FAILURES {
             self.failures.pop_front();
         }
@@ -116,7 +116,7 @@ impl Window {
     }
 
     /// Returns true if one of the matching failures can only be healed by an operator.
-    pub(super) fn needs_a_person(
+    pub(super) fn needs_operator(
         &self,
         window: Duration,
         now: Timestamp,
@@ -125,7 +125,7 @@ impl Window {
         self.within(window, now).any(|failed| fits(failed.severity) && !failed.recoverable)
     }
 
-    fn within(&self, window: Duration, now: Timestamp) -> impl Iterator<Item = &Failed> {
+    fn within(&self, window: Duration, now: Timestamp) -> impl Iterator<Item = &WindowFailure> {
         let from = now.before(window);
         self.failures.iter().filter(move |failed| failed.at >= from)
     }
@@ -142,7 +142,7 @@ impl Window {
         }
         let width = rule.window / SLOTS;
         if self.slots.back().is_none_or(|newest| now.since(newest.first) > width) {
-            self.slots.push_back(Slot { first: now, last: now, calls: 0, failures: BTreeMap::new() });
+            self.slots.push_back(WindowSlot { first: now, last: now, calls: 0, failures: BTreeMap::new() });
         }
         if let Some(newest) = self.slots.back_mut() {
             newest.last = newest.last.max(now);
@@ -186,13 +186,13 @@ mod tests {
         TrustRule { rate: Some(Ratio::percent(50)), window: 64 * SECOND, ..TrustRule::default() }
     }
 
-    fn failed(seconds: u64) -> Failed {
-        Failed { at: at(seconds), severity: Severity::Crash, recoverable: true }
+    fn failed(seconds: u64) -> WindowFailure {
+        WindowFailure { at: at(seconds), severity: Severity::Crash, recoverable: true }
     }
 
     #[test]
     fn a_failure_counts_until_it_is_older_than_the_window() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         window.failure(&rule(), failed(10));
         assert_eq!(window.count(64 * SECOND, at(74), |_| true), 1);
         assert_eq!(window.count(64 * SECOND, Timestamp::from_millis(74_001), |_| true), 0);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_however_many_calls_there_are() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         for second in 0..10_000 {
             window.failure(&rule(), failed(second / 100));
             window.success(&rule(), at(second / 100));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_share_is_right_beyond_what_is_remembered_one_by_one() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         for _ in 0..1000 {
             window.failure(&rule(), failed(1));
         }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_share_forgets_what_is_older_than_the_window_and_nothing_younger() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         window.success(&rule(), at(0));
         window.success(&rule(), at(64));
         assert_eq!(window.share(64 * SECOND, at(64), |_| true), (0, 2), "as old as the window");
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn calls_within_one_part_of_the_window_are_summed_up_together() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         for milliseconds in [0, 500, 1000, 1001, 2001, 2002] {
             window.success(&rule(), Timestamp::from_millis(milliseconds));
         }
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_window_that_becomes_longer_keeps_a_bounded_number_of_parts() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         let mut now = Timestamp::ZERO;
         let mut longest = 0;
         for seconds in [64, 640, 6400] {

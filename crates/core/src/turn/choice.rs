@@ -13,7 +13,7 @@ use crate::id::{ToolCallId, ToolRef};
 /// The choice for one call. The default is the planned choice. It is stored only if another choice was stored before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Choice {
+pub struct CandidateChoice {
     /// The tool that makes the call: 0 is the planned one, then its alternatives.
     #[serde(default)]
     pub candidate: usize,
@@ -27,9 +27,9 @@ pub struct Choice {
 
 /// The submissions of a turn so far: this is the first, or a repeated one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Submitted {
+pub enum SubmissionHistory {
     /// The first submission. No call of the turn has run.
     First,
     /// A resubmission. Any call may have run, with these choices where they differ from the plan.
-    Again(BTreeMap<ToolCallId, Choice>),
+    Repeated(BTreeMap<ToolCallId, CandidateChoice>),
 }

@@ -4,24 +4,24 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::breaker::State as BreakerState;
-use crate::classify::{Nature, Reach};
+use crate::classify::{FaultNature, AttemptReach};
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
 use crate::output::RawJson;
 
-use super::choice::Choice;
-use super::handler::Repeat;
+use super::choice::CandidateChoice;
+use super::handler::RepeatSafety;
 use super::result::TurnResult;
 
 /// An event of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TurnEvent {
     /// A started call has ended, after all its retries.
     Ended {
         /// The call.
         id: ToolCallId,
         /// Its result.
-        end: CallEnd,
+        end: PlannedCallEnd,
         /// True if the call had ended before and the engine replayed its result.
         replayed: bool,
     },
@@ -33,11 +33,11 @@ pub enum Event {
         state: BreakerState,
     },
     /// A call of the tool has started, and the effect of the end of the turn on it is now known.
-    Known {
+    ToolKnown {
         /// The tool. A tool that is not in the plan is ignored.
         tool: ToolRef,
         /// The effect of the end of the turn.
-        stop: Stop,
+        stop: TurnEndEffect,
     },
     /// Time has passed. Required at the deadline, after all events up to then. Harmless at any other time.
     Tick,
@@ -52,7 +52,7 @@ pub enum Event {
 
 /// The result of a call, as the engine reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallEnd {
+pub enum PlannedCallEnd {
     /// The call succeeded.
     Succeeded {
         /// Its output.
@@ -61,12 +61,12 @@ pub enum CallEnd {
         attempts: u32,
     },
     /// The call failed.
-    Failed(Failure),
+    Failed(TurnCallFailure),
 }
 
 /// A call that failed after all its retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct TurnCallFailure {
     /// The error code of its result.
     pub code: Code,
     /// The error message.
@@ -74,30 +74,30 @@ pub struct Failure {
     /// The classification rule that matched the failure.
     pub rule: Option<String>,
     /// Transient or permanent.
-    pub nature: Nature,
+    pub nature: FaultNature,
     /// Progress of the call, over all its attempts.
-    pub reach: Reach,
+    pub reach: AttemptReach,
     /// Safety of making the call again.
-    pub repeat: Repeat,
+    pub repeat: RepeatSafety,
     /// The policy for a call like this with an unknown outcome.
-    pub doubt: Doubt,
+    pub unknown_outcome: UnknownOutcomeHandling,
     /// Attempts made.
     pub attempts: u32,
     /// Timeout of the last attempt, if the attempt exceeded it.
     pub timed_out_after: Option<Duration>,
 }
 
-impl Failure {
+impl TurnCallFailure {
     /// Returns the failure of a call that was never sent.
-    pub fn not_sent(code: Code, nature: Nature, message: String) -> Self {
+    pub fn not_sent(code: Code, nature: FaultNature, message: String) -> Self {
         Self {
             code,
             message,
             rule: None,
             nature,
-            reach: Reach::NotSent,
-            repeat: Repeat::Safe,
-            doubt: Doubt::Told,
+            reach: AttemptReach::NotSent,
+            repeat: RepeatSafety::Safe,
+            unknown_outcome: UnknownOutcomeHandling::Reported,
             attempts: 0,
             timed_out_after: None,
         }
@@ -106,7 +106,7 @@ impl Failure {
 
 /// An action that the driver takes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TurnStep {
     /// Start a call.
     Run {
         /// The call.
@@ -119,7 +119,7 @@ pub enum Step {
         timeout: Option<Duration>,
         /// The choice that was made for the call. The driver stores it before it sends the call, so that the turn can
         /// be resubmitted; see [`Hold::choosing`](super::Hold::choosing).
-        choice: Choice,
+        choice: CandidateChoice,
     },
     /// Stop a running call.
     Cancel {
@@ -141,22 +141,22 @@ pub struct ToolFacts {
     /// The state of its circuit breaker.
     pub breaker: BreakerState,
     /// The effect of the end of the turn on a running call of the tool.
-    pub stop: Stop,
+    pub stop: TurnEndEffect,
 }
 
 /// The handling of a call with an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
+pub enum UnknownOutcomeHandling {
     /// The call is made again, or its record was not read. Its result then says nothing about the effects of earlier
     /// runs.
-    MadeAgain,
+    Rerun,
     /// The unknown outcome is reported and stays in the record of the call.
-    Told,
+    Reported,
 }
 
 /// The effect of the end of a turn on a running call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum TurnEndEffect {
     /// The call is cancelled and leaves nothing behind.
     Cancel,
     /// The call may have an effect that a cancel cannot undo, so it is left to finish and is recorded.
@@ -166,21 +166,21 @@ pub enum Stop {
 impl Default for ToolFacts {
     /// Returns the facts of an unknown tool. It must not be declared stopped.
     fn default() -> Self {
-        Self { breaker: BreakerState::Closed, stop: Stop::Leave }
+        Self { breaker: BreakerState::Closed, stop: TurnEndEffect::Leave }
     }
 }
 
 /// An event that does not fit the state of the turn. The machine is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Misuse {
+pub enum TurnMisuse {
     /// The plan has no such call.
     UnknownCall(ToolCallId),
     /// The call is not running.
     NotRunning(ToolCallId),
 }
 
-impl fmt::Display for Misuse {
+impl fmt::Display for TurnMisuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownCall(id) => write!(f, "the plan has no call {id:?}"),
@@ -189,4 +189,4 @@ impl fmt::Display for Misuse {
     }
 }
 
-impl std::error::Error for Misuse {}
+impl std::error::Error for TurnMisuse {}

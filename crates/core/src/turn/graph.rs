@@ -8,12 +8,12 @@
 
 /// The edges of a plan, in both directions.
 #[derive(Clone, Debug)]
-pub(super) struct Graph {
+pub(super) struct DependencyGraph {
     dependencies: Vec<Vec<usize>>,
     dependants: Vec<Vec<usize>>,
 }
 
-impl Graph {
+impl DependencyGraph {
     /// Creates the graph from the dependencies of each call. Every index must be below the number of calls.
     pub(super) fn new(dependencies: Vec<Vec<usize>>) -> Self {
         let mut dependants = vec![Vec::new(); dependencies.len()];
@@ -136,7 +136,7 @@ mod tests {
             // Two cycles through one call are one component.
             (vec![vec![1, 2], vec![0], vec![0]], vec![vec![0, 1]]),
         ] {
-            assert_eq!(Graph::new(dependencies.clone()).cycles(), cycles, "{dependencies:?}");
+            assert_eq!(DependencyGraph::new(dependencies.clone()).cycles(), cycles, "{dependencies:?}");
         }
     }
 
@@ -144,6 +144,6 @@ mod tests {
     fn a_ring_of_a_hundred_thousand_costs_no_stack() {
         let count = 100_000;
         let ring = (0..count).map(|call| vec![(call + 1) % count]).collect();
-        assert_eq!(Graph::new(ring).cycles(), [(0..count).collect::<Vec<_>>()]);
+        assert_eq!(DependencyGraph::new(ring).cycles(), [(0..count).collect::<Vec<_>>()]);
     }
 }

@@ -6,7 +6,7 @@ use crate::id::{InvalidId, ToolCallId};
 use crate::json::JsonError;
 
 use super::clip;
-use super::params::{InvalidPointer, Pointer};
+use super::params::{InvalidJsonPointer, JsonPointer};
 
 /// All errors of a plan. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub struct PlanError {
     /// Path of the error, as a JSON Pointer into the plan. Empty for the plan as a whole.
     pub path: String,
     /// The problem at that path.
-    pub problem: Problem,
+    pub problem: PlanProblem,
 }
 
 /// A kind of error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum PlanProblem {
     /// The plan is not JSON, or exceeds the limits of the reader.
     Json(JsonError),
     /// A part of the plan exceeds a limit.
@@ -72,7 +72,7 @@ pub enum Problem {
     /// A cycle: each call depends on the next, the last on the first.
     Cycle(Vec<ToolCallId>),
     /// A path that is not a JSON Pointer.
-    InvalidPointer(InvalidPointer),
+    InvalidPointer(InvalidJsonPointer),
     /// An object with `$from` has fields other than `path`.
     BadReference(String),
     /// A default does not have a part that the arguments take from that dependency.
@@ -80,7 +80,7 @@ pub enum Problem {
         /// The dependency that the default replaces.
         from: ToolCallId,
         /// The missing part.
-        pointer: Pointer,
+        pointer: JsonPointer,
     },
     /// All the arguments are taken from that dependency, and its default is not an object.
     DefaultNotAnObject(ToolCallId),
@@ -94,7 +94,7 @@ impl PlanErrors {
         Self { errors: Vec::new(), omitted: 0 }
     }
 
-    pub(super) fn push(&mut self, path: impl Into<String>, problem: Problem) {
+    pub(super) fn push(&mut self, path: impl Into<String>, problem: PlanProblem) {
         if self.errors.len() < Self::MAX {
             self.errors.push(PlanError { path: path.into(), problem });
         } else {
@@ -104,8 +104,8 @@ impl PlanErrors {
 
     /// Returns true if every part of the plan fits the schema, and only the relations between the parts are wrong. A
     /// schema cannot express those.
-    pub fn is_only_of_meaning(&self) -> bool {
-        self.errors.iter().all(|error| error.problem.is_of_meaning())
+    pub fn is_only_semantic(&self) -> bool {
+        self.errors.iter().all(|error| error.problem.is_semantic())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -137,9 +137,9 @@ impl fmt::Display for PlanError {
     }
 }
 
-impl Problem {
+impl PlanProblem {
     /// Returns true if a schema cannot express the rule.
-    const fn is_of_meaning(&self) -> bool {
+    const fn is_semantic(&self) -> bool {
         match self {
             Self::Json(_)
             | Self::TooLarge { .. }
@@ -161,7 +161,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for PlanProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => write!(f, "{error}"),
@@ -214,9 +214,9 @@ fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result 
 /// The path of a value in the plan, as a JSON Pointer. It is kept short, so that a hostile name cannot make the error
 /// message long.
 #[derive(Clone, Debug)]
-pub(super) struct Path(String);
+pub(super) struct PlanPath(String);
 
-impl Path {
+impl PlanPath {
     /// The plan as a whole.
     pub(super) const ROOT: Self = Self(String::new());
 
@@ -230,7 +230,7 @@ impl Path {
             self.0.push('/');
             let start = self.0.len();
             // Writing to a string cannot fail.
-            let _ = write!(Escaping(&mut self.0), "{token}");
+            let _ = write!(PointerEscaper(&mut self.0), "{token}");
             if self.0.len() - start > Self::TOKEN_BYTES {
                 let clipped = clip(self.0.get(start..).unwrap_or_default(), Self::TOKEN_BYTES);
                 self.0.truncate(start);
@@ -259,9 +259,9 @@ impl Path {
 }
 
 /// A writer that escapes one step of a JSON Pointer.
-struct Escaping<'t>(&'t mut String);
+struct PointerEscaper<'t>(&'t mut String);
 
-impl fmt::Write for Escaping<'_> {
+impl fmt::Write for PointerEscaper<'_> {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let mut rest = part;
         while let Some(at) = rest.find(['~', '/']) {
@@ -275,14 +275,14 @@ impl fmt::Write for Escaping<'_> {
     }
 }
 
-impl From<&Path> for String {
-    fn from(path: &Path) -> Self {
+impl From<&PlanPath> for String {
+    fn from(path: &PlanPath) -> Self {
         path.0.clone()
     }
 }
 
-impl From<Path> for String {
-    fn from(path: Path) -> Self {
+impl From<PlanPath> for String {
+    fn from(path: PlanPath) -> Self {
         path.0
     }
 }
@@ -293,33 +293,33 @@ mod tests {
 
     #[test]
     fn a_path_is_a_json_pointer_whose_steps_are_escaped_and_cut() {
-        let mut path = Path::ROOT.to("calls").to(3);
+        let mut path = PlanPath::ROOT.to("calls").to(3);
         let before = path.enter("a/b~c~/é");
         assert_eq!(path.as_str(), "/calls/3/a~1b~0c~0~1é");
         path.leave(before);
         assert_eq!(path.as_str(), "/calls/3");
         path.enter("/".repeat(100));
-        assert_eq!(path.as_str(), format!("/calls/3/{}…", "~1".repeat(Path::TOKEN_BYTES / 2)));
-        path.enter("ü".repeat(Path::TOKEN_BYTES / 2));
+        assert_eq!(path.as_str(), format!("/calls/3/{}…", "~1".repeat(PlanPath::TOKEN_BYTES / 2)));
+        path.enter("ü".repeat(PlanPath::TOKEN_BYTES / 2));
         assert!(path.as_str().ends_with("…/üüüüüüüüüüüüüüüüüüüüüüüü"), "what just fits is whole: {path:?}");
-        path.enter("x".repeat(Path::TOKEN_BYTES + 1));
+        path.enter("x".repeat(PlanPath::TOKEN_BYTES + 1));
         assert!(path.as_str().ends_with("x…"), "and what does not is cut: {path:?}");
     }
 
     #[test]
     fn a_path_ends_where_it_is_too_long() {
-        let mut path = Path::ROOT;
+        let mut path = PlanPath::ROOT;
         for _ in 0..100 {
             path.enter("name");
         }
-        assert!(path.as_str().len() < Path::BYTES + 16, "{path:?}");
+        assert!(path.as_str().len() < PlanPath::BYTES + 16, "{path:?}");
         assert!(path.as_str().ends_with("/name/…"), "{path:?}");
 
-        let mut path = Path::ROOT;
-        while path.as_str().len() < Path::BYTES {
+        let mut path = PlanPath::ROOT;
+        while path.as_str().len() < PlanPath::BYTES {
             path.enter("seventy");
         }
-        assert_eq!(path.as_str().len(), Path::BYTES);
+        assert_eq!(path.as_str().len(), PlanPath::BYTES);
         path.enter("name");
         assert!(path.as_str().ends_with("/seventy/…"), "{path:?}");
     }
@@ -327,16 +327,16 @@ mod tests {
     #[test]
     fn errors_are_listed_one_after_the_other() {
         let mut errors = PlanErrors::none();
-        errors.push("/calls/0", Problem::Missing("id"));
+        errors.push("/calls/0", PlanProblem::Missing("id"));
         assert_eq!(errors.to_string(), "/calls/0: `id` is missing");
-        errors.push(Path::ROOT, Problem::Missing("calls"));
+        errors.push(PlanPath::ROOT, PlanProblem::Missing("calls"));
         assert_eq!(errors.to_string(), "/calls/0: `id` is missing; the plan: `calls` is missing");
     }
 
     #[test]
     fn a_cycle_of_ten_is_listed_in_full() {
         let cycle = |length: usize| {
-            Problem::Cycle((0..length).map(|call| ToolCallId::new(call.to_string()).unwrap()).collect())
+            PlanProblem::Cycle((0..length).map(|call| ToolCallId::new(call.to_string()).unwrap()).collect())
         };
         assert!(cycle(10).to_string().ends_with("8 -> 9 -> 0"), "{}", cycle(10));
         assert!(cycle(11).to_string().ends_with("8 -> 9 -> … 1 more … -> 0"), "{}", cycle(11));

@@ -19,13 +19,13 @@ mod choice;
 mod event;
 mod graph;
 mod handler;
-mod heard;
-mod hold;
+mod progress;
+mod lease;
 mod machine;
 mod mistake;
 mod params;
 mod plan;
-mod read;
+mod parser;
 mod result;
 #[cfg(feature = "schema")]
 pub(crate) mod shape;
@@ -33,22 +33,22 @@ pub(crate) mod shape;
 mod tests;
 pub mod trace;
 
-pub use choice::{Choice, Submitted};
-pub use event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
-pub use handler::{Decision, Dependants, Facts, Repeat, Strategy, decide};
-pub use heard::Heard;
-pub use hold::{Hold, Holder, Kept, Stale, Take};
-pub use machine::Turn;
-pub use mistake::{PlanError, PlanErrors, Problem};
-pub use params::{InvalidPointer, Params, Pieces, Pointer, Reference, ResolveError};
+pub use choice::{CandidateChoice, SubmissionHistory};
+pub use event::{PlannedCallEnd, UnknownOutcomeHandling, TurnEvent, TurnCallFailure, TurnMisuse, TurnStep, TurnEndEffect, ToolFacts};
+pub use handler::{FailureDecision, DependantCounts, FailureFacts, RepeatSafety, FailureStrategy, decide};
+pub use progress::CallProgress;
+pub use lease::{TurnLease, TurnHolder, TurnDocument, TurnWriteConflict, TurnAcquisition};
+pub use machine::TurnMachine;
+pub use mistake::{PlanError, PlanErrors, PlanProblem};
+pub use params::{InvalidJsonPointer, CallParams, OutputParts, JsonPointer, OutputReference, ArgumentResolveError};
 pub use plan::{
-    Alternative, Dependency, Draft, DraftAlternative, DraftCall, DraftDependency, Need, Plan, PlannedCall,
+    PlannedAlternative, PlannedDependency, PlanDraft, DraftAlternative, DraftCall, DraftDependency, CallNeed, TurnPlan, PlannedCall,
 };
-pub use result::{CallResult, EndedBy, Outcome, TurnResult, TurnStatus};
+pub use result::{TurnCallResult, TurnEndReason, TurnCallOutcome, TurnResult, TurnStatus};
 
 /// Size limits of a turn. A plan comes from a model, so no part of it is assumed to be small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TurnLimits {
     /// Calls in one plan. A higher value lets every turn hold more results at once. The maximum is
     /// [`Limits::MAX_CALLS`].
     pub calls: usize,
@@ -73,7 +73,7 @@ pub struct Limits {
     pub kept_bytes: usize,
 }
 
-impl Limits {
+impl TurnLimits {
     /// The default limits.
     pub const DEFAULT: Self = Self {
         calls: 1_000,
@@ -95,7 +95,7 @@ impl Limits {
     const OUTPUT_DEPTH: usize = 128;
 }
 
-impl Default for Limits {
+impl Default for TurnLimits {
     fn default() -> Self {
         Self::DEFAULT
     }

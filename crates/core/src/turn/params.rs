@@ -11,45 +11,45 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::id::ToolCallId;
-use crate::json::{Document, JsonError, Kind, Limits as JsonLimits, Value};
+use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits as JsonLimits, JsonValue};
 use crate::output::RawJson;
 
-use super::mistake::{Path, PlanErrors, Problem};
-use super::{Limits, clip};
+use super::mistake::{PlanPath, PlanErrors, PlanProblem};
+use super::{TurnLimits, clip};
 
 /// The params of a call, with the positions at which outputs are inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Params {
+pub struct CallParams {
     text: RawJson,
-    references: Vec<Reference>,
+    references: Vec<OutputReference>,
 }
 
 /// A position in the params that is replaced by a part of another call's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
+pub struct OutputReference {
     /// The call that has the output.
     pub from: ToolCallId,
     /// The part of the output.
-    pub pointer: Pointer,
+    pub pointer: JsonPointer,
     /// Byte range in the text of the params.
     span: Range<usize>,
     /// Path in the plan, for messages.
     path: String,
 }
 
-impl Params {
+impl CallParams {
     /// Returns an empty object.
     pub fn none() -> Self {
         Self { text: RawJson::from_trusted("{}"), references: Vec::new() }
     }
 
     /// Returns the references in the order of the text.
-    pub fn references(&self) -> &[Reference] {
+    pub fn references(&self) -> &[OutputReference] {
         &self.references
     }
 
     /// Returns the reference that replaces the params as a whole, if there is one.
-    pub(super) fn all_from(&self) -> Option<&Reference> {
+    pub(super) fn all_from(&self) -> Option<&OutputReference> {
         self.references.first().filter(|reference| reference.span == (0..self.text.as_str().len()))
     }
 
@@ -59,8 +59,8 @@ impl Params {
     pub fn resolve<'p>(
         &self,
         limit: usize,
-        piece: impl Fn(&Reference) -> Result<&'p str, ResolveError>,
-    ) -> Result<RawJson, ResolveError> {
+        piece: impl Fn(&OutputReference) -> Result<&'p str, ArgumentResolveError>,
+    ) -> Result<RawJson, ArgumentResolveError> {
         if self.references.is_empty() {
             return Ok(self.text.clone());
         }
@@ -69,7 +69,7 @@ impl Params {
         let mut rest = 0;
         let mut append = |part: &str| {
             if filled.len().saturating_add(part.len()) > limit {
-                return Err(ResolveError::TooLarge { limit });
+                return Err(ArgumentResolveError::TooLarge { limit });
             }
             filled.push_str(part);
             Ok(())
@@ -81,19 +81,19 @@ impl Params {
         }
         append(text.get(rest..).unwrap_or_default())?;
         if !filled.trim_start().starts_with('{') {
-            return Err(ResolveError::NotAnObject);
+            return Err(ArgumentResolveError::NotAnObject);
         }
         Ok(RawJson::from_trusted(filled))
     }
 
     /// Reads params from a plan. Adds problems to `errors`.
-    pub(super) fn read(value: Value<'_>, path: &mut Path, errors: &mut PlanErrors) -> Self {
+    pub(super) fn read(value: JsonValue<'_>, path: &mut PlanPath, errors: &mut PlanErrors) -> Self {
         let text = value.raw();
         match value.kind() {
-            Kind::Object(_) => {}
-            other @ (Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Array(_)) => {
+            JsonKind::Object(_) => {}
+            other @ (JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Array(_)) => {
                 let found = other.describe();
-                errors.push(&*path, Problem::Expected { expected: "an object", found });
+                errors.push(&*path, PlanProblem::Expected { expected: "an object", found });
                 return Self::none();
             }
         }
@@ -103,7 +103,7 @@ impl Params {
     }
 }
 
-impl Reference {
+impl OutputReference {
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -112,13 +112,13 @@ impl Reference {
 /// The reason why the arguments of a call cannot be resolved. The call fails with the code `dependency_failed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ResolveError {
+pub enum ArgumentResolveError {
     /// The output does not have that part.
     Missing {
         /// The call that has the output.
         from: ToolCallId,
         /// The missing part.
-        pointer: Pointer,
+        pointer: JsonPointer,
     },
     /// The output was too large to be stored for dependants.
     NotKept {
@@ -141,7 +141,7 @@ pub enum ResolveError {
     NotAnObject,
 }
 
-impl fmt::Display for ResolveError {
+impl fmt::Display for ArgumentResolveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { from, pointer } => {
@@ -164,15 +164,15 @@ impl fmt::Display for ResolveError {
     }
 }
 
-impl std::error::Error for ResolveError {}
+impl std::error::Error for ArgumentResolveError {}
 
 /// A JSON Pointer (RFC 6901).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pointer(Arc<str>);
+pub struct JsonPointer(Arc<str>);
 
 /// The reason why a text is not a valid JSON Pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InvalidPointer {
+pub enum InvalidJsonPointer {
     /// The text is not empty and does not begin with a slash.
     NoSlash,
     /// A `~` is followed by neither 0 nor 1.
@@ -183,24 +183,24 @@ pub enum InvalidPointer {
     TooDeep,
 }
 
-impl fmt::Display for InvalidPointer {
+impl fmt::Display for InvalidJsonPointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSlash => f.write_str("a JSON Pointer is empty or begins with `/`"),
             Self::Tilde => f.write_str("in a JSON Pointer `~` is written `~0` and `/` within a name `~1`"),
             Self::TooLong => {
-                write!(f, "a JSON Pointer of more than {} bytes is not accepted", Pointer::MAX_BYTES)
+                write!(f, "a JSON Pointer of more than {} bytes is not accepted", JsonPointer::MAX_BYTES)
             }
             Self::TooDeep => {
-                write!(f, "a JSON Pointer of more than {} steps is not accepted", Limits::OUTPUT_DEPTH)
+                write!(f, "a JSON Pointer of more than {} steps is not accepted", TurnLimits::OUTPUT_DEPTH)
             }
         }
     }
 }
 
-impl std::error::Error for InvalidPointer {}
+impl std::error::Error for InvalidJsonPointer {}
 
-impl Pointer {
+impl JsonPointer {
     const MAX_BYTES: usize = 1024;
 
     /// Returns the pointer to the whole value.
@@ -209,18 +209,18 @@ impl Pointer {
     }
 
     /// Parses a pointer.
-    pub fn parse(text: &str) -> Result<Self, InvalidPointer> {
+    pub fn parse(text: &str) -> Result<Self, InvalidJsonPointer> {
         if text.len() > Self::MAX_BYTES {
-            return Err(InvalidPointer::TooLong);
+            return Err(InvalidJsonPointer::TooLong);
         }
         if !text.is_empty() && !text.starts_with('/') {
-            return Err(InvalidPointer::NoSlash);
+            return Err(InvalidJsonPointer::NoSlash);
         }
         if text.split('~').skip(1).any(|after| !after.starts_with(['0', '1'])) {
-            return Err(InvalidPointer::Tilde);
+            return Err(InvalidJsonPointer::Tilde);
         }
-        if text.matches('/').count() > Limits::OUTPUT_DEPTH {
-            return Err(InvalidPointer::TooDeep);
+        if text.matches('/').count() > TurnLimits::OUTPUT_DEPTH {
+            return Err(InvalidJsonPointer::TooDeep);
         }
         Ok(Self(Arc::from(text)))
     }
@@ -240,25 +240,25 @@ impl Pointer {
 /// An output may have megabytes and a thousand dependants. Separate lookups would read it a thousand times. Parts are
 /// byte ranges, so overlapping parts cost nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pieces {
+pub struct OutputParts {
     text: RawJson,
-    found: BTreeMap<Pointer, Range<usize>>,
+    found: BTreeMap<JsonPointer, Range<usize>>,
     error: Option<JsonError>,
 }
 
-impl Pieces {
+impl OutputParts {
     /// Finds all parts of `wanted` in a text.
-    pub fn cut<'p>(text: RawJson, wanted: impl IntoIterator<Item = &'p Pointer>, limits: JsonLimits) -> Self {
-        let mut wanted: Vec<Wanted<'p>> = wanted
+    pub fn select<'p>(text: RawJson, wanted: impl IntoIterator<Item = &'p JsonPointer>, limits: JsonLimits) -> Self {
+        let mut wanted: Vec<PointerSteps<'p>> = wanted
             .into_iter()
             .filter(|pointer| !pointer.as_str().is_empty())
-            .map(|pointer| Wanted { tokens: pointer.tokens(), pointer })
+            .map(|pointer| PointerSteps { tokens: pointer.tokens(), pointer })
             .collect();
         wanted.sort_by(|a, b| a.tokens.cmp(&b.tokens));
         let mut found = BTreeMap::new();
         let mut error = None;
         if !wanted.is_empty() {
-            match Document::parse(text.as_str().as_bytes(), limits) {
+            match JsonDocument::parse(text.as_str().as_bytes(), limits) {
                 Ok(document) => find_pieces(document.root(), &wanted, 0, &mut found),
                 Err(problem) => error = Some(problem),
             }
@@ -272,34 +272,34 @@ impl Pieces {
     }
 
     /// Returns the part at one of the requested pointers. `from` names the text in the error if the part is missing.
-    pub fn piece(&self, from: &ToolCallId, pointer: &Pointer) -> Result<&str, ResolveError> {
+    pub fn piece(&self, from: &ToolCallId, pointer: &JsonPointer) -> Result<&str, ArgumentResolveError> {
         if pointer.as_str().is_empty() {
             return Ok(self.text.as_str());
         }
         if let Some(error) = &self.error {
-            return Err(ResolveError::Unreadable { from: from.clone(), error: error.clone() });
+            return Err(ArgumentResolveError::Unreadable { from: from.clone(), error: error.clone() });
         }
         self.found
             .get(pointer)
             .and_then(|span| self.text.as_str().get(span.clone()))
-            .ok_or_else(|| ResolveError::Missing { from: from.clone(), pointer: pointer.clone() })
+            .ok_or_else(|| ArgumentResolveError::Missing { from: from.clone(), pointer: pointer.clone() })
     }
 }
 
-struct Wanted<'p> {
+struct PointerSteps<'p> {
     tokens: Vec<String>,
-    pointer: &'p Pointer,
+    pointer: &'p JsonPointer,
 }
 
 /// Descends once for all pointers with the same beginning. They are sorted, so those that share their first `level`
 /// steps are adjacent. Recursion ends at [`Limits::OUTPUT_DEPTH`], which also limits the pointers.
 fn find_pieces(
-    value: Value<'_>,
-    wanted: &[Wanted<'_>],
+    value: JsonValue<'_>,
+    wanted: &[PointerSteps<'_>],
     level: usize,
-    found: &mut BTreeMap<Pointer, Range<usize>>,
+    found: &mut BTreeMap<JsonPointer, Range<usize>>,
 ) {
-    let mut below: BTreeMap<&str, &[Wanted<'_>]> = BTreeMap::new();
+    let mut below: BTreeMap<&str, &[PointerSteps<'_>]> = BTreeMap::new();
     for group in wanted.chunk_by(|a, b| a.tokens.get(level) == b.tokens.get(level)) {
         let Some(first) = group.first() else { continue };
         match first.tokens.get(level) {
@@ -317,14 +317,14 @@ fn find_pieces(
         return;
     }
     match value.kind() {
-        Kind::Object(members) => {
+        JsonKind::Object(members) => {
             for (name, member) in members {
                 if let Some(group) = below.get(name.as_ref()) {
                     find_pieces(member, group, level + 1, found);
                 }
             }
         }
-        Kind::Array(items) => {
+        JsonKind::Array(items) => {
             let mut positions: Vec<_> =
                 below.iter().filter_map(|(token, group)| Some((array_index(token)?, *group))).collect();
             positions.sort_by_key(|(position, _)| *position);
@@ -337,7 +337,7 @@ fn find_pieces(
                 }
             }
         }
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) => {}
     }
 }
 
@@ -351,59 +351,59 @@ fn array_index(token: &str) -> Option<usize> {
 /// Collects the references below a value. `start` is the position of the params in the document. Recursion ends at the
 /// depth limit of the document.
 fn find_references(
-    value: Value<'_>,
+    value: JsonValue<'_>,
     start: usize,
-    path: &mut Path,
-    found: &mut Vec<Reference>,
+    path: &mut PlanPath,
+    found: &mut Vec<OutputReference>,
     errors: &mut PlanErrors,
 ) {
     match value.kind() {
-        Kind::Object(_) if value.get("$from").is_some() => {
+        JsonKind::Object(_) if value.get("$from").is_some() => {
             found.extend(read_reference(value, start, path, errors));
         }
-        Kind::Object(members) => {
+        JsonKind::Object(members) => {
             for (name, member) in members {
                 let before = path.enter(name);
                 find_references(member, start, path, found, errors);
                 path.leave(before);
             }
         }
-        Kind::Array(items) => {
+        JsonKind::Array(items) => {
             for (position, item) in items.enumerate() {
                 let before = path.enter(position);
                 find_references(item, start, path, found, errors);
                 path.leave(before);
             }
         }
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) => {}
     }
 }
 
-fn read_reference(value: Value<'_>, start: usize, path: &Path, errors: &mut PlanErrors) -> Option<Reference> {
+fn read_reference(value: JsonValue<'_>, start: usize, path: &PlanPath, errors: &mut PlanErrors) -> Option<OutputReference> {
     let members = value.members()?;
     let mut from = None;
-    let mut pointer = Some(Pointer::whole());
+    let mut pointer = Some(JsonPointer::whole());
     for (name, member) in members {
         let place = || path.to(&name);
         let string = member.as_str();
-        let expected = |expected| Problem::Expected { expected, found: member.kind().describe() };
+        let expected = |expected| PlanProblem::Expected { expected, found: member.kind().describe() };
         match (name.as_ref(), string) {
             ("$from", Some(id)) => match ToolCallId::new(id) {
                 Ok(id) => from = Some(id),
-                Err(error) => errors.push(place(), Problem::InvalidName(error)),
+                Err(error) => errors.push(place(), PlanProblem::InvalidName(error)),
             },
             ("$from", None) => errors.push(place(), expected("the id of a call")),
-            ("path", Some(at)) => match Pointer::parse(&at) {
+            ("path", Some(at)) => match JsonPointer::parse(&at) {
                 Ok(at) => pointer = Some(at),
                 Err(error) => {
                     pointer = None;
-                    errors.push(place(), Problem::InvalidPointer(error));
+                    errors.push(place(), PlanProblem::InvalidPointer(error));
                 }
             },
             ("path", None) => errors.push(place(), expected("a JSON Pointer")),
-            (other, _) => errors.push(path, Problem::BadReference(clip(other, 64))),
+            (other, _) => errors.push(path, PlanProblem::BadReference(clip(other, 64))),
         }
     }
     let span = value.span().start.saturating_sub(start)..value.span().end.saturating_sub(start);
-    Some(Reference { from: from?, pointer: pointer?, span, path: path.as_str().to_owned() })
+    Some(OutputReference { from: from?, pointer: pointer?, span, path: path.as_str().to_owned() })
 }

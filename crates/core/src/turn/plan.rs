@@ -28,27 +28,27 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ToolCallId, ToolRef, TurnId};
-use crate::json::{Document, Limits as JsonLimits};
+use crate::json::{JsonDocument, JsonLimits as JsonLimits};
 use crate::output::RawJson;
 
-use super::Limits;
-use super::graph::Graph;
-use super::mistake::{PlanErrors, Problem};
-use super::params::{Params, Pieces, Pointer};
-use super::read::{self, CallSketch, DependencySketch, Sketch};
+use super::TurnLimits;
+use super::graph::DependencyGraph;
+use super::mistake::{PlanErrors, PlanProblem};
+use super::params::{CallParams, OutputParts, JsonPointer};
+use super::parser::{self, CallSketch, DependencySketch, PlanSketch};
 
 /// A valid plan: every id in it is known, and no call depends on itself.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TurnPlan {
     turn: Option<TurnId>,
     deadline: Duration,
     parallelism: NonZeroUsize,
     calls: Vec<PlannedCall>,
     index: BTreeMap<ToolCallId, usize>,
-    graph: Graph,
+    graph: DependencyGraph,
     /// For each call, the parts of its output that other calls refer to.
-    wanted: Vec<Vec<Pointer>>,
-    limits: Limits,
+    wanted: Vec<Vec<JsonPointer>>,
+    limits: TurnLimits,
 }
 
 /// One call of a plan.
@@ -59,40 +59,40 @@ pub struct PlannedCall {
     /// The tool.
     pub tool: ToolRef,
     /// The parameters.
-    pub params: Params,
+    pub params: CallParams,
     /// Its dependencies, including implied ones, ordered by id.
-    pub depends_on: Vec<Dependency>,
+    pub depends_on: Vec<PlannedDependency>,
     /// Required or optional.
-    pub need: Need,
+    pub need: CallNeed,
     /// Alternatives to try after the tool has failed, in this order.
-    pub alternatives: Vec<Alternative>,
+    pub alternatives: Vec<PlannedAlternative>,
     /// The timeout of one attempt, if the plan sets one. The engine's policy may allow less.
     pub timeout: Option<Duration>,
 }
 
 /// A dependency of a call.
 #[derive(Clone, Debug)]
-pub struct Dependency {
+pub struct PlannedDependency {
     /// The call that it depends on.
     pub on: ToolCallId,
     /// The value that replaces the output if that call does not succeed.
-    pub default: Option<Pieces>,
+    pub default: Option<OutputParts>,
 }
 
 /// Another tool for the same job.
 #[derive(Clone, Debug)]
-pub struct Alternative {
+pub struct PlannedAlternative {
     /// The tool.
     pub tool: ToolRef,
     /// Its parameters, if they differ from those of the call.
-    pub params: Option<Params>,
+    pub params: Option<CallParams>,
 }
 
 /// The importance of a call for its turn. A required call without a result is escalated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Need {
+pub enum CallNeed {
     /// The call is required. Its absence is reported to the user.
     #[default]
     Required,
@@ -102,7 +102,7 @@ pub enum Need {
 
 /// An unchecked plan, built in Rust.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Draft {
+pub struct PlanDraft {
     /// Id of the turn, for resubmission.
     pub turn: Option<TurnId>,
     /// The deadline of the turn. The default and the maximum is that of the limits.
@@ -125,7 +125,7 @@ pub struct DraftCall {
     /// Its dependencies.
     pub depends_on: Vec<DraftDependency>,
     /// Required or optional.
-    pub need: Need,
+    pub need: CallNeed,
     /// Alternatives to try after the tool has failed.
     pub alternatives: Vec<DraftAlternative>,
     /// The timeout of one attempt.
@@ -150,27 +150,27 @@ pub struct DraftAlternative {
     pub params: Option<RawJson>,
 }
 
-impl Plan {
+impl TurnPlan {
     /// Reads a plan from JSON. Reports all errors at once.
-    pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, PlanErrors> {
+    pub fn parse(text: &[u8], limits: &TurnLimits) -> Result<Self, PlanErrors> {
         let mut errors = PlanErrors::none();
         let json = JsonLimits { bytes: limits.bytes, depth: limits.depth };
-        match Document::parse(text, json) {
+        match JsonDocument::parse(text, json) {
             Ok(document) => {
-                let sketch = read::plan(document.root(), limits, &mut errors);
+                let sketch = parser::plan(document.root(), limits, &mut errors);
                 check(sketch, limits, errors)
             }
             Err(error) => {
-                errors.push("", Problem::Json(error));
+                errors.push("", PlanProblem::Json(error));
                 Err(errors)
             }
         }
     }
 
     /// Checks a plan that was built in Rust, by the same rules.
-    pub fn new(draft: Draft, limits: &Limits) -> Result<Self, PlanErrors> {
+    pub fn new(draft: PlanDraft, limits: &TurnLimits) -> Result<Self, PlanErrors> {
         let mut errors = PlanErrors::none();
-        let sketch = read::draft(draft, limits, &mut errors);
+        let sketch = parser::draft(draft, limits, &mut errors);
         check(sketch, limits, errors)
     }
 
@@ -208,15 +208,15 @@ impl Plan {
         self.index.get(id).copied()
     }
 
-    pub(super) fn graph(&self) -> &Graph {
+    pub(super) fn graph(&self) -> &DependencyGraph {
         &self.graph
     }
 
-    pub(super) fn wanted(&self, call: usize) -> &[Pointer] {
+    pub(super) fn wanted(&self, call: usize) -> &[JsonPointer] {
         self.wanted.get(call).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn limits(&self) -> &Limits {
+    pub(super) fn limits(&self) -> &TurnLimits {
         &self.limits
     }
 }
@@ -228,7 +228,7 @@ impl PlannedCall {
     }
 
     /// Returns the tool and the parameters of a candidate: 0 is the tool itself, then the alternatives.
-    pub(super) fn candidate(&self, candidate: usize) -> Option<(&ToolRef, &Params)> {
+    pub(super) fn candidate(&self, candidate: usize) -> Option<(&ToolRef, &CallParams)> {
         match candidate.checked_sub(1) {
             None => Some((&self.tool, &self.params)),
             Some(place) => self
@@ -239,38 +239,38 @@ impl PlannedCall {
     }
 
     /// Returns the value that replaces the output of a dependency, if there is one.
-    pub(super) fn default_for(&self, dependency: &ToolCallId) -> Option<&Pieces> {
+    pub(super) fn default_for(&self, dependency: &ToolCallId) -> Option<&OutputParts> {
         let place = self.depends_on.binary_search_by(|known| known.on.cmp(dependency)).ok()?;
         self.depends_on.get(place)?.default.as_ref()
     }
 }
 
 /// Checks the references between the calls of a plan, and builds the plan if there are no errors.
-fn check(sketch: Sketch, limits: &Limits, mut errors: PlanErrors) -> Result<Plan, PlanErrors> {
-    let Sketch { turn, deadline, parallelism, calls } = sketch;
+fn check(sketch: PlanSketch, limits: &TurnLimits, mut errors: PlanErrors) -> Result<TurnPlan, PlanErrors> {
+    let PlanSketch { turn, deadline, parallelism, calls } = sketch;
     let index = index_ids(&calls, &mut errors);
-    let links: Vec<Links> = calls.iter().map(|call| link(call, &index, &mut errors)).collect();
+    let links: Vec<CallLinks> = calls.iter().map(|call| link(call, &index, &mut errors)).collect();
     let found = links.iter().map(|links| links.edges.len()).sum();
     if found > limits.edges {
-        errors.push("", Problem::TooLarge { what: "dependencies", found, limit: limits.edges });
+        errors.push("", PlanProblem::TooLarge { what: "dependencies", found, limit: limits.edges });
         return Err(errors);
     }
     let wanted = wanted_parts(&calls, &index);
-    let graph = Graph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
+    let graph = DependencyGraph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
     for cycle in graph.cycles() {
         let names = cycle.iter().filter_map(|&call| calls.get(call)?.id.clone()).collect();
         let place = cycle.first().and_then(|&call| calls.get(call)).map_or("", |call| call.path.as_str());
-        errors.push(place, Problem::Cycle(names));
+        errors.push(place, PlanProblem::Cycle(names));
     }
     let mut planned = Vec::with_capacity(calls.len());
     for (call, links) in calls.into_iter().zip(links) {
         // Missing parts of a call were reported when it was read.
-        planned.extend(put_together(call, links.implied, limits, &mut errors));
+        planned.extend(build_call(call, links.implied, limits, &mut errors));
     }
     if !errors.is_empty() {
         return Err(errors);
     }
-    Ok(Plan { turn, deadline, parallelism, calls: planned, index, graph, wanted, limits: *limits })
+    Ok(TurnPlan { turn, deadline, parallelism, calls: planned, index, graph, wanted, limits: *limits })
 }
 
 /// Returns the position of each id. If an id occurs twice, the first one counts.
@@ -285,7 +285,7 @@ fn index_ids(calls: &[CallSketch], errors: &mut PlanErrors) -> BTreeMap<ToolCall
             Entry::Occupied(taken) => {
                 let first =
                     calls.get(*taken.get()).map_or_else(String::new, |first| first.path.to("id").into());
-                errors.push(call.path.to("id"), Problem::DuplicateId { id: id.clone(), first });
+                errors.push(call.path.to("id"), PlanProblem::DuplicateId { id: id.clone(), first });
             }
         }
     }
@@ -294,24 +294,24 @@ fn index_ids(calls: &[CallSketch], errors: &mut PlanErrors) -> BTreeMap<ToolCall
 
 /// The links of a call to other calls.
 #[derive(Default)]
-struct Links {
+struct CallLinks {
     edges: BTreeSet<usize>,
     /// Dependencies that only a `$from` names.
     implied: Vec<ToolCallId>,
 }
 
-fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut PlanErrors) -> Links {
-    let mut links = Links::default();
+fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut PlanErrors) -> CallLinks {
+    let mut links = CallLinks::default();
     let find = |id: &ToolCallId| match index.get(id) {
-        None => Err(Problem::UnknownCall(id.clone())),
-        Some(_) if call.id.as_ref() == Some(id) => Err(Problem::SelfReference),
+        None => Err(PlanProblem::UnknownCall(id.clone())),
+        Some(_) if call.id.as_ref() == Some(id) => Err(PlanProblem::SelfReference),
         Some(&target) => Ok(target),
     };
     for dependency in &call.depends_on {
         match find(&dependency.on) {
             Ok(target) if links.edges.insert(target) => {}
             Ok(_) => {
-                errors.push(dependency.path.clone(), Problem::DuplicateDependency(dependency.on.clone()));
+                errors.push(dependency.path.clone(), PlanProblem::DuplicateDependency(dependency.on.clone()));
             }
             Err(problem) => errors.push(dependency.path.clone(), problem),
         }
@@ -326,8 +326,8 @@ fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut Pla
     links
 }
 
-fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Vec<Vec<Pointer>> {
-    let mut wanted: Vec<BTreeSet<&Pointer>> = vec![BTreeSet::new(); calls.len()];
+fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Vec<Vec<JsonPointer>> {
+    let mut wanted: Vec<BTreeSet<&JsonPointer>> = vec![BTreeSet::new(); calls.len()];
     for reference in calls.iter().flat_map(CallSketch::references) {
         if let Some(parts) = index.get(&reference.from).and_then(|&target| wanted.get_mut(target)) {
             parts.insert(&reference.pointer);
@@ -336,13 +336,13 @@ fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Ve
     wanted.into_iter().map(|parts| parts.into_iter().cloned().collect()).collect()
 }
 
-fn put_together(
+fn build_call(
     call: CallSketch,
     implied: Vec<ToolCallId>,
-    limits: &Limits,
+    limits: &TurnLimits,
     errors: &mut PlanErrors,
 ) -> Option<PlannedCall> {
-    let mut taken: BTreeMap<&ToolCallId, Vec<&Pointer>> = BTreeMap::new();
+    let mut taken: BTreeMap<&ToolCallId, Vec<&JsonPointer>> = BTreeMap::new();
     for reference in call.references() {
         taken.entry(&reference.from).or_default().push(&reference.pointer);
     }
@@ -350,7 +350,7 @@ fn put_together(
     for DependencySketch { path, on, default } in &call.depends_on {
         let taken = taken.get(on).map_or(&[][..], Vec::as_slice);
         let default = default.clone().map(|text| cut_default(text, path, on, taken, limits, errors));
-        let all = |params: &Params| {
+        let all = |params: &CallParams| {
             let reference = params.all_from().filter(|reference| reference.from == *on);
             reference
                 .zip(default.as_ref())
@@ -359,11 +359,11 @@ fn put_together(
         };
         let own = call.alternatives.iter().filter_map(|alternative| alternative.params.as_ref());
         if std::iter::once(&call.params).chain(own).any(all) {
-            errors.push(format!("{path}/default"), Problem::DefaultNotAnObject(on.clone()));
+            errors.push(format!("{path}/default"), PlanProblem::DefaultNotAnObject(on.clone()));
         }
-        depends_on.push(Dependency { on: on.clone(), default });
+        depends_on.push(PlannedDependency { on: on.clone(), default });
     }
-    depends_on.extend(implied.into_iter().map(|on| Dependency { on, default: None }));
+    depends_on.extend(implied.into_iter().map(|on| PlannedDependency { on, default: None }));
     depends_on.sort_by(|a, b| a.on.cmp(&b.on));
     let CallSketch { path: _, id, tool, params, depends_on: _, need, alternatives, timeout } = call;
     Some(PlannedCall { id: id?, tool: tool?, params, depends_on, need, alternatives, timeout })
@@ -373,15 +373,15 @@ fn cut_default(
     text: RawJson,
     path: &str,
     from: &ToolCallId,
-    taken: &[&Pointer],
-    limits: &Limits,
+    taken: &[&JsonPointer],
+    limits: &TurnLimits,
     errors: &mut PlanErrors,
-) -> Pieces {
+) -> OutputParts {
     let pieces =
-        Pieces::cut(text, taken.iter().copied(), JsonLimits { bytes: limits.bytes, depth: limits.depth });
+        OutputParts::select(text, taken.iter().copied(), JsonLimits { bytes: limits.bytes, depth: limits.depth });
     for pointer in taken {
         if pieces.piece(from, pointer).is_err() {
-            let problem = Problem::DefaultMisses { from: from.clone(), pointer: (*pointer).clone() };
+            let problem = PlanProblem::DefaultMisses { from: from.clone(), pointer: (*pointer).clone() };
             errors.push(format!("{path}/default"), problem);
         }
     }

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::id::{id_schema, tool_schema};
 
-use super::Limits;
+use super::TurnLimits;
 
 /// The calls of a turn.
-pub(crate) struct PlanShape;
+pub(crate) struct PlanSchema;
 
-impl JsonSchema for PlanShape {
+impl JsonSchema for PlanSchema {
     fn schema_name() -> Cow<'static, str> {
         "TurnPlan".into()
     }
@@ -49,7 +49,7 @@ impl JsonSchema for PlanShape {
                 "alternatives": {
                     "type": "array",
                     "items": alternative,
-                    "maxItems": Limits::DEFAULT.alternatives,
+                    "maxItems": TurnLimits::DEFAULT.alternatives,
                     "description": "Other tools for the same job, in this order",
                 },
                 "timeoutMs": positive,
@@ -65,7 +65,7 @@ impl JsonSchema for PlanShape {
                     "type": "array",
                     "items": call,
                     "minItems": 1,
-                    "maxItems": Limits::DEFAULT.calls,
+                    "maxItems": TurnLimits::DEFAULT.calls,
                 },
             }),
             &["calls"],

@@ -15,8 +15,8 @@
 //! | `trace_recorder` | the trace of a turn, and its storage |
 
 mod hold;
-mod story;
-mod watch;
+mod trace_recorder;
+mod call_listener;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -31,55 +31,55 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_core::Timestamp;
-use steadfast_core::approval::Channel;
+use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::classify::Nature;
+use steadfast_core::call::{CallerKeyScope, CallerPatience};
+use steadfast_core::classify::FaultNature;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion, Target,
-    Trace as EnvelopeTrace, Transport, TurnControl, Unknown,
+    CallEnvelope, CallHints, ContractVersion, CallControl, IdempotencyKey, CallPayload, PayloadVersion, CallerIdentity,
+    EnvelopeTrace as EnvelopeTrace, TransportOptions, TurnControl, ExtraFields,
 };
 use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::trace::{Event as TraceEvent, Fact, Note, SpanId, ToolFault, TraceId};
+use steadfast_core::turn::trace::{TraceEvent as TraceEvent, TurnFact, TraceNote, SpanId, ToolFailureDetails, TraceId};
 use steadfast_core::turn::{
-    CallEnd, Choice, Dependants, Doubt, Event, Facts, Failure, Heard, Need, Plan, PlannedCall, Repeat, Step,
-    Stop, Submitted, ToolFacts, Turn, TurnResult, decide,
+    PlannedCallEnd, CandidateChoice, DependantCounts, UnknownOutcomeHandling, TurnEvent, FailureFacts, TurnCallFailure, CallProgress, CallNeed, TurnPlan, PlannedCall, RepeatSafety, TurnStep,
+    TurnEndEffect, SubmissionHistory, ToolFacts, TurnMachine, TurnResult, decide,
 };
-use steadfast_store::{Part, StoreError, Trouble};
+use steadfast_store::{JournalPage, StoreError, StoreErrorKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
-use crate::approvals::Asker;
-use crate::engine::{CALLS, CallOptions, Called, Canceller, Engine, InTurn, Inner};
-use crate::shelf::{Found, Shelf};
-use crate::telling::TurnAbout;
+use crate::approvals::ApprovalPrompter;
+use crate::engine::{CALLS, CallOptions, CallResponse, CallCanceller, Engine, TurnResubmission, EngineInner};
+use crate::registry::{ResolvedTool, ToolRegistry};
+use crate::telemetry_hooks::TurnContext;
 
-use hold::{Hold, Taken, Wish};
-use story::Story;
-pub(crate) use story::{KEEP as TRACES_KEPT, gathered};
-pub use story::{TurnHead, TurnStory, TurnsWanted};
-use watch::{Known, Told, Watch, What};
+use hold::{TurnHold, HoldResult, HoldRequest};
+use trace_recorder::TraceRecorder;
+pub(crate) use trace_recorder::{KEEP as TRACES_KEPT, new_queue};
+pub use trace_recorder::{TurnSummary, TurnTraceView, TurnQuery};
+use call_listener::{CallPolicyFacts, TurnCallEvent, TurnCallListener, TurnCallChange};
 
 /// Options of a turn.
 #[derive(Clone, Debug)]
 pub struct TurnOptions {
     /// Target of its calls. The turn that it names is replaced by that of the plan.
-    pub target: Target,
+    pub target: CallerIdentity,
     /// Control settings of its calls.
     pub control: TurnControl,
     /// The W3C trace that it belongs to, with the baggage that is passed on to its tools.
     pub trace: EnvelopeTrace,
     /// Possibility to request approval while a call waits.
-    pub channel: Channel,
+    pub channel: ApprovalChannel,
     /// Interface to the user at the client.
-    pub asker: Option<Arc<dyn Asker>>,
+    pub prompter: Option<Arc<dyn ApprovalPrompter>>,
     /// Scope within which the same name means the same turn.
-    pub keys_of: KeysOf,
+    pub key_scope: CallerKeyScope,
     /// Cancels the turn: nothing more starts, and calls in flight are cancelled.
-    pub withdrawn: CancellationToken,
+    pub cancelled: CancellationToken,
     /// Receiver of its events as they happen.
     pub follower: Option<UnboundedSender<TraceEvent>>,
 }
@@ -87,15 +87,15 @@ pub struct TurnOptions {
 impl TurnOptions {
     /// Returns options for a caller without a user to ask, as most callers of a turn. Turn names are scoped to the
     /// session.
-    pub fn of(target: Target) -> Self {
+    pub fn of(target: CallerIdentity) -> Self {
         Self {
             target,
             control: TurnControl::default(),
             trace: EnvelopeTrace::default(),
-            channel: Channel::Headless,
-            asker: None,
-            keys_of: KeysOf::Conversation,
-            withdrawn: CancellationToken::new(),
+            channel: ApprovalChannel::Headless,
+            prompter: None,
+            key_scope: CallerKeyScope::Conversation,
+            cancelled: CancellationToken::new(),
             follower: None,
         }
     }
@@ -104,7 +104,7 @@ impl TurnOptions {
 /// Result of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Turned {
+pub struct TurnResponse {
     /// The result.
     #[serde(flatten)]
     pub result: TurnResult,
@@ -120,7 +120,7 @@ pub struct Turned {
 /// Reason why a turn was not started. Nothing of it ran.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum TurnRefused {
+pub enum TurnRejection {
     /// The same turn is in flight, for at most this long.
     InFlight(Duration),
     /// The limit of concurrent turns is reached.
@@ -129,7 +129,7 @@ pub enum TurnRefused {
     Store(StoreError),
 }
 
-impl fmt::Display for TurnRefused {
+impl fmt::Display for TurnRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InFlight(_) => f.write_str(
@@ -143,45 +143,45 @@ impl fmt::Display for TurnRefused {
     }
 }
 
-impl std::error::Error for TurnRefused {}
+impl std::error::Error for TurnRejection {}
 
 /// The future of a call in flight.
-type Going = Pin<Box<dyn Future<Output = (ToolCallId, Ended)> + Send>>;
+type TurnCallFuture = Pin<Box<dyn Future<Output = (ToolCallId, TurnCallResponse)> + Send>>;
 
 /// End of a call.
-struct Ended {
-    called: Called,
+struct TurnCallResponse {
+    called: CallResponse,
     tool: ToolRef,
-    heard: Heard,
+    heard: CallProgress,
     /// Facts from the policy of the call. Absent if the call was rejected before its record was read.
-    known: Option<Known>,
+    known: Option<CallPolicyFacts>,
 }
 
 impl Engine {
     /// Runs a turn. It ends by its deadline. Dropping the future leaves calls in flight to the engine.
     pub async fn turn(
         &self,
-        plan: Arc<Plan>,
-        shelf: Arc<dyn Shelf>,
+        plan: Arc<TurnPlan>,
+        shelf: Arc<dyn ToolRegistry>,
         options: TurnOptions,
-    ) -> Result<Turned, TurnRefused> {
+    ) -> Result<TurnResponse, TurnRejection> {
         let inner = &self.inner;
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
         // The time starts here, however long the store takes to grant the turn: the hold lasts no longer.
         let now = inner.clock.now();
-        let caller = options.trace.traceparent.as_deref().and_then(Caller::read);
+        let caller = options.trace.traceparent.as_deref().and_then(ParentSpan::read);
         let seed = inner.seed_of(number);
         let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
         let name = plan.turn().cloned();
-        let Some(underway) = Underway::begin(inner.clone(), number, name.clone(), trace, &options) else {
-            return Err(TurnRefused::Overloaded);
+        let Some(underway) = TurnRegistration::begin(inner.clone(), number, name.clone(), trace, &options) else {
+            return Err(TurnRejection::Overloaded);
         };
         let facts = self.facts(&plan, &options.target);
-        let mut held = Held { hold: None, engine: self.clone() };
+        let mut held = HoldGuard { hold: None, engine: self.clone() };
         let submitted = match plan.turn() {
-            None => Submitted::First,
+            None => SubmissionHistory::First,
             Some(turn) => {
-                let wish = Wish {
+                let wish = HoldRequest {
                     process: inner.process.clone(),
                     number,
                     deadline: plan.deadline(),
@@ -189,23 +189,23 @@ impl Engine {
                     lasts: facts.records_last + plan.deadline(),
                 };
                 let name = hold::name(turn, &options);
-                let taking = Hold::take(&mut held.hold, inner.store.clone(), name, wish);
+                let taking = TurnHold::take(&mut held.hold, inner.store.clone(), name, wish);
                 match tokio::time::timeout(plan.deadline().max(LEAST_FOR_STORE), taking).await {
-                    Ok(Ok(Taken::Ours(submitted))) => submitted,
-                    Ok(Ok(Taken::Busy(until))) => {
-                        return Err(TurnRefused::InFlight(until.since(inner.store.now())));
+                    Ok(Ok(HoldResult::Ours(submitted))) => submitted,
+                    Ok(Ok(HoldResult::Busy(until))) => {
+                        return Err(TurnRejection::InFlight(until.since(inner.store.now())));
                     }
-                    Ok(Err(error)) => return Err(TurnRefused::Store(error)),
-                    Err(_) => return Err(TurnRefused::Store(silent())),
+                    Ok(Err(error)) => return Err(TurnRejection::Store(error)),
+                    Err(_) => return Err(TurnRejection::Store(silent())),
                 }
             }
         };
-        let story = Story::begin(inner.clone(), plan.clone(), &options, trace, caller, seed, now);
+        let story = TraceRecorder::begin(inner.clone(), plan.clone(), &options, trace, caller, seed, now);
         let mut notes = Vec::new();
-        let (turn, steps) = Turn::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
+        let (turn, steps) = TurnMachine::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
         let (tell, told) = unbounded_channel();
         let guarded_as = name.clone().or_else(|| TurnId::new(trace.to_string()).ok());
-        let running = Running {
+        let running = RunningTurn {
             engine: self.clone(),
             shelf,
             options,
@@ -226,27 +226,27 @@ impl Engine {
         };
         let (result, text_limits) = running.run(steps, notes, told).await;
         drop(underway);
-        Ok(Turned { result, trace, text_limits })
+        Ok(TurnResponse { result, trace, text_limits })
     }
 
     /// Cancels the turns with this name or trace that run here and for which `is_theirs` returns true: nothing more of
     /// them starts, and calls in flight are cancelled. Returns the number of turns.
-    pub fn withdraw_turn(&self, name: &str, is_theirs: impl Fn(&Target) -> bool) -> usize {
-        let running = self.inner.turning.lock();
+    pub fn cancel_turn(&self, name: &str, is_theirs: impl Fn(&CallerIdentity) -> bool) -> usize {
+        let running = self.inner.running_turns.lock();
         let named = running.values().filter(|turn| turn.is_called(name) && is_theirs(&turn.target));
         named.inspect(|turn| turn.withdrawn.cancel()).count()
     }
 
     /// Returns the turns that match, newest first.
-    pub async fn turns(&self, wanted: &TurnsWanted) -> Result<Part<TurnHead>, StoreError> {
+    pub async fn turns(&self, wanted: &TurnQuery) -> Result<JournalPage<TurnSummary>, StoreError> {
         self.write_stories().await;
         wanted.read(&*self.inner.store).await
     }
 
     /// Returns the stored trace of a turn, by its trace id or by the name in its plan (the newest of that name).
-    pub async fn story(&self, name: &str) -> Result<Option<TurnStory>, StoreError> {
+    pub async fn turn_trace(&self, name: &str) -> Result<Option<TurnTraceView>, StoreError> {
         self.write_stories().await;
-        TurnStory::read(&*self.inner.store, name).await
+        TurnTraceView::read(&*self.inner.store, name).await
     }
 
     /// Writes the queued entries to the store. Runs in a task, so that it continues if the caller is dropped.
@@ -257,7 +257,7 @@ impl Engine {
 
     /// Returns the facts about the tools of a plan that the machine needs. Descriptions by servers are added when the
     /// tools are called.
-    fn facts(&self, plan: &Plan, target: &Target) -> PlanFacts {
+    fn facts(&self, plan: &TurnPlan, target: &CallerIdentity) -> PlanFacts {
         let mut facts = PlanFacts { tools: BTreeMap::new(), classes: BTreeMap::new(), records_last: LASTS };
         for tool in plan.tools() {
             let Some(envelope) = envelope(tool, RawJson::from_trusted("{}"), target.clone()) else {
@@ -276,7 +276,7 @@ impl Engine {
     }
 
     /// Returns the state of the breaker of a tool.
-    fn breaker_of(&self, target: &Target, tool: &ToolRef) -> BreakerState {
+    fn breaker_of(&self, target: &CallerIdentity, tool: &ToolRef) -> BreakerState {
         self.inner.breaker_state(&target.tenant_id, tool)
     }
 }
@@ -294,35 +294,35 @@ struct PlanFacts {
 }
 
 /// Returns the handling of in-flight calls of this class at the end of a turn.
-const fn stop(class: ToolClass) -> Stop {
+const fn stop(class: ToolClass) -> TurnEndEffect {
     match class {
-        ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
-        ToolClass::Mutating | ToolClass::Unknown => Stop::Leave,
+        ToolClass::ReadOnly | ToolClass::Idempotent => TurnEndEffect::Cancel,
+        ToolClass::Mutating | ToolClass::Unknown => TurnEndEffect::Leave,
     }
 }
 
 /// Returns the safety of repeating a call of this class.
-const fn repeat(class: ToolClass) -> Repeat {
+const fn repeat(class: ToolClass) -> RepeatSafety {
     match class {
-        ToolClass::ReadOnly => Repeat::Safe,
-        ToolClass::Idempotent => Repeat::BySameTool,
-        ToolClass::Mutating | ToolClass::Unknown => Repeat::Unsafe,
+        ToolClass::ReadOnly => RepeatSafety::Safe,
+        ToolClass::Idempotent => RepeatSafety::BySameTool,
+        ToolClass::Mutating | ToolClass::Unknown => RepeatSafety::Unsafe,
     }
 }
 
 /// The turns that run here, by number.
-pub(crate) type Turning = Mutex<BTreeMap<u64, Withdrawable>>;
+pub(crate) type RunningTurns = Mutex<BTreeMap<u64, CancellableTurn>>;
 
 /// A turn that others than its caller can cancel.
 #[derive(Debug)]
-pub(crate) struct Withdrawable {
+pub(crate) struct CancellableTurn {
     name: Option<TurnId>,
     trace: TraceId,
-    target: Target,
+    target: CallerIdentity,
     withdrawn: CancellationToken,
 }
 
-impl Withdrawable {
+impl CancellableTurn {
     fn is_called(&self, name: &str) -> bool {
         self.name.as_ref().is_some_and(|turn| turn.as_str() == name)
             || TraceId::from_hex(name) == Some(self.trace)
@@ -330,57 +330,57 @@ impl Withdrawable {
 }
 
 /// Registration of a running turn, removed on drop.
-struct Underway {
-    inner: Arc<Inner>,
+struct TurnRegistration {
+    inner: Arc<EngineInner>,
     number: u64,
 }
 
-impl Underway {
+impl TurnRegistration {
     /// Registers the turn, or returns `None` if the limit is reached.
     fn begin(
-        inner: Arc<Inner>,
+        inner: Arc<EngineInner>,
         number: u64,
         name: Option<TurnId>,
         trace: TraceId,
         options: &TurnOptions,
     ) -> Option<Self> {
-        let (target, withdrawn) = (options.target.clone(), options.withdrawn.clone());
-        let mut turning = inner.turning.lock();
+        let (target, withdrawn) = (options.target.clone(), options.cancelled.clone());
+        let mut turning = inner.running_turns.lock();
         if turning.len() >= MOST_TURNS {
             return None;
         }
-        turning.insert(number, Withdrawable { name, trace, target, withdrawn });
+        turning.insert(number, CancellableTurn { name, trace, target, withdrawn });
         drop(turning);
         Some(Self { inner, number })
     }
 }
 
-impl Drop for Underway {
+impl Drop for TurnRegistration {
     fn drop(&mut self) {
-        self.inner.turning.lock().remove(&self.number);
+        self.inner.running_turns.lock().remove(&self.number);
     }
 }
 
 /// A running turn.
-struct Running {
+struct RunningTurn {
     engine: Engine,
-    shelf: Arc<dyn Shelf>,
+    shelf: Arc<dyn ToolRegistry>,
     options: TurnOptions,
-    plan: Arc<Plan>,
-    turn: Turn,
+    plan: Arc<TurnPlan>,
+    turn: TurnMachine,
     /// The trace, until it is closed.
-    story: Option<Story>,
-    held: Held,
+    story: Option<TraceRecorder>,
+    held: HoldGuard,
     name: Option<TurnId>,
     /// The turn in which the loop guard counts failures.
     guarded_as: Option<TurnId>,
     trace: TraceId,
     classes: BTreeMap<ToolRef, ToolClass>,
-    going: FuturesUnordered<Going>,
+    going: FuturesUnordered<TurnCallFuture>,
     /// Calls that ended during a store operation.
-    arrived: VecDeque<(ToolCallId, Ended)>,
-    sent_to: BTreeMap<ToolCallId, Sent>,
-    tell: UnboundedSender<Told>,
+    arrived: VecDeque<(ToolCallId, TurnCallResponse)>,
+    sent_to: BTreeMap<ToolCallId, DispatchedCall>,
+    tell: UnboundedSender<TurnCallEvent>,
     /// Number of calls that were sent, alternatives included.
     sent: u64,
     /// Maximum bytes of output text for the caller, for calls with such a limit.
@@ -388,28 +388,28 @@ struct Running {
 }
 
 /// A call that was sent to its tool.
-struct Sent {
-    watch: Arc<Watch>,
+struct DispatchedCall {
+    watch: Arc<TurnCallListener>,
     /// Cancels the call, once the engine has it.
-    stop: Arc<Mutex<Option<Canceller>>>,
+    stop: Arc<Mutex<Option<CallCanceller>>>,
 }
 
 /// Releases a turn on drop: when it is over, when its caller is gone, or when the store did not confirm the hold. A
 /// failed release is retried for as long as it would keep others from the turn and the engine lives. At a shutdown
 /// there is one last try.
-struct Held {
-    hold: Option<Hold>,
+struct HoldGuard {
+    hold: Option<TurnHold>,
     engine: Engine,
 }
 
-impl Drop for Held {
+impl Drop for HoldGuard {
     fn drop(&mut self) {
         let (Some(mut hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) else {
             return;
         };
         let inner = &self.engine.inner;
         let (stopping, engine) = (inner.stopping.clone(), Arc::downgrade(inner));
-        let left = hold.is_in_the_way_for();
+        let left = hold.remaining_time();
         let trying = async move {
             while let Err(error) = hold.release().await {
                 let Some(inner) = engine.upgrade() else { return };
@@ -421,15 +421,15 @@ impl Drop for Held {
                 }
             }
         };
-        inner.giving_back.spawn_on(tokio::time::timeout(left, trying), &runtime);
+        inner.background_tasks.spawn_on(tokio::time::timeout(left, trying), &runtime);
     }
 }
 
 /// Returns the next call that has ended.
 async fn next(
-    arrived: &mut VecDeque<(ToolCallId, Ended)>,
-    going: &mut FuturesUnordered<Going>,
-) -> Option<(ToolCallId, Ended)> {
+    arrived: &mut VecDeque<(ToolCallId, TurnCallResponse)>,
+    going: &mut FuturesUnordered<TurnCallFuture>,
+) -> Option<(ToolCallId, TurnCallResponse)> {
     match arrived.pop_front() {
         Some(ended) => Some(ended),
         None => going.next().await,
@@ -441,14 +441,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum time that the end of a turn waits for its release.
 const GRACE: Duration = Duration::from_secs(2);
 
-impl Running {
+impl RunningTurn {
     async fn run(
         mut self,
-        mut steps: Vec<Step>,
-        mut notes: Vec<Note>,
-        mut told: UnboundedReceiver<Told>,
+        mut steps: Vec<TurnStep>,
+        mut notes: Vec<TraceNote>,
+        mut told: UnboundedReceiver<TurnCallEvent>,
     ) -> (TurnResult, BTreeMap<ToolCallId, usize>) {
-        let withdrawn = self.options.withdrawn.clone();
+        let withdrawn = self.options.cancelled.clone();
         let mut cancelled = false;
         loop {
             self.record(&mut notes);
@@ -477,7 +477,7 @@ impl Running {
                 () = withdrawn.cancelled(), if !cancelled => {
                     cancelled = true;
                     let unsent = self.unsent(|sent| sent.stop.lock().is_none());
-                    unsent.chain([Event::Cancel]).collect()
+                    unsent.chain([TurnEvent::Cancel]).collect()
                 }
                 () = tokio::time::sleep(left) => self.time_is_over(),
             };
@@ -486,19 +486,19 @@ impl Running {
     }
 
     /// Returns the events for the machine when time has passed. From the deadline on, no attempt starts.
-    fn time_is_over(&self) -> Vec<Event> {
+    fn time_is_over(&self) -> Vec<TurnEvent> {
         let is_over = self.engine.now() >= self.turn.deadline();
-        self.unsent(|sent| is_over && !sent.watch.heard().has_begun()).chain([Event::Tick]).collect()
+        self.unsent(|sent| is_over && !sent.watch.heard().has_begun()).chain([TurnEvent::Tick]).collect()
     }
 
     /// Returns events for calls that have not run yet. The machine needs them before the event of the end.
-    fn unsent(&self, is_unsent: impl Fn(&Sent) -> bool) -> impl Iterator<Item = Event> {
+    fn unsent(&self, is_unsent: impl Fn(&DispatchedCall) -> bool) -> impl Iterator<Item = TurnEvent> {
         let unsent = self.sent_to.iter().filter(move |(_, sent)| is_unsent(sent));
-        unsent.map(|(id, _)| Event::NotStarted { id: id.clone() })
+        unsent.map(|(id, _)| TurnEvent::NotStarted { id: id.clone() })
     }
 
-    fn feed(&mut self, event: Event, notes: &mut Vec<Note>) -> Vec<Step> {
-        self.turn.on(self.engine.now(), event, notes).unwrap_or_else(|misuse| {
+    fn feed(&mut self, event: TurnEvent, notes: &mut Vec<TraceNote>) -> Vec<TurnStep> {
+        self.turn.handle_event(self.engine.now(), event, notes).unwrap_or_else(|misuse| {
             // A bug in this file: the turn continues to its deadline, and the log reports it.
             tracing::error!(event = "turn.misuse", %misuse);
             debug_assert!(false, "{misuse}");
@@ -507,36 +507,36 @@ impl Running {
     }
 
     /// Performs the steps of the machine. Returns the result when the turn is over.
-    async fn take(&mut self, steps: Vec<Step>, notes: &mut Vec<Note>) -> Option<TurnResult> {
+    async fn take(&mut self, steps: Vec<TurnStep>, notes: &mut Vec<TraceNote>) -> Option<TurnResult> {
         let mut queue = VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
             match step {
-                Step::Run { id, .. }
-                    if self.options.withdrawn.is_cancelled() || self.engine.now() >= self.turn.deadline() =>
+                TurnStep::Run { id, .. }
+                    if self.options.cancelled.is_cancelled() || self.engine.now() >= self.turn.deadline() =>
                 {
-                    queue.extend(self.feed(Event::NotStarted { id }, notes));
+                    queue.extend(self.feed(TurnEvent::NotStarted { id }, notes));
                 }
-                Step::Run { id, tool, arguments, timeout, choice } => {
+                TurnStep::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
                     let kept = self.keep(&id, &choice).await;
-                    if self.options.withdrawn.is_cancelled() {
-                        queue.extend(self.feed(Event::NotStarted { id }, notes));
+                    if self.options.cancelled.is_cancelled() {
+                        queue.extend(self.feed(TurnEvent::NotStarted { id }, notes));
                     } else if let Err(error) = kept {
-                        let end = CallEnd::Failed(unkept(&error));
-                        queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
+                        let end = PlannedCallEnd::Failed(unkept(&error));
+                        queue.extend(self.feed(TurnEvent::Ended { id, end, replayed: false }, notes));
                     } else {
                         self.start(id, tool, arguments, timeout, &choice);
                     }
                 }
-                Step::Cancel { id } => {
+                TurnStep::Cancel { id } => {
                     let stop = self.sent_to.remove(&id).and_then(|sent| sent.stop.lock().take());
                     if let Some(canceller) = stop {
                         canceller.cancel();
                     }
                 }
                 // The call continues when its future is dropped with the turn.
-                Step::Leave { .. } => {}
-                Step::Done(result) => return Some(result),
+                TurnStep::Leave { .. } => {}
+                TurnStep::Done(result) => return Some(result),
             }
         }
         None
@@ -544,9 +544,9 @@ impl Running {
 
     /// Stores a choice that could be made differently after a restart. The other calls continue meanwhile. The turn
     /// waits neither beyond its deadline nor after a cancellation.
-    async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
+    async fn keep(&mut self, id: &ToolCallId, choice: &CandidateChoice) -> Result<(), StoreError> {
         let left = self.turn.deadline().since(self.engine.now());
-        let withdrawn = self.options.withdrawn.clone();
+        let withdrawn = self.options.cancelled.clone();
         let Some(hold) = &mut self.held.hold else { return Ok(()) };
         let mut writing = pin!(tokio::time::timeout(left, hold.choose(id, choice)));
         loop {
@@ -575,10 +575,10 @@ impl Running {
         tool: ToolRef,
         arguments: RawJson,
         timeout: Option<Duration>,
-        choice: &Choice,
+        choice: &CandidateChoice,
     ) {
         self.sent += 1;
-        let target = Target { turn_id: self.guarded_as.clone(), ..self.options.target.clone() };
+        let target = CallerIdentity { turn_id: self.guarded_as.clone(), ..self.options.target.clone() };
         let Some(mut envelope) = envelope(&tool, arguments, target) else { return };
         if let Some(story) = &mut self.story
             && let Ok(request) = RequestId::new(format!("{}.{}", story.root_span(), self.sent))
@@ -590,39 +590,39 @@ impl Running {
         envelope.payload.idempotency_key =
             self.name.as_ref().and_then(|turn| key(turn, &id, choice.candidate));
         let TurnControl { request_tags, from_hook, .. } = self.options.control.clone();
-        envelope.control = Control { request_tags, from_hook, ..Control::default() };
+        envelope.control = CallControl { request_tags, from_hook, ..CallControl::default() };
         envelope.trace = self.options.trace.clone();
         envelope.trace.traceparent = self.story.as_ref().map(|story| story.traceparent(&id));
         envelope.tool_call_id = Some(id.clone());
         let class = self.class_of(&tool);
-        let watch = Arc::new(Watch::new(id.clone(), tool.clone(), class, self.tell.clone()));
+        let watch = Arc::new(TurnCallListener::new(id.clone(), tool.clone(), class, self.tell.clone()));
         let stop = Arc::new(Mutex::new(None));
-        self.sent_to.insert(id.clone(), Sent { watch: watch.clone(), stop: stop.clone() });
+        self.sent_to.insert(id.clone(), DispatchedCall { watch: watch.clone(), stop: stop.clone() });
         let options = CallOptions {
             channel: self.options.channel,
-            asker: self.options.asker.clone(),
-            keys_of: self.options.keys_of,
-            waits: Waits::AsLongAsItTakes,
+            prompter: self.options.prompter.clone(),
+            key_scope: self.options.key_scope,
+            waits: CallerPatience::UntilDone,
             listener: Some(watch.clone()),
             // No attempt starts when the turn is over.
             start_by: Some(self.turn.deadline()),
-            in_turn: if self.name.is_some() { InTurn::ThatMayComeAgain } else { InTurn::Not },
+            in_turn: if self.name.is_some() { TurnResubmission::Possible } else { TurnResubmission::NotPossible },
             ..CallOptions::default()
         };
         let (engine, shelf) = (self.engine.clone(), self.shelf.clone());
         self.going.push(Box::pin(async move {
             let found = shelf.find(&envelope).await;
-            let found = found.unwrap_or_else(|| Found::nobody(&tool));
+            let found = found.unwrap_or_else(|| ResolvedTool::unknown_tool(&tool));
             found.complete(&mut envelope);
-            let Found { run, info, reads, .. } = found;
+            let ResolvedTool { run, info, reads, .. } = found;
             let calling = engine.call_with(
                 envelope,
                 run,
-                CallOptions { tool: info, reads, shelf: Some(shelf), ..options },
+                CallOptions { tool: info, reads, registry: Some(shelf), ..options },
             );
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, Ended { called, tool, heard: watch.heard(), known: watch.known() })
+            (id, TurnCallResponse { called, tool, heard: watch.heard(), known: watch.known() })
         }));
     }
 
@@ -632,12 +632,12 @@ impl Running {
     }
 
     /// Handles an event of a call in flight.
-    fn heard(&mut self, told: Told, notes: &mut Vec<Note>) -> Option<Event> {
-        let Told { call, tool, at, what } = told;
+    fn heard(&mut self, told: TurnCallEvent, notes: &mut Vec<TraceNote>) -> Option<TurnEvent> {
+        let TurnCallEvent { call, tool, at, what } = told;
         match what {
-            What::Breaker(state) => Some(Event::BreakerChanged { tool, state }),
-            What::Class(class) => Some(Event::Known { tool, stop: stop(class) }),
-            What::Retries { attempt, next_at, attempts_left, heard } => {
+            TurnCallChange::Breaker(state) => Some(TurnEvent::BreakerChanged { tool, state }),
+            TurnCallChange::Class(class) => Some(TurnEvent::ToolKnown { tool, stop: stop(class) }),
+            TurnCallChange::Retries { attempt, next_at, attempts_left, heard } => {
                 notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &heard));
                 None
             }
@@ -654,78 +654,78 @@ impl Running {
         next: u32,
         next_at: Timestamp,
         attempts_left: u32,
-        heard: &Heard,
-    ) -> [Note; 3] {
-        let code = if heard.cut().is_some() { Code::Timeout } else { Code::ToolError };
+        heard: &CallProgress,
+    ) -> [TraceNote; 3] {
+        let code = if heard.timed_out_after().is_some() { Code::Timeout } else { Code::ToolError };
         let breaker = self.engine.breaker_of(&self.options.target, tool);
-        let nature = heard.failed().map_or(Nature::Transient, |failed| failed.nature);
+        let nature = heard.failure().map_or(FaultNature::Transient, |failed| failed.nature);
         let attempts = next.saturating_sub(1);
         let wait = next_at.since(at);
-        let decision = decide(Facts {
+        let decision = decide(FailureFacts {
             code,
             nature,
             reach: heard.reach(),
             // It is retried because that is safe.
-            repeat: Repeat::Safe,
+            repeat: RepeatSafety::Safe,
             breaker,
             attempts,
             attempts_left,
             wait,
             remaining: self.turn.deadline().since(at),
             alternatives: 0,
-            need: Need::Required,
-            dependants: Dependants::default(),
+            need: CallNeed::Required,
+            dependants: DependantCounts::default(),
             succeeded: 0,
         });
-        let error = heard.failed().map_or_else(String::new, |failed| failed.said.to_string());
-        let rule = heard.failed().map(|failed| failed.rule.to_string());
-        let fault = ToolFault { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
-        let fault = match heard.cut() {
-            Some(timeout) => Fact::ToolTimeout { timeout, fault },
-            None => Fact::ToolError(fault),
+        let error = heard.failure().map_or_else(String::new, |failed| failed.said.to_string());
+        let rule = heard.failure().map(|failed| failed.rule.to_string());
+        let fault = ToolFailureDetails { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
+        let fault = match heard.timed_out_after() {
+            Some(timeout) => TurnFact::ToolTimeout { timeout, fault },
+            None => TurnFact::ToolError(fault),
         };
-        let note = |fact| Note { at, call: Some(call.clone()), tool: Some(tool.clone()), fact };
+        let note = |fact| TraceNote { at, call: Some(call.clone()), tool: Some(tool.clone()), fact };
         [
             note(fault),
-            note(Fact::Decision { strategy: decision.strategy, reason: decision.reason }),
-            note(Fact::ToolRetry { attempt: next, delay: wait }),
+            note(TurnFact::Decision { strategy: decision.strategy, reason: decision.reason }),
+            note(TurnFact::ToolRetry { attempt: next, delay: wait }),
         ]
     }
 
     /// Returns the events for the machine when a call has ended, after the current breaker states of all candidates.
-    fn ended(&mut self, id: ToolCallId, ended: Ended) -> Vec<Event> {
+    fn ended(&mut self, id: ToolCallId, ended: TurnCallResponse) -> Vec<TurnEvent> {
         self.sent_to.remove(&id);
-        let Ended { called, tool, heard, known } = ended;
+        let TurnCallResponse { called, tool, heard, known } = ended;
         match called.text_limit {
             Some(limit) => _ = self.text_limits.insert(id.clone(), limit),
             None => _ = self.text_limits.remove(&id),
         }
-        let Known { class, doubt } =
-            known.unwrap_or_else(|| Known { class: self.class_of(&tool), doubt: Doubt::MadeAgain });
+        let CallPolicyFacts { class, doubt } =
+            known.unwrap_or_else(|| CallPolicyFacts { class: self.class_of(&tool), doubt: UnknownOutcomeHandling::Rerun });
         let result = called.result;
-        if let Some(arrival) = called.arrival {
-            self.engine.delivered(arrival);
+        if let Some(arrival) = called.delivery {
+            self.engine.mark_delivered(arrival);
         }
         let replayed = result.from_cache;
         let rule = result.error.as_ref().and_then(|error| error.rule.clone());
         let failed = |code, message, nature| {
-            CallEnd::Failed(Failure {
+            PlannedCallEnd::Failed(TurnCallFailure {
                 code,
                 message,
                 rule: rule.clone(),
                 nature,
                 reach: heard.reach(),
                 repeat: repeat(class),
-                doubt,
+                unknown_outcome: doubt,
                 attempts: result.attempts,
-                timed_out_after: heard.cut(),
+                timed_out_after: heard.timed_out_after(),
             })
         };
         let end = match (result.output, result.error) {
-            (_, None) if heard.has_asked() => failed(Code::ToolError, ASKS.into(), Nature::Permanent),
-            (_, Some(error)) if error.retriable => failed(error.code, error.message, Nature::Transient),
-            (_, Some(error)) => failed(error.code, error.message, Nature::Permanent),
-            (output, None) => CallEnd::Succeeded {
+            (_, None) if heard.is_input_required() => failed(Code::ToolError, ASKS.into(), FaultNature::Permanent),
+            (_, Some(error)) if error.retriable => failed(error.code, error.message, FaultNature::Transient),
+            (_, Some(error)) => failed(error.code, error.message, FaultNature::Permanent),
+            (output, None) => PlannedCallEnd::Succeeded {
                 output: output.map_or_else(|| RawJson::from_trusted("null"), |output| output.content),
                 attempts: result.attempts,
             },
@@ -733,22 +733,22 @@ impl Running {
         let mut events = Vec::new();
         for tool in self.plan.call(&id).into_iter().flat_map(PlannedCall::tools) {
             let state = self.engine.breaker_of(&self.options.target, tool);
-            events.push(Event::BreakerChanged { tool: tool.clone(), state });
+            events.push(TurnEvent::BreakerChanged { tool: tool.clone(), state });
         }
-        events.push(Event::Ended { id, end, replayed });
+        events.push(TurnEvent::Ended { id, end, replayed });
         events
     }
 
     /// Writes the notes of the machine to the trace, and passes them to the listeners.
-    fn record(&mut self, notes: &mut Vec<Note>) {
-        let about = TurnAbout {
+    fn record(&mut self, notes: &mut Vec<TraceNote>) {
+        let about = TurnContext {
             turn: self.name.as_ref(),
             trace: self.trace,
             target: &self.options.target,
             deadline: self.turn.deadline(),
         };
         for note in notes.drain(..) {
-            self.engine.inner.telling.turn(&about, &note);
+            self.engine.inner.telemetry_hooks.turn(&about, &note);
             if let Some(story) = &mut self.story {
                 story.note(note);
             }
@@ -757,7 +757,7 @@ impl Running {
 }
 
 /// Returns the envelope of a call of a turn, without the parts that only this turn knows.
-fn envelope(tool: &ToolRef, arguments: RawJson, target: Target) -> Option<CallEnvelope> {
+fn envelope(tool: &ToolRef, arguments: RawJson, target: CallerIdentity) -> Option<CallEnvelope> {
     Some(CallEnvelope {
         contract_version: ContractVersion::V1_1,
         request_id: RequestId::new("turn").ok()?,
@@ -765,17 +765,17 @@ fn envelope(tool: &ToolRef, arguments: RawJson, target: Target) -> Option<CallEn
         tool_name: tool.tool.clone(),
         tool_namespace: tool.namespace.clone(),
         target,
-        payload: Payload {
+        payload: CallPayload {
             version: PayloadVersion::V1_0,
             params: arguments,
             idempotency_key: None,
             call_hints: CallHints::default(),
-            unknown: Unknown::new(),
+            unknown: ExtraFields::new(),
         },
-        transport: Transport::default(),
-        control: Control::default(),
+        transport: TransportOptions::default(),
+        control: CallControl::default(),
         trace: EnvelopeTrace::default(),
-        unknown: Unknown::new(),
+        unknown: ExtraFields::new(),
     })
 }
 
@@ -787,9 +787,9 @@ fn key(turn: &TurnId, call: &ToolCallId, candidate: usize) -> Option<Idempotency
 
 /// Returns the failure of a call whose choice could not be stored. It is not sent, because a later submission could
 /// choose differently.
-fn unkept(error: &StoreError) -> Failure {
+fn unkept(error: &StoreError) -> TurnCallFailure {
     let message = format!("not sent: the choice for it could not be stored: {error}");
-    Failure::not_sent(Code::StoreUnavailable, Nature::Transient, message)
+    TurnCallFailure::not_sent(Code::StoreUnavailable, FaultNature::Transient, message)
 }
 
 /// Message for a tool that asks for input and therefore has done nothing.
@@ -801,19 +801,19 @@ const LEAST_FOR_STORE: Duration = Duration::from_secs(10);
 
 /// Returns the error of a store that did not respond within the time of the turn.
 fn silent() -> StoreError {
-    StoreError::unanswered(Trouble::Unreachable, "it did not answer in the time of the turn")
+    StoreError::outcome_unknown(StoreErrorKind::Unreachable, "it did not answer in the time of the turn")
 }
 
 /// The caller of a turn, from its `traceparent`.
 #[derive(Clone, Copy)]
-struct Caller {
+struct ParentSpan {
     trace: TraceId,
     span: SpanId,
     /// True if spans are wanted.
     sampled: bool,
 }
 
-impl Caller {
+impl ParentSpan {
     /// Parses a `traceparent`. Returns `None` if it is invalid.
     fn read(traceparent: &str) -> Option<Self> {
         let mut parts = traceparent.split('-').skip(1);

@@ -5,9 +5,9 @@ pub(crate) mod scripted;
 
 use parking_lot::Mutex;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
-use steadfast_core::turn::{EndedBy, Outcome, TurnStatus};
+use steadfast_core::turn::{TurnEndReason, TurnCallOutcome, TurnStatus};
 use steadfast_executor::{
-    BreakerKey, Found, NotDone, Shelf, Steer, TurnOptions, TurnRefused, TurnStory, Turned,
+    BreakerKey, ResolvedTool, AttemptError, ToolRegistry, BreakerOverride, TurnOptions, TurnRejection, TurnTraceView, TurnResponse,
 };
 
 use super::*;
@@ -15,15 +15,15 @@ use scripted::*;
 
 /// Returns the profile of the error handling requirements (tested in the crate `steadfast`), with enough time for all
 /// retries.
-fn measured(class: ToolClass) -> Policy {
-    let mut policy = Profile::Measured.policy(class);
+fn measured(class: ToolClass) -> ToolPolicy {
+    let mut policy = PolicyProfile::Measured.policy(class);
     policy.retry.total = None;
     policy
 }
 
 // ---- submitted again ----
 
-async fn on(store: Arc<dyn Store>, policy: Policy) -> Engine {
+async fn on(store: Arc<dyn Store>, policy: ToolPolicy) -> Engine {
     let clock = Arc::new(RuntimeClock::new());
     Engine::builder().clock(clock).store(store).policies(Arc::new(policy)).start().await
 }
@@ -39,7 +39,7 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
         let mut policy = measured(class);
         policy.time.attempt = Duration::from_secs(3600);
         policy.time.total = Duration::from_secs(7200);
-        let tools = Tools::new([
+        let tools = ScriptedTools::new([
             ("flight_search", says(r#"{"best":1}"#)),
             ("hotel_search", refuses()),
             (
@@ -61,7 +61,7 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
         assert_eq!(second.result.calls[0].output, first.result.calls[0].output);
         assert_eq!(second.result.calls[1].code, first.result.calls[1].code);
         // A call that may have an effect was ended with its process, and its outcome is unknown.
-        let third = if class == ToolClass::ReadOnly { Outcome::Succeeded } else { Outcome::Failed };
+        let third = if class == ToolClass::ReadOnly { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
         assert_eq!(second.result.calls[2].outcome, third);
         tells(&story(&engine, &second).await, "Finished earlier, not run again: flight_search");
     }
@@ -71,14 +71,14 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
 async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_well_again() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
     let name = |name: &str| ToolName::new(name).unwrap();
     let namespace = Namespace::new("t").unwrap();
     let key = BreakerKey::Tool(ToolRef { namespace, tool: name("flight_search") });
-    engine.steer_breaker(None, &key, Steer::Open { until: None }, &by()).await;
+    engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by()).await;
     let first = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "2");
-    engine.steer_breaker(None, &key, Steer::Reset, &by()).await;
+    engine.update_breaker(None, &key, BreakerOverride::Reset, &by()).await;
     let engine = on(store, measured(ToolClass::Mutating)).await;
     let second = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));
@@ -88,14 +88,14 @@ async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_wel
 #[tokio::test(start_paused = true)]
 async fn of_two_concurrent_submissions_one_runs_and_the_other_is_refused() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
-    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
     };
     settle().await;
     let refused = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(matches!(refused, TurnRefused::InFlight(_)), "{refused}");
+    assert!(matches!(refused, TurnRejection::InFlight(_)), "{refused}");
     assert_eq!(tools.runs("flight_search"), 1);
     // The caller is gone, and the turn is released.
     running.abort();
@@ -107,19 +107,19 @@ async fn of_two_concurrent_submissions_one_runs_and_the_other_is_refused() {
 /// With a lease that needs renewal, the turn would be free while the store is away, and could run twice at once.
 #[tokio::test(start_paused = true)]
 async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
     };
     settle().await;
-    store.becomes(Health::Down);
+    store.becomes(FaultMode::Down);
     tokio::time::sleep(Duration::from_secs(120)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     let refused = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(matches!(refused, TurnRefused::InFlight(_)), "{refused}");
+    assert!(matches!(refused, TurnRejection::InFlight(_)), "{refused}");
     running.abort();
 }
 
@@ -127,21 +127,21 @@ async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
 /// its deadline.
 #[tokio::test(start_paused = true)]
 async fn a_turn_with_a_lost_store_response_is_released() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", says("1"))]);
-    store.becomes(Health::Slow);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    store.becomes(FaultMode::Slow);
     let submitting = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
     };
     // It is read, and then written.
     tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Unheard);
+    store.becomes(FaultMode::Unheard);
     tokio::time::sleep(Duration::from_millis(10)).await;
     submitting.abort();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(turn(&engine, &tools, WITH_BACKUP).await.result.status, TurnStatus::Completed);
 }
@@ -153,14 +153,14 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let steered = engine.clone();
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", says("1")),
         (
             "flight_search_backup",
             script(move |_| {
                 let engine = steered.clone();
                 async move {
-                    engine.steer_breaker(None, &first_tool(), Steer::Reset, &by()).await;
+                    engine.update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
                     invalid()
                 }
             }),
@@ -169,7 +169,7 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     ]);
     let text = r#"{"turnId":"trip","calls":[{"id":"f","tool":"t/flight_search",
         "alternatives":["t/flight_search_backup","t/third"]}]}"#;
-    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     let first = turn(&engine, &tools, text).await;
     assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "1");
     let second = turn(&on(store, measured(ToolClass::Mutating)).await, &tools, text).await;
@@ -184,7 +184,7 @@ async fn what_may_still_do_its_work_is_not_replaced() {
     let mut policy = measured(ToolClass::Mutating).for_gateway();
     policy.time.attempt = Duration::from_secs(5);
     let engine = engine(policy).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", script(async |_| std::future::pending().await)),
         ("flight_search_backup", says("2")),
     ]);
@@ -201,10 +201,10 @@ async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
     let store = memory();
     let policy = measured(ToolClass::Unknown);
     let tools =
-        Tools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
+        ScriptedTools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
     for _ in 0..2 {
         let turned = turn(&on(store.clone(), policy.clone()).await, &tools, WITH_BACKUP).await;
-        assert_eq!(turned.result.calls[0].outcome, Outcome::Failed);
+        assert_eq!(turned.result.calls[0].outcome, TurnCallOutcome::Failed);
         assert_eq!(tools.runs("flight_search_backup"), 0);
     }
 }
@@ -212,11 +212,11 @@ async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
 /// The first submission ran the call. In the second one the store fails. That must not lead to an alternative.
 #[tokio::test(start_paused = true)]
 async fn a_call_with_an_unreadable_record_is_not_replaced() {
-    for breaker in [Steer::Reset, Steer::Open { until: None }] {
+    for breaker in [BreakerOverride::Reset, BreakerOverride::Open { until: None }] {
         let (engine, store) = on_faulty().await;
-        let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+        let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
         turn(&engine, &tools, WITH_BACKUP).await;
-        engine.steer_breaker(None, &first_tool(), breaker, &by()).await;
+        engine.update_breaker(None, &first_tool(), breaker, &by()).await;
         let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
         assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
         assert_eq!(tools.runs("flight_search_backup"), 0);
@@ -232,51 +232,51 @@ async fn what_ends_at_the_very_deadline_counts() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         Ok(said("1"))
     });
-    let tools = Tools::new([("slow", slow), ("next", says("2"))]);
+    let tools = ScriptedTools::new([("slow", slow), ("next", says("2"))]);
     let text = r#"{"deadlineMs":10000,"calls":[{"id":"s","tool":"t/slow"},{"id":"n","tool":"t/next","dependsOn":["s"]}]}"#;
     let turned = tokio::time::timeout(Duration::from_secs(11), turn(&engine, &tools, text)).await.unwrap();
-    assert_eq!(outcomes(&turned), [("s", Outcome::Succeeded), ("n", Outcome::Skipped)]);
-    assert_eq!((turned.result.ended_by, tools.runs("next")), (EndedBy::Deadline, 0));
+    assert_eq!(outcomes(&turned), [("s", TurnCallOutcome::Succeeded), ("n", TurnCallOutcome::Skipped)]);
+    assert_eq!((turned.result.ended_by, tools.runs("next")), (TurnEndReason::Deadline, 0));
 }
 
 /// Neither the request to run a turn, nor a choice to store, nor the release may block a turn forever.
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
     let (engine, store) = on_faulty().await;
-    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
     let text = r#"{"turnId":"trip","deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search",
         "alternatives":["t/flight_search_backup"]},{"id":"g","tool":"t/flight_search"}]}"#;
     let before = tokio::time::Instant::now();
-    store.becomes(Health::Silent);
+    store.becomes(FaultMode::Silent);
     let refused = engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(matches!(refused, TurnRefused::Store(_)), "{refused}");
+    assert!(matches!(refused, TurnRejection::Store(_)), "{refused}");
     assert_eq!(before.elapsed(), Duration::from_secs(10));
 
-    store.becomes(Health::Slow);
-    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    store.becomes(FaultMode::Slow);
+    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     let submitting = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, text).await })
     };
     let before = tokio::time::Instant::now();
     tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Silent);
+    store.becomes(FaultMode::Silent);
     let turned = submitting.await.unwrap();
     assert_eq!(before.elapsed(), Duration::from_secs(12), "its deadline, and the grace for the way back");
-    assert_eq!(outcomes(&turned), [("f", Outcome::Failed), ("g", Outcome::Skipped)]);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Failed), ("g", TurnCallOutcome::Skipped)]);
     assert!(turned.result.calls[0].message.as_ref().unwrap().starts_with("not sent"));
     assert_eq!(tools.runs("flight_search") + tools.runs("flight_search_backup"), 0);
-    assert_eq!(turned.result.ended_by, EndedBy::Deadline);
+    assert_eq!(turned.result.ended_by, TurnEndReason::Deadline);
 }
 
 /// Background retries end by themselves: with the engine, and at the latest when the turn is free anyway.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
-    for (health, engine_lives) in [(Health::Down, true), (Health::Down, false), (Health::Silent, true)] {
+    for (health, engine_lives) in [(FaultMode::Down, true), (FaultMode::Down, false), (FaultMode::Silent, true)] {
         let (engine, store) = on_faulty().await;
         let others = Arc::strong_count(&store);
-        let tools = Tools::new([("flight_search", says("1"))]);
-        store.becomes(Health::Slow);
+        let tools = ScriptedTools::new([("flight_search", says("1"))]);
+        store.becomes(FaultMode::Slow);
         let submitting = {
             let (engine, tools) = (engine.clone(), Arc::new(tools));
             tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
@@ -301,50 +301,50 @@ async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_gives_turns_back_that_could_not_be_before() {
     let (engine, store) = on_faulty().await;
-    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
     };
     settle().await;
-    store.becomes(Health::Down);
+    store.becomes(FaultMode::Down);
     running.abort();
     settle().await;
-    store.becomes(Health::Slow);
+    store.becomes(FaultMode::Slow);
     engine.shutdown(Duration::ZERO).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     let next = on(store, measured(ToolClass::Mutating)).await;
     assert!(next.turn(plan(WITH_BACKUP), Arc::new(tools), options()).await.is_ok());
 }
 
 /// Runs a turn whose store fails after it was read and while it is being taken.
-async fn turn_that_loses_its_store(engine: &Engine, store: &Faulty, tools: &Tools) -> Turned {
-    store.becomes(Health::Slow);
+async fn turn_that_loses_its_store(engine: &Engine, store: &FaultyStore, tools: &ScriptedTools) -> TurnResponse {
+    store.becomes(FaultMode::Slow);
     let submitting = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
     };
     tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Down);
+    store.becomes(FaultMode::Down);
     submitting.await.unwrap()
 }
 
-async fn on_faulty() -> (Engine, Arc<Faulty>) {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+async fn on_faulty() -> (Engine, Arc<FaultyStore>) {
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     (on(store.clone(), measured(ToolClass::Mutating)).await, store)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
     let engine = engine(measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([
-        ("book", script(async |_| Err(NotDone::InputRequired(said(r#""which seat?""#))))),
+    let tools = ScriptedTools::new([
+        ("book", script(async |_| Err(AttemptError::InputRequired(said(r#""which seat?""#))))),
         ("pay", says("1")),
     ]);
     let text =
         r#"{"calls":[{"id":"b","tool":"t/book"},{"id":"p","tool":"t/pay","params":{"x":{"$from":"b"}}}]}"#;
     let turned = turn(&engine, &tools, text).await;
-    assert_eq!(outcomes(&turned), [("b", Outcome::Failed), ("p", Outcome::Skipped)]);
+    assert_eq!(outcomes(&turned), [("b", TurnCallOutcome::Failed), ("p", TurnCallOutcome::Skipped)]);
     assert!(turned.result.calls[0].message.as_ref().unwrap().contains("asks for input"));
     assert_eq!(tools.runs("pay"), 0);
 }
@@ -353,9 +353,9 @@ async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
 async fn a_turn_that_is_withdrawn_ends_at_once() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
     let tools =
-        Tools::new([("flight_search", says("1")), ("hotel_search", hangs()), ("activity_search", hangs())]);
+        ScriptedTools::new([("flight_search", says("1")), ("hotel_search", hangs()), ("activity_search", hangs())]);
     let options = options();
-    let withdrawn = options.withdrawn.clone();
+    let withdrawn = options.cancelled.clone();
     let running = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(SEARCHES), tools, options).await.unwrap() })
@@ -363,27 +363,27 @@ async fn a_turn_that_is_withdrawn_ends_at_once() {
     settle().await;
     withdrawn.cancel();
     let turned = running.await.unwrap();
-    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
-    assert_eq!(outcomes(&turned)[0].1, Outcome::Succeeded);
+    assert_eq!(turned.result.ended_by, TurnEndReason::Cancel);
+    assert_eq!(outcomes(&turned)[0].1, TurnCallOutcome::Succeeded);
     settle().await;
-    assert_eq!(engine.open_calls(), 0, "what ran was told to stop");
+    assert_eq!(engine.in_flight_calls(), 0, "what ran was told to stop");
 }
 
 /// Returns tools of which the first fails permanently, and changes the mode of the store with it.
-fn failing_with(store: &Arc<Faulty>, health: Health) -> Tools {
+fn failing_with(store: &Arc<FaultyStore>, health: FaultMode) -> ScriptedTools {
     let store = store.clone();
     let fails = script(move |_| {
         store.becomes(health);
         async { invalid() }
     });
-    Tools::new([("flight_search", fails), ("flight_search_backup", says("1"))])
+    ScriptedTools::new([("flight_search", fails), ("flight_search_backup", says("1"))])
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = failing_with(&store, Health::Down);
+    let tools = failing_with(&store, FaultMode::Down);
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(tools.runs("flight_search_backup"), 0);
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
@@ -392,14 +392,14 @@ async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
 /// A regression: a reader was told that a turn still runs while its last entries were on their way to the store.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::ReadOnly)).await;
-    let tools = Tools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-    store.becomes(Health::Slow);
+    store.becomes(FaultMode::Slow);
     // By now the writer has taken the entries, and the store has not accepted them.
     tokio::time::sleep(Duration::from_millis(50)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     assert_eq!(story(&engine, &turned).await.turn.status, Some(TurnStatus::Completed));
 }
 
@@ -407,10 +407,10 @@ async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
 async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
     const SECRET: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(async |_| {
-            let fault = Fault::new(Source::Http { status: 400 }, format!("bad token {SECRET}"));
+            let fault = AttemptFault::new(FaultSource::Http { status: 400 }, format!("bad token {SECRET}"));
             Err(fault.into())
         }),
     )]);
@@ -423,7 +423,7 @@ async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
 #[tokio::test(start_paused = true)]
 async fn a_resubmitted_turn_continues_after_replayed_failures() {
     let engine = on(memory(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", refuses()),
         ("hotel_search", refuses()),
         ("book", script(async |number| if number < 3 { std::future::pending().await } else { ok() })),
@@ -445,20 +445,20 @@ async fn a_resubmitted_turn_continues_after_replayed_failures() {
 async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
     for journal in [Journal::History, Journal::Traces] {
         let clock = Arc::new(RuntimeClock::new());
-        let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+        let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
         let policies = Arc::new(measured(ToolClass::ReadOnly));
         let engine = Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await;
-        store.becomes(Health::Holds(journal));
-        let tools = Tools::new([("flight_search", says("1"))]);
+        store.becomes(FaultMode::Holds(journal));
+        let tools = ScriptedTools::new([("flight_search", says("1"))]);
         turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
         // Longer than entries are collected: the store has them, but has not accepted them yet.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let shutdown = tokio::spawn(async move { engine.shutdown(Duration::from_secs(1)).await });
         settle().await;
         assert!(!shutdown.is_finished(), "{journal:?}: a process would end now, and the lines with it");
-        store.becomes(Health::Up);
-        assert_eq!(shutdown.await.unwrap(), Drained { ended: 0, lost: 0 });
-        assert!(!store.entries(&Query::newest(journal, 10)).await.unwrap().is_empty(), "{journal:?}");
+        store.becomes(FaultMode::Up);
+        assert_eq!(shutdown.await.unwrap(), ShutdownReport { ended: 0, lost: 0 });
+        assert!(!store.entries(&JournalQuery::newest(journal, 10)).await.unwrap().is_empty(), "{journal:?}");
     }
 }
 
@@ -467,40 +467,40 @@ async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
 async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
     let (engine, store) = on_faulty().await;
     let away = store.clone();
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(move |_| {
-            away.becomes(Health::Down);
+            away.becomes(FaultMode::Down);
             async { Ok(said("1")) }
         }),
     )]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-    assert!(engine.story(&turned.trace.to_string()).await.is_err(), "nobody can look now");
+    assert!(engine.turn_trace(&turned.trace.to_string()).await.is_err(), "nobody can look now");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let story = TurnStory::read(&*store, &turned.trace.to_string()).await.unwrap().unwrap();
+    let story = TurnTraceView::read(&*store, &turned.trace.to_string()).await.unwrap().unwrap();
     assert_eq!(story.turn.status, Some(TurnStatus::Completed));
     let mut told = sentences(&story);
     let all = told.len();
     told.dedup();
     assert_eq!((told.first(), told.len()), (Some(&"Turn started with 1 call"), all), "all of it, once");
     tells(&story, "Tool succeeded: flight_search");
-    assert_eq!(store.entries(&Query::newest(Journal::History, 10)).await.unwrap().len(), 1);
+    assert_eq!(store.entries(&JournalQuery::newest(Journal::History, 10)).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_who_goes_away_takes_no_line_along() {
     let (engine, store) = on_faulty().await;
-    let tools = Tools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-    store.becomes(Health::Slow);
+    store.becomes(FaultMode::Slow);
     let trace = turned.trace.to_string();
-    let reading = engine.story(&trace);
+    let reading = engine.turn_trace(&trace);
     // The queued entries are on their way to the store.
     assert!(tokio::time::timeout(Duration::from_millis(50), reading).await.is_err());
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let story = TurnStory::read(&*store, &trace).await.unwrap().unwrap();
+    let story = TurnTraceView::read(&*store, &trace).await.unwrap().unwrap();
     assert_eq!(story.turn.status, Some(TurnStatus::Completed));
 }

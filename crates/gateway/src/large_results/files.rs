@@ -135,9 +135,9 @@ mod tests {
     use super::*;
 
     /// A folder of one test, removed on drop.
-    struct Folder(PathBuf);
+    struct ResultTestFolder(PathBuf);
 
-    impl Folder {
+    impl ResultTestFolder {
         fn new(test: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("steadfast-{test}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&folder);
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for ResultTestFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_is_for_its_user_alone_and_goes_with_its_result() {
-        let all = Folder::new("result-files");
+        let all = ResultTestFolder::new("result-files");
         let folder = ResultFolder::new(all.0.clone(), "mark");
         assert!(!all.0.exists(), "nothing is made before it is needed");
         let file = folder.write("mark-1", "0123€".to_owned()).await.unwrap();
@@ -176,7 +176,7 @@ mod tests {
 
     #[tokio::test]
     async fn files_of_dead_processes_are_removed_and_those_of_living_ones_stay() {
-        let all = Folder::new("result-files-left");
+        let all = ResultTestFolder::new("result-files-left");
         let living = ResultFolder::new(all.0.clone(), "living");
         let kept = living.write("living-1", "a".to_owned()).await.unwrap();
         let dead = ResultFolder::new(all.0.clone(), "dead");
@@ -194,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_folder_that_cannot_be_written_is_reported() {
-        let all = Folder::new("result-files-not");
+        let all = ResultTestFolder::new("result-files-not");
         fs::write(&all.0, "a file in its place").unwrap();
         let why = ResultFolder::new(all.0.clone(), "mark").write("mark-1", "a".to_owned()).await.unwrap_err();
         assert!(why.contains("mark-1.txt cannot be written: "), "{why}");

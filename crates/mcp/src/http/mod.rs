@@ -4,16 +4,16 @@
 //! stream, and resumes streams by the id of the last event. From 2026-07-28 on every request is self-contained,
 //! repeats parts of its body in headers, and is cancelled by closing its stream.
 
-pub mod back;
-pub mod front;
-pub mod param;
-mod value;
+pub mod upstream;
+pub mod server;
+pub mod header_params;
+mod header_value;
 
-use crate::message::Message;
+use crate::message::RpcMessage;
 
 use http::HeaderName;
 
-pub use self::value::{decode_value, encode_value};
+pub use self::header_value::{decode_value, encode_value};
 
 /// The session of a request, in the legacy era.
 pub const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -38,14 +38,14 @@ pub const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities"
 
 /// An era of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Era {
+pub enum ProtocolEra {
     /// With `initialize` and sessions: 2025-11-25 and before.
     Legacy,
     /// Every request is self-contained: 2026-07-28 and after.
     Modern,
 }
 
-impl Era {
+impl ProtocolEra {
     /// Returns the era of a known version.
     pub fn of(version: &str) -> Option<Self> {
         if version == MODERN {
@@ -55,7 +55,7 @@ impl Era {
     }
 
     /// Returns the era of a request. In the modern era each request names its version.
-    pub fn of_request(request: &Message) -> Self {
+    pub fn of_request(request: &RpcMessage) -> Self {
         if request.meta_member(META_VERSION).is_some() { Self::Modern } else { Self::Legacy }
     }
 }

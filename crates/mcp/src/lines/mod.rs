@@ -4,16 +4,16 @@
 //! elsewhere. A line that is too long is skipped to its end and reported, and the stream continues. Writes never
 //! interleave: one task owns the writer, and writes everything that is queued at once.
 
-mod split;
+mod splitter;
 mod writer;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-pub use self::split::{Piece, Splitter};
-pub use self::writer::{Full, LineSender, QueueLimits, Taken, WriteFailed, line_writer};
-use crate::long::LongText;
-use crate::message::{Message, Unreadable};
+pub use self::splitter::{LinePiece, MessageLineSplitter};
+pub use self::writer::{EnqueueError, LineSender, WriteQueueLimits, ReadPossibility, LineWriteError, line_writer};
+use crate::long_text::LongText;
+use crate::message::{RpcMessage, InvalidMessage};
 
 /// The default for the longest line. Servers send files as base64 in one line, and a gateway must not refuse what the
 /// server alone could send. A longer line is an error of the server.
@@ -21,15 +21,15 @@ pub const LONGEST_LINE: usize = 64 << 20;
 
 /// One item of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum LineItem {
     /// A message.
-    Message(Message),
+    Message(RpcMessage),
     /// A line that is not a message. The stream continues.
     NotAMessage {
         /// The line, for the log.
         line: Bytes,
         /// The reason why it is not a message.
-        why: Unreadable,
+        why: InvalidMessage,
     },
     /// A line that was too long, and was skipped. The stream continues.
     TooLong(LongText),
@@ -41,20 +41,20 @@ pub enum Received {
 #[derive(Debug)]
 pub struct LineReader<R> {
     source: R,
-    splitter: Splitter,
+    splitter: MessageLineSplitter,
     ended: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// Creates a reader for lines of at most `longest` bytes.
     pub fn new(source: R, longest: usize) -> Self {
-        Self { source, splitter: Splitter::new(longest), ended: false }
+        Self { source, splitter: MessageLineSplitter::new(longest), ended: false }
     }
 
     /// Returns the next item, or `None` at the end. An error of the source is returned once, and is the end as well.
     ///
     /// This method is cancel safe: nothing is lost if the future is dropped.
-    pub async fn next(&mut self) -> Option<std::io::Result<Received>> {
+    pub async fn next(&mut self) -> Option<std::io::Result<LineItem>> {
         loop {
             if let Some(piece) = self.splitter.next_piece() {
                 return Some(Ok(self.received(piece)));
@@ -74,14 +74,14 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    fn received(&self, piece: Piece) -> Received {
+    fn received(&self, piece: LinePiece) -> LineItem {
         match piece {
-            Piece::Line(line) => match Message::parse(line.clone(), usize::MAX) {
-                Ok(message) => Received::Message(message),
-                Err(why) => Received::NotAMessage { line, why },
+            LinePiece::Line(line) => match RpcMessage::parse(line.clone(), usize::MAX) {
+                Ok(message) => LineItem::Message(message),
+                Err(why) => LineItem::NotAMessage { line, why },
             },
-            Piece::TooLong(long) => Received::TooLong(long),
-            Piece::Half(line) => Received::Half(line),
+            LinePiece::TooLong(long) => LineItem::TooLong(long),
+            LinePiece::Half(line) => LineItem::Half(line),
         }
     }
 }

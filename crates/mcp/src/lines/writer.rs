@@ -11,19 +11,19 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::delivery::{Arrived, Delivery, Link, Tracker};
-use crate::message::Message;
+use crate::delivery::{DeliveryCallback, PendingDelivery, DeliveryLink, DeliveryTracker};
+use crate::message::RpcMessage;
 
 /// Limits of the write queue.
 #[derive(Clone, Copy, Debug)]
-pub struct QueueLimits {
+pub struct WriteQueueLimits {
     /// Messages.
     pub messages: usize,
     /// Their total bytes. A single message is always accepted, whatever its length.
     pub bytes: usize,
 }
 
-impl Default for QueueLimits {
+impl Default for WriteQueueLimits {
     /// 1024 messages or 8 MiB: enough for a burst to a live reader, and little memory for a dead one.
     fn default() -> Self {
         Self { messages: 1024, bytes: 8 << 20 }
@@ -36,9 +36,9 @@ impl Default for QueueLimits {
 /// everything is written, or when a write fails, which closes the link.
 pub fn line_writer<W>(
     writer: W,
-    link: Link,
-    limits: QueueLimits,
-) -> (LineSender, impl Future<Output = Result<(), WriteFailed>> + Send)
+    link: DeliveryLink,
+    limits: WriteQueueLimits,
+) -> (LineSender, impl Future<Output = Result<(), LineWriteError>> + Send)
 where
     W: AsyncWrite + Send + Unpin,
 {
@@ -53,17 +53,17 @@ where
 /// A sender to the queue. Clones send to the same queue.
 #[derive(Clone, Debug)]
 pub struct LineSender {
-    queue: mpsc::Sender<Queued>,
+    queue: mpsc::Sender<QueuedLine>,
     room: Arc<Semaphore>,
     bytes: usize,
-    failure: Arc<Mutex<Option<WriteFailed>>>,
+    failure: Arc<Mutex<Option<LineWriteError>>>,
 }
 
 #[derive(Debug)]
-struct Queued {
+struct QueuedLine {
     line: Bytes,
-    tracker: Option<Tracker>,
-    taken: Option<Taken>,
+    tracker: Option<DeliveryTracker>,
+    taken: Option<ReadPossibility>,
     /// Released when the line was written.
     _room: OwnedSemaphorePermit,
 }
@@ -71,9 +71,9 @@ struct Queued {
 /// Records if a message may have been read. A message was certainly not read if it was never handed to the other
 /// side, or if the system took nothing of it when the write failed.
 #[derive(Clone, Debug, Default)]
-pub struct Taken(Arc<AtomicBool>);
+pub struct ReadPossibility(Arc<AtomicBool>);
 
-impl Taken {
+impl ReadPossibility {
     /// Returns true if the message may have been read, as far as it is known now. Check again when the writer has
     /// ended: until then, a write in progress counts as successful.
     pub fn is_possible(&self) -> bool {
@@ -87,69 +87,69 @@ impl Taken {
 
 impl LineSender {
     /// Queues a message. Waits while the queue is full.
-    pub async fn send(&self, message: &Message) -> Result<(), WriteFailed> {
+    pub async fn send(&self, message: &RpcMessage) -> Result<(), LineWriteError> {
         self.queue(message, None, None).await
     }
 
     /// Does the same, and records if the message may have been read.
-    pub async fn send_marked(&self, message: &Message, taken: Taken) -> Result<(), WriteFailed> {
+    pub async fn send_marked(&self, message: &RpcMessage, taken: ReadPossibility) -> Result<(), LineWriteError> {
         self.queue(message, None, Some(taken)).await
     }
 
     /// Queues the final response to a request. Waits while the queue is full. Returns a [`Delivery`] that waits for
     /// its arrival.
-    pub async fn answer(&self, response: &Message) -> Result<Delivery, WriteFailed> {
-        self.answer_telling(response, None).await
+    pub async fn send_response(&self, response: &RpcMessage) -> Result<PendingDelivery, LineWriteError> {
+        self.answer_with_callback(response, None).await
     }
 
     /// Does the same, and calls `arrived` as soon as the delivery is known.
-    pub async fn answer_telling(
+    pub async fn answer_with_callback(
         &self,
-        response: &Message,
-        arrived: Option<Arrived>,
-    ) -> Result<Delivery, WriteFailed> {
-        let (tracker, delivery) = Tracker::telling(response.id(), arrived);
+        response: &RpcMessage,
+        arrived: Option<DeliveryCallback>,
+    ) -> Result<PendingDelivery, LineWriteError> {
+        let (tracker, delivery) = DeliveryTracker::with_callback(response.id(), arrived);
         self.queue(response, Some(tracker), None).await?;
         Ok(delivery)
     }
 
     /// Queues a message, if there is room for it.
-    pub fn try_send(&self, message: &Message) -> Result<(), Full> {
+    pub fn try_send(&self, message: &RpcMessage) -> Result<(), EnqueueError> {
         let line = message.one_line();
         let room =
             Arc::clone(&self.room).try_acquire_many_owned(self.weight(&line)).map_err(|_| self.full())?;
-        self.queue.try_send(Queued { line, tracker: None, taken: None, _room: room }).map_err(|_| self.full())
+        self.queue.try_send(QueuedLine { line, tracker: None, taken: None, _room: room }).map_err(|_| self.full())
     }
 
     /// Returns the error of a failed write, after which nothing can be written.
-    pub fn failure(&self) -> Option<WriteFailed> {
+    pub fn failure(&self) -> Option<LineWriteError> {
         if self.queue.is_closed() { Some(self.why()) } else { None }
     }
 
     async fn queue(
         &self,
-        message: &Message,
-        tracker: Option<Tracker>,
-        taken: Option<Taken>,
-    ) -> Result<(), WriteFailed> {
+        message: &RpcMessage,
+        tracker: Option<DeliveryTracker>,
+        taken: Option<ReadPossibility>,
+    ) -> Result<(), LineWriteError> {
         let line = message.one_line();
         let room = tokio::select! {
             room = Arc::clone(&self.room).acquire_many_owned(self.weight(&line)) => room.map_err(|_| self.why())?,
             () = self.queue.closed() => return Err(self.why()),
         };
-        self.queue.send(Queued { line, tracker, taken, _room: room }).await.map_err(|_| self.why())
+        self.queue.send(QueuedLine { line, tracker, taken, _room: room }).await.map_err(|_| self.why())
     }
 
     fn weight(&self, line: &Bytes) -> u32 {
         u32::try_from(line.len().clamp(1, self.bytes)).unwrap_or(u32::MAX)
     }
 
-    fn full(&self) -> Full {
-        self.failure().map_or(Full::Queue, Full::Failed)
+    fn full(&self) -> EnqueueError {
+        self.failure().map_or(EnqueueError::Queue, EnqueueError::Failed)
     }
 
-    fn why(&self) -> WriteFailed {
-        self.failure.lock().clone().unwrap_or(WriteFailed {
+    fn why(&self) -> LineWriteError {
+        self.failure.lock().clone().unwrap_or(LineWriteError {
             kind: io::ErrorKind::BrokenPipe,
             message: "the writer has ended".into(),
         })
@@ -158,45 +158,45 @@ impl LineSender {
 
 /// The reason why a message was not queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum EnqueueError {
     /// The queue is full: the other side reads too slowly.
     Queue,
     /// A write failed, so nothing can be written any more.
-    Failed(WriteFailed),
+    Failed(LineWriteError),
 }
 
 /// The error of a failed write. Nothing can be written after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WriteFailed {
+pub struct LineWriteError {
     /// The kind of the error.
     pub kind: io::ErrorKind,
     /// The error text.
     pub message: Box<str>,
 }
 
-impl From<io::Error> for WriteFailed {
+impl From<io::Error> for LineWriteError {
     fn from(error: io::Error) -> Self {
         Self { kind: error.kind(), message: error.to_string().into() }
     }
 }
 
-impl fmt::Display for WriteFailed {
+impl fmt::Display for LineWriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a write failed: {}", self.message)
     }
 }
 
-impl std::error::Error for WriteFailed {}
+impl std::error::Error for LineWriteError {}
 
 /// Most bytes in one write, unless a single message is longer.
 const BATCH: usize = 256 << 10;
 
 async fn run<W: AsyncWrite + Unpin>(
     mut writer: W,
-    mut queued: mpsc::Receiver<Queued>,
-    link: Link,
-    failure: Arc<Mutex<Option<WriteFailed>>>,
-) -> Result<(), WriteFailed> {
+    mut queued: mpsc::Receiver<QueuedLine>,
+    link: DeliveryLink,
+    failure: Arc<Mutex<Option<LineWriteError>>>,
+) -> Result<(), LineWriteError> {
     let mut next = None;
     loop {
         let first = match next.take() {
@@ -223,14 +223,14 @@ async fn run<W: AsyncWrite + Unpin>(
         }
         // Before the write, because the reader may respond before the write is recorded.
         for tracker in batch.iter_mut().filter_map(|queued| queued.tracker.take()) {
-            link.handed(tracker);
+            link.record_handed_over(tracker);
         }
         // For the same reason, messages count as read during the write, until it is known that they were not.
         for taken in batch.iter().filter_map(|queued| queued.taken.as_ref()) {
             taken.set(true);
         }
         if let Err((error, written)) = write(&mut writer, &batch).await {
-            let failed = WriteFailed::from(error);
+            let failed = LineWriteError::from(error);
             let mut begins = 0;
             for queued in &batch {
                 if let Some(taken) = &queued.taken {
@@ -244,12 +244,12 @@ async fn run<W: AsyncWrite + Unpin>(
             link.close();
             return Err(failed);
         }
-        link.flushed();
+        link.record_flush();
     }
 }
 
 /// Writes a batch. An error contains the number of bytes that the system took.
-async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> Result<(), (io::Error, usize)> {
+async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[QueuedLine]) -> Result<(), (io::Error, usize)> {
     let mut written = 0;
     match batch {
         // A long line is not copied just to append its line end.

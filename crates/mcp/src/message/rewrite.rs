@@ -4,36 +4,36 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Id, Message, Place, Places, locate};
-use crate::raw::{self, RawJson};
+use super::{RpcId, RpcMessage, MessageSpan, MessageSpans, locate};
+use crate::json_text::{self, JsonText};
 
 /// Changes to a message. [`Rewrite::finish`] makes all of them at once.
 #[derive(Clone, Debug)]
-pub struct Rewrite<'m> {
-    message: &'m Message,
-    id: Option<Id>,
-    params: Vec<(String, RawJson)>,
-    meta: Vec<(String, Option<RawJson>)>,
+pub struct MessageRewrite<'m> {
+    message: &'m RpcMessage,
+    id: Option<RpcId>,
+    params: Vec<(String, JsonText)>,
+    meta: Vec<(String, Option<JsonText>)>,
 }
 
-impl<'m> Rewrite<'m> {
-    pub(super) fn new(message: &'m Message) -> Self {
+impl<'m> MessageRewrite<'m> {
+    pub(super) fn new(message: &'m RpcMessage) -> Self {
         Self { message, id: None, params: Vec::new(), meta: Vec::new() }
     }
 
     /// Replaces the id. A message without one stays without one.
-    pub fn id(mut self, id: &Id) -> Self {
+    pub fn id(mut self, id: &RpcId) -> Self {
         self.id = Some(id.clone());
         self
     }
 
     /// Replaces the name in the parameters: the tool or prompt.
     pub fn name(self, name: &str) -> Self {
-        self.param("name", RawJson::string(name))
+        self.param("name", JsonText::string(name))
     }
 
     /// Sets one member of the parameters, in its place or else as the first one. For `_meta` use [`Rewrite::meta`].
-    pub fn param(mut self, name: &str, value: RawJson) -> Self {
+    pub fn param(mut self, name: &str, value: JsonText) -> Self {
         self.params.retain(|(other, _)| other != name);
         self.params.push((name.to_owned(), value));
         self
@@ -41,7 +41,7 @@ impl<'m> Rewrite<'m> {
 
     /// Sets one member of `_meta` (of a response: of the `_meta` in its result), in its place or else as the last
     /// one. An error has no `_meta`.
-    pub fn meta(mut self, name: &str, value: RawJson) -> Self {
+    pub fn meta(mut self, name: &str, value: JsonText) -> Self {
         self.meta.retain(|(other, _)| other != name);
         self.meta.push((name.to_owned(), Some(value)));
         self
@@ -55,7 +55,7 @@ impl<'m> Rewrite<'m> {
     }
 
     /// Returns the changed message.
-    pub fn finish(self) -> Message {
+    pub fn finish(self) -> RpcMessage {
         let message = self.message;
         let mut edits = self.edits();
         if edits.is_empty() {
@@ -70,20 +70,20 @@ impl<'m> Rewrite<'m> {
             false => message.places.after(&edits),
             true => locate(&text).map(|(places, _)| places).unwrap_or_default(),
         };
-        Message { text, places, shape: message.shape, spelled: message.spelled.clone(), breaks }
+        RpcMessage { text, places, shape: message.shape, spelled: message.spelled.clone(), breaks }
     }
 
-    fn edits(&self) -> Vec<Edit> {
+    fn edits(&self) -> Vec<TextEdit> {
         let places = &self.message.places;
         let mut edits = Vec::new();
         if let (Some(id), Some(place)) = (&self.id, places.id) {
-            edits.push(Edit { at: place.range(), with: id.as_str().to_owned(), moves_places: false });
+            edits.push(TextEdit { at: place.range(), with: id.as_str().to_owned(), moves_places: false });
         }
         // Members that an object is missing are inserted at its start, all in one piece.
         let mut first = String::new();
         for (name, value) in &self.params {
             match self.place_of_param(name) {
-                Some(at) => edits.push(Edit { at, with: value.as_str().to_owned(), moves_places: false }),
+                Some(at) => edits.push(TextEdit { at, with: value.as_str().to_owned(), moves_places: false }),
                 None => push_member(&mut first, name, value.as_str()),
             }
         }
@@ -91,7 +91,7 @@ impl<'m> Rewrite<'m> {
             match places.meta {
                 Some(place) => {
                     if let Some(with) = meta_with(self.message.at(place), &self.meta) {
-                        edits.push(Edit { at: place.range(), with, moves_places: true });
+                        edits.push(TextEdit { at: place.range(), with, moves_places: true });
                     }
                 }
                 None => {
@@ -111,17 +111,17 @@ impl<'m> Rewrite<'m> {
         let places = &self.message.places;
         let params = places.params?;
         if name == "name" {
-            return places.name.map(Place::range);
+            return places.name.map(MessageSpan::range);
         }
         let start = params.start as usize;
-        let member = raw::members(self.message.at(params)).find(|member| member.name == name)?;
+        let member = json_text::members(self.message.at(params)).find(|member| member.name == name)?;
         Some(start + member.value.start..start + member.value.end)
     }
 
     /// Inserts members before those of the parameters or, in a response, of the result.
-    fn insertion(&self, mut members: String) -> Option<Edit> {
+    fn insertion(&self, mut members: String) -> Option<TextEdit> {
         let places = &self.message.places;
-        let edit = |at, with| Some(Edit { at, with, moves_places: true });
+        let edit = |at, with| Some(TextEdit { at, with, moves_places: true });
         let Some(place) = places.params.or(places.result) else {
             let behind = places.method?.end as usize;
             return edit(behind..behind, format!(",\"params\":{{{members}}}"));
@@ -143,14 +143,14 @@ impl<'m> Rewrite<'m> {
 
 /// The replacement of one part of the text.
 #[derive(Clone, Debug)]
-struct Edit {
+struct TextEdit {
     at: Range<usize>,
     with: String,
     /// True if there are routed fields in the replaced part.
     moves_places: bool,
 }
 
-fn spliced(text: &Bytes, edits: &[Edit]) -> Bytes {
+fn spliced(text: &Bytes, edits: &[TextEdit]) -> Bytes {
     let added: usize = edits.iter().map(|edit| edit.with.len()).sum();
     let mut out = Vec::with_capacity(text.len() + added);
     let mut from = 0;
@@ -163,10 +163,10 @@ fn spliced(text: &Bytes, edits: &[Edit]) -> Bytes {
     out.into()
 }
 
-impl Places {
+impl MessageSpans {
     /// Returns the places after these edits, none of which may contain a place.
-    fn after(self, edits: &[Edit]) -> Self {
-        let moved = |place: Option<Place>| place.map(|place| place.after(edits));
+    fn after(self, edits: &[TextEdit]) -> Self {
+        let moved = |place: Option<MessageSpan>| place.map(|place| place.after(edits));
         Self {
             version: moved(self.version),
             id: moved(self.id),
@@ -182,8 +182,8 @@ impl Places {
     }
 }
 
-impl Place {
-    fn after(self, edits: &[Edit]) -> Self {
+impl MessageSpan {
+    fn after(self, edits: &[TextEdit]) -> Self {
         let Range { start, end } = self.range();
         let (mut new_start, mut new_end) = (start, end);
         for edit in edits {
@@ -201,11 +201,11 @@ impl Place {
 
 /// Returns an object with some members set and others removed, if that changes it. Everything else in it is
 /// preserved, including white space.
-fn meta_with(object: &str, changes: &[(String, Option<RawJson>)]) -> Option<String> {
+fn meta_with(object: &str, changes: &[(String, Option<JsonText>)]) -> Option<String> {
     let mut parts: Vec<String> = Vec::new();
-    let mut missing: Vec<&(String, Option<RawJson>)> = changes.iter().collect();
+    let mut missing: Vec<&(String, Option<JsonText>)> = changes.iter().collect();
     let mut from = 1;
-    let mut members = raw::members(object).peekable();
+    let mut members = json_text::members(object).peekable();
     while let Some(member) = members.next() {
         // From after the last comma to before the next one, or to the closing brace.
         let to = match members.peek() {
@@ -247,7 +247,7 @@ fn push_member(out: &mut String, name: &str, value: &str) {
     if !out.is_empty() {
         out.push(',');
     }
-    raw::write_string(out, name);
+    json_text::write_string(out, name);
     out.push(':');
     out.push_str(value);
 }

@@ -3,12 +3,12 @@
 #[cfg(not(unix))]
 mod bare;
 #[cfg(unix)]
-mod leashed;
+mod with_leash;
 
 #[cfg(not(unix))]
 pub(crate) use bare::start;
 #[cfg(unix)]
-pub(crate) use leashed::start;
+pub(crate) use with_leash::start;
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::exit::Exit;
-use crate::stderr::{Cutter, Stderr};
+use crate::exit::ChildExit;
+use crate::stderr::{LineSplitter, StderrLog};
 
 /// A started child with its pipes.
 #[derive(Debug)]
-pub struct Started {
+pub struct SpawnedChild {
     /// The child. If this is dropped, the child is asked to end and then killed.
-    pub child: Child,
+    pub child: ChildProcess,
     /// Its stdin. Dropping it tells a server to end.
     pub stdin: ChildStdin,
     /// Its stdout. It can end before the child does. It can stay open after the child's end if the child gave it to a
@@ -33,7 +33,7 @@ pub struct Started {
 
 /// Time limits of the steps that end a child. A step that is not needed takes no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct StopTimeouts {
     /// Time from the end of its stdin until it is asked to end (SIGTERM). A higher value gives slow servers time to
     /// save their state, and delays every stop of a server that ignores its stdin.
     pub stdin: Duration,
@@ -43,7 +43,7 @@ pub struct Patience {
     pub kill: Duration,
 }
 
-impl Default for Patience {
+impl Default for StopTimeouts {
     fn default() -> Self {
         Self { stdin: Duration::from_secs(2), term: Duration::from_secs(3), kill: Duration::from_secs(6) }
     }
@@ -51,41 +51,41 @@ impl Default for Patience {
 
 /// A child process.
 #[derive(Debug)]
-pub struct Child {
+pub struct ChildProcess {
     pid: u32,
-    wishes: mpsc::Sender<Wish>,
-    life: watch::Receiver<Life>,
+    wishes: mpsc::Sender<ChildCommand>,
+    life: watch::Receiver<ChildState>,
 }
 
-impl Child {
+impl ChildProcess {
     /// Returns its process id, which is also that of its group.
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Waits until it has exited. Processes that it left behind may still exist.
-    pub async fn exited(&self) -> Exit {
+    pub async fn exited(&self) -> ChildExit {
         self.until(|life| match life {
-            Life::Running => None,
-            Life::Exited(exit) | Life::Gone(exit) => Some(exit),
+            ChildState::Running => None,
+            ChildState::Exited(exit) | ChildState::Gone(exit) => Some(exit),
         })
         .await
     }
 
     /// Waits until nothing of it is left: no member of its group, no zombie, no unread line of stderr.
-    pub async fn gone(&self) -> Exit {
+    pub async fn gone(&self) -> ChildExit {
         self.until(|life| match life {
-            Life::Running | Life::Exited(_) => None,
-            Life::Gone(exit) => Some(exit),
+            ChildState::Running | ChildState::Exited(_) => None,
+            ChildState::Gone(exit) => Some(exit),
         })
         .await
     }
 
     /// Ends it in the way that MCP specifies, and waits until it is gone. The first step is to close its stdin, which
     /// its holder must do before.
-    pub async fn stop(&self, patience: &Patience) -> Exit {
+    pub async fn stop(&self, patience: &StopTimeouts) -> ChildExit {
         let steps =
-            [(patience.stdin, Wish::Term), (patience.term, Wish::Kill), (patience.kill, Wish::Abandon)];
+            [(patience.stdin, ChildCommand::Term), (patience.term, ChildCommand::Kill), (patience.kill, ChildCommand::Abandon)];
         for (span, wish) in steps {
             if let Ok(exit) = timeout(span, self.gone()).await {
                 return exit;
@@ -96,27 +96,27 @@ impl Child {
         self.gone().await
     }
 
-    async fn until(&self, reached: impl Fn(Life) -> Option<Exit>) -> Exit {
+    async fn until(&self, reached: impl Fn(ChildState) -> Option<ChildExit>) -> ChildExit {
         let mut life = self.life.clone();
         match life.wait_for(|life| reached(*life).is_some()).await {
-            Ok(life) => reached(*life).unwrap_or(Exit::Unknown),
+            Ok(life) => reached(*life).unwrap_or(ChildExit::Unknown),
             // The runtime ends, and with it the task that watched the child.
-            Err(_) => Exit::Unknown,
+            Err(_) => ChildExit::Unknown,
         }
     }
 }
 
 /// Progress of the life of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum ChildState {
     Running,
-    Exited(Exit),
-    Gone(Exit),
+    Exited(ChildExit),
+    Gone(ChildExit),
 }
 
 /// A command to the task that watches a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum ChildCommand {
     Term,
     Kill,
     /// Kill as much as possible without the leash, and stop waiting.
@@ -127,8 +127,8 @@ enum Wish {
 const WISHES: usize = 16;
 
 /// Reads the child's stderr until it ends, or until the child is gone and no more output comes.
-async fn read_stderr(stderr: Stderr, mut from: ChildStderr, gone: oneshot::Receiver<()>) {
-    let mut cutter = Cutter::default();
+async fn read_stderr(stderr: StderrLog, mut from: ChildStderr, gone: oneshot::Receiver<()>) {
+    let mut cutter = LineSplitter::default();
     {
         let reading = stderr.read(&mut from, &mut cutter);
         tokio::pin!(reading);

@@ -20,7 +20,7 @@
 //! when my parent ends" usable, which would otherwise depend on one thread of the gateway.
 
 #[cfg(unix)]
-mod hold;
+mod holder;
 #[cfg(unix)]
 mod stage;
 #[cfg(unix)]
@@ -83,7 +83,7 @@ fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let role = args.next().unwrap_or_default();
     let number = args.next().and_then(|number| number.to_str()?.parse::<u64>().ok());
     match (role.to_str(), number) {
-        (Some(HOLD), Some(grace_ms)) => hold::hold(std::time::Duration::from_millis(grace_ms)),
+        (Some(HOLD), Some(grace_ms)) => holder::hold(std::time::Duration::from_millis(grace_ms)),
         (Some(EXEC), Some(leash)) => stage::become_the_server(leash),
         (Some(_) | None, _) => ExitCode::FAILURE,
     }

@@ -18,7 +18,7 @@ use rustix::net::{
     SendFlags,
 };
 
-use crate::exit::Exit;
+use crate::exit::ChildExit;
 
 /// Command to the leash: ask the group to end.
 pub(crate) const TERM: u8 = b'T';
@@ -26,11 +26,11 @@ pub(crate) const TERM: u8 = b'T';
 pub(crate) const KILL: u8 = b'K';
 
 /// The child's ends of its pipes: stdin, stdout, stderr.
-pub(crate) type Ends = [OwnedFd; 3];
+pub(crate) type ChildPipes = [OwnedFd; 3];
 
 /// The program to start, with its folder and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct LaunchOrder {
     pub(crate) path: PathBuf,
     /// Program name as the first argument (`argv[0]`).
     pub(crate) name: OsString,
@@ -39,7 +39,7 @@ pub(crate) struct Order {
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
-impl Order {
+impl LaunchOrder {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut put = |text: &OsStr| {
@@ -82,7 +82,7 @@ impl Order {
 }
 
 /// Sends the handles. This never waits, because the socket is still empty.
-pub(crate) fn send_ends(socket: &UnixStream, ends: &Ends) -> io::Result<()> {
+pub(crate) fn send_ends(socket: &UnixStream, ends: &ChildPipes) -> io::Result<()> {
     let ends: [BorrowedFd<'_>; 3] = ends.each_ref().map(AsFd::as_fd);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -104,13 +104,13 @@ pub(crate) fn framed(order: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Sends handles and order, waiting as long as it takes.
-pub(crate) fn send(mut socket: &UnixStream, ends: &Ends, order: &[u8]) -> io::Result<()> {
+pub(crate) fn send(mut socket: &UnixStream, ends: &ChildPipes, order: &[u8]) -> io::Result<()> {
     send_ends(socket, ends)?;
     socket.write_all(&framed(order)?)
 }
 
 /// Receives handles and order.
-pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<(Ends, Vec<u8>)> {
+pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<(ChildPipes, Vec<u8>)> {
     let ends = receive_ends(socket)?;
     let mut length = [0; 4];
     socket.read_exact(&mut length)?;
@@ -126,7 +126,7 @@ pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<(Ends, Vec<u8>)> {
     Ok((ends, order))
 }
 
-fn receive_ends(socket: &UnixStream) -> io::Result<Ends> {
+fn receive_ends(socket: &UnixStream) -> io::Result<ChildPipes> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -156,26 +156,26 @@ const MAX_ORDER: u32 = 8 * 1024 * 1024;
 
 /// A report of the leash. Each is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum LeashReport {
     /// The server runs with this process id.
     Started(u32),
     /// The server could not be started.
-    Failed(Failed),
+    Failed(StartFailure),
     /// The server has exited.
-    Ended(Exit),
+    Ended(ChildExit),
     /// Its whole group has ended too, or the rest cannot be ended.
     Gone,
 }
 
 /// Step of the start that failed, with the error number of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum StartFailure {
     Folder(i32),
     Command(i32),
     Leash(i32),
 }
 
-impl Report {
+impl LeashReport {
     /// Upper limit of all reports of one leash together.
     pub(crate) const MAX_BYTES: u64 = 1024;
 
@@ -185,28 +185,28 @@ impl Report {
         let number = |()| number?.parse::<i32>().ok();
         Some(match word {
             "started" => Self::Started(u32::try_from(number(())?).ok()?),
-            "no-folder" => Self::Failed(Failed::Folder(number(())?)),
-            "no-command" => Self::Failed(Failed::Command(number(())?)),
-            "no-leash" => Self::Failed(Failed::Leash(number(())?)),
-            "exited" => Self::Ended(Exit::Code(number(())?)),
-            "killed" => Self::Ended(Exit::Signal(number(())?)),
-            "lost" => Self::Ended(Exit::Unknown),
+            "no-folder" => Self::Failed(StartFailure::Folder(number(())?)),
+            "no-command" => Self::Failed(StartFailure::Command(number(())?)),
+            "no-leash" => Self::Failed(StartFailure::Leash(number(())?)),
+            "exited" => Self::Ended(ChildExit::Code(number(())?)),
+            "killed" => Self::Ended(ChildExit::Signal(number(())?)),
+            "lost" => Self::Ended(ChildExit::Unknown),
             "gone" => Self::Gone,
             _ => return None,
         })
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LeashReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started(pid) => writeln!(f, "started {pid}"),
-            Self::Failed(Failed::Folder(errno)) => writeln!(f, "no-folder {errno}"),
-            Self::Failed(Failed::Command(errno)) => writeln!(f, "no-command {errno}"),
-            Self::Failed(Failed::Leash(errno)) => writeln!(f, "no-leash {errno}"),
-            Self::Ended(Exit::Code(code)) => writeln!(f, "exited {code}"),
-            Self::Ended(Exit::Signal(signal)) => writeln!(f, "killed {signal}"),
-            Self::Ended(Exit::Unknown) => writeln!(f, "lost"),
+            Self::Failed(StartFailure::Folder(errno)) => writeln!(f, "no-folder {errno}"),
+            Self::Failed(StartFailure::Command(errno)) => writeln!(f, "no-command {errno}"),
+            Self::Failed(StartFailure::Leash(errno)) => writeln!(f, "no-leash {errno}"),
+            Self::Ended(ChildExit::Code(code)) => writeln!(f, "exited {code}"),
+            Self::Ended(ChildExit::Signal(signal)) => writeln!(f, "killed {signal}"),
+            Self::Ended(ChildExit::Unknown) => writeln!(f, "lost"),
             Self::Gone => writeln!(f, "gone"),
         }
     }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn orders_come_out_as_they_went_in() {
-        let order = Order {
+        let order = LaunchOrder {
             path: "/bin/sh".into(),
             name: "sh".into(),
             folder: "/".into(),
@@ -226,31 +226,31 @@ mod tests {
             environment: vec![("A".into(), "".into()), ("B".into(), "=\n".into())],
         };
         let bytes = order.to_bytes();
-        assert_eq!(Order::from_bytes(&bytes), Some(order.clone()));
-        let bare = Order { args: Vec::new(), environment: Vec::new(), ..order };
-        assert_eq!(Order::from_bytes(&bare.to_bytes()), Some(bare));
+        assert_eq!(LaunchOrder::from_bytes(&bytes), Some(order.clone()));
+        let bare = LaunchOrder { args: Vec::new(), environment: Vec::new(), ..order };
+        assert_eq!(LaunchOrder::from_bytes(&bare.to_bytes()), Some(bare));
         for cut in 0..bytes.len() {
-            let _ = Order::from_bytes(&bytes[..cut]);
+            let _ = LaunchOrder::from_bytes(&bytes[..cut]);
         }
-        assert_eq!(Order::from_bytes(b""), None);
+        assert_eq!(LaunchOrder::from_bytes(b""), None);
     }
 
     #[test]
     fn reports_come_out_as_they_went_in() {
         for report in [
-            Report::Started(4_000_000),
-            Report::Failed(Failed::Folder(2)),
-            Report::Failed(Failed::Command(13)),
-            Report::Failed(Failed::Leash(0)),
-            Report::Ended(Exit::Code(-1)),
-            Report::Ended(Exit::Signal(9)),
-            Report::Ended(Exit::Unknown),
-            Report::Gone,
+            LeashReport::Started(4_000_000),
+            LeashReport::Failed(StartFailure::Folder(2)),
+            LeashReport::Failed(StartFailure::Command(13)),
+            LeashReport::Failed(StartFailure::Leash(0)),
+            LeashReport::Ended(ChildExit::Code(-1)),
+            LeashReport::Ended(ChildExit::Signal(9)),
+            LeashReport::Ended(ChildExit::Unknown),
+            LeashReport::Gone,
         ] {
-            assert_eq!(Report::parse(report.to_string().as_bytes()), Some(report));
+            assert_eq!(LeashReport::parse(report.to_string().as_bytes()), Some(report));
         }
         for wrong in ["", "started", "started x", "running 3", "exited 99999999999"] {
-            assert_eq!(Report::parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(LeashReport::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }
 
@@ -258,7 +258,7 @@ mod tests {
     fn handles_travel_with_their_order() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (reader, writer) = io::pipe().unwrap();
-        let ends: Ends = [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
+        let ends: ChildPipes = [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
         send(&ours, &ends, b"order").unwrap();
         drop(ends);
         let ([reader, writer, _], order) = receive(&theirs).unwrap();

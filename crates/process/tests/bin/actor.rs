@@ -7,7 +7,7 @@ use std::error::Error;
 
 use steadfast_process::leash_main;
 #[cfg(unix)]
-use steadfast_process::{Leash, Stderr};
+use steadfast_process::{Leash, StderrLog};
 #[cfg(unix)]
 use tokio::io::{AsyncBufReadExt, BufReader};
 #[cfg(unix)]
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 #[tokio::main(flavor = "current_thread")]
 async fn own() -> Result<(), Box<dyn Error>> {
     let script = std::env::args().nth(1).ok_or("a script is missing")?;
-    let started = common::sh(&script).start(&Leash::of_this_program()?, &Stderr::new()).await?;
+    let started = common::sh(&script).start(&Leash::of_this_program()?, &StderrLog::new()).await?;
     // A program that starts tests in the background ignores these signals, and that is inherited.
     for kind in [SignalKind::interrupt(), SignalKind::hangup()] {
         let mut received = signal(kind)?;

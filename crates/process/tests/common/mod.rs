@@ -7,7 +7,7 @@ use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use steadfast_process::{Environment, Launch, Patience};
+use steadfast_process::{Environment, Launch, StopTimeouts};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Limit against hanging, not a measurement.
@@ -28,7 +28,7 @@ pub(crate) fn command(words: &[&str]) -> Launch {
         args: words.collect(),
         folder: None,
         environment: Environment::allowed_and(env::vars_os(), &BTreeMap::new()),
-        patience: Patience {
+        patience: StopTimeouts {
             stdin: Duration::from_millis(300),
             term: Duration::from_millis(300),
             kill: PATIENCE,
@@ -60,7 +60,7 @@ pub(crate) async fn line(from: &mut (impl AsyncRead + Unpin)) -> String {
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Watched, parent, signal};
+pub(crate) use linux::{PolledProcess, parent, signal};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -73,12 +73,12 @@ mod linux {
     use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
     /// A process that is not a child of the test, and whose end can be waited for.
-    pub(crate) struct Watched {
+    pub(crate) struct PolledProcess {
         pub(crate) pid: u32,
         handle: OwnedFd,
     }
 
-    impl Watched {
+    impl PolledProcess {
         pub(crate) fn new(pid: u32) -> Self {
             Self { pid, handle: pidfd_open(raw(pid), PidfdFlags::empty()).expect("it is there") }
         }

@@ -8,14 +8,14 @@ use rustix::process::Signal;
 use crate::common::{PATIENCE, Watched, parent, signal};
 
 /// An owner with a server that ignores every request to end, as do its descendants, and does not read its stdin.
-struct World {
+struct OwnerTestWorld {
     owner: Child,
     leash: Watched,
     server: Watched,
     descendants: Vec<Watched>,
 }
 
-impl World {
+impl OwnerTestWorld {
     fn new() -> Self {
         let script = "trap '' TERM INT HUP QUIT
             sh -c 'echo $$; sleep 600 & echo $!; wait' &
@@ -56,7 +56,7 @@ fn owner_of(script: &str, printed: usize) -> (Child, Vec<u32>) {
 }
 
 /// Leaves no processes behind if a test fails.
-impl Drop for World {
+impl Drop for OwnerTestWorld {
     fn drop(&mut self) {
         let _ = self.owner.kill();
         let _ = self.owner.wait();
@@ -68,7 +68,7 @@ impl Drop for World {
 #[test]
 fn no_orphan_is_left_after_any_end_of_the_owner() {
     for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
-        let mut world = World::new();
+        let mut world = OwnerTestWorld::new();
         assert!(world.everybody().all(Watched::is_there));
         signal(world.owner.id(), ended_by);
         world.collect_owner();
@@ -81,7 +81,7 @@ fn no_orphan_is_left_after_any_end_of_the_owner() {
 #[test]
 fn a_leash_that_is_asked_to_end_ends_its_group_first() {
     for asked_by in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let mut world = World::new();
+        let mut world = OwnerTestWorld::new();
         signal(world.leash.pid, asked_by);
         for process in world.everybody() {
             assert!(process.ends_within(PATIENCE), "{} is left after {asked_by:?}", process.pid);
@@ -110,7 +110,7 @@ fn no_daemon_is_left_after_any_end_of_the_owner() {
 /// If owner and leash are killed at once, only the kernel can end the server.
 #[test]
 fn the_server_ends_also_when_owner_and_leash_are_killed_at_once() {
-    let mut world = World::new();
+    let mut world = OwnerTestWorld::new();
     signal(world.leash.pid, Signal::STOP);
     world.owner.kill().unwrap();
     world.collect_owner();

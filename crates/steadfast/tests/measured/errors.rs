@@ -6,11 +6,11 @@
 use std::pin::Pin;
 
 use steadfast::breaker::State;
-use steadfast::classify::{Fault, Source, Transport};
-use steadfast::code::{Code, Status};
-use steadfast::envelope::{CallEnvelope, UnknownFields};
-use steadfast::turn::{Outcome, TurnStatus};
-use steadfast::{Attempt, Called, Found, Shelf, Tool};
+use steadfast::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::code::{Code, CallStatus};
+use steadfast::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast::turn::{TurnCallOutcome, TurnStatus};
+use steadfast::{Attempt, CallResponse, ResolvedTool, ToolRegistry, ToolHandler};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -18,18 +18,18 @@ use super::*;
 
 /// A tool for calls and turns that records the start of each attempt.
 #[derive(Clone)]
-struct Tried {
+struct TimedTool {
     script: Arc<Script>,
     starts: Arc<Mutex<Vec<Instant>>>,
 }
 
-impl Tried {
+impl TimedTool {
     fn new(script: Script) -> Self {
         Self { script: Arc::new(script), starts: Arc::default() }
     }
 
     /// Returns the n-th result in the n-th run, and the last one in all further runs.
-    fn answers<const N: usize>(answers: [fn() -> Answer; N]) -> Self {
+    fn answers<const N: usize>(answers: [fn() -> ToolResult; N]) -> Self {
         Self::new(script(move |number| {
             let number = usize::try_from(number).unwrap();
             let answer = answers.iter().take(number).next_back().unwrap()();
@@ -58,8 +58,8 @@ impl Tried {
     }
 }
 
-impl Tool for Tried {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for TimedTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let number = {
             let mut starts = self.starts.lock();
             starts.push(Instant::now());
@@ -69,16 +69,16 @@ impl Tool for Tried {
     }
 }
 
-impl Shelf for Tried {
-    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        Box::pin(async { Some(Found::new(self.clone())) })
+impl ToolRegistry for TimedTool {
+    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+        Box::pin(async { Some(ResolvedTool::new(self.clone())) })
     }
 }
 
 /// The unchanged profile.
 const AS_MEASURED: &str = "";
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
@@ -90,32 +90,32 @@ fn nth(number: u32, tool: &str) -> CallEnvelope {
             "target":{{"sessionKey":"s","actorId":"ann","turnId":"turn-{number}"}},
             "payload":{{"version":"1.0","params":{{"number":{number}}}}}}}"#
     );
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
 fn search(number: u32) -> CallEnvelope {
     nth(number, "flight_search")
 }
 
-fn said_by(source: Source, words: &str) -> Answer {
-    Err(Fault::new(source, words).into())
+fn said_by(source: FaultSource, words: &str) -> ToolResult {
+    Err(AttemptFault::new(source, words).into())
 }
 
 /// A timeout, with the text of the seed.
-fn timed_out() -> Answer {
-    said_by(Source::Tool, "Connection timeout after 30s")
+fn timed_out() -> ToolResult {
+    said_by(FaultSource::Tool, "Connection timeout after 30s")
 }
 
-fn rate_limited() -> Answer {
-    said_by(Source::Tool, "Rate limit exceeded (429)")
+fn rate_limited() -> ToolResult {
+    said_by(FaultSource::Tool, "Rate limit exceeded (429)")
 }
 
-fn invalid_input() -> Answer {
-    said_by(Source::Tool, "Invalid airport code: XYZ")
+fn invalid_input() -> ToolResult {
+    said_by(FaultSource::Tool, "Invalid airport code: XYZ")
 }
 
-fn unauthenticated() -> Answer {
-    said_by(Source::Tool, "Authentication failed (401)")
+fn unauthenticated() -> ToolResult {
+    said_by(FaultSource::Tool, "Authentication failed (401)")
 }
 
 #[track_caller]
@@ -129,42 +129,42 @@ const ONE_SEARCH: &str = r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
 // ---- 1: classification ----
 
 /// Handling of an error: its entry in the trace, and the reason of the decision.
-struct Judged {
-    error: Event,
+struct HandledError {
+    error: TraceEvent,
     reason: String,
-    turned: Turned,
+    turned: TurnResponse,
     /// Runs of the tool in a turn, and in a call without one.
     runs: (usize, usize),
 }
 
 /// Runs a tool that fails once in this way and would then succeed.
-async fn judged(fails: fn() -> Answer) -> Judged {
-    let in_turn = Tried::answers([fails, ok]);
+async fn judged(fails: fn() -> ToolResult) -> HandledError {
+    let in_turn = TimedTool::answers([fails, ok]);
     let engine = engine(AS_MEASURED).await;
     let turned = engine.turn(plan(ONE_SEARCH), Arc::new(in_turn.clone()), options()).await.unwrap();
     let story = story(&engine, &turned).await;
     let error = story.events.iter().find(|event| event.classification.is_some()).unwrap().clone();
-    let reason = events(&story, EventType::Decision).first().unwrap().reason.clone().unwrap();
+    let reason = events(&story, TraceEventType::Decision).first().unwrap().reason.clone().unwrap();
 
-    let alone = Tried::answers([fails, ok]);
+    let alone = TimedTool::answers([fails, ok]);
     let called = super::engine(AS_MEASURED).await.call(search(1), alone.clone()).await;
     assert_eq!(called.result.attempts as usize, alone.runs());
-    assert_eq!(called.result.status == Status::Success, alone.runs() == 2);
-    Judged { error, reason, turned, runs: (in_turn.runs(), alone.runs()) }
+    assert_eq!(called.result.status == CallStatus::Success, alone.runs() == 2);
+    HandledError { error, reason, turned, runs: (in_turn.runs(), alone.runs()) }
 }
 
-async fn is_transient(fails: fn() -> Answer) {
+async fn is_transient(fails: fn() -> ToolResult) {
     let judged = judged(fails).await;
-    assert_eq!(judged.error.classification, Some(Nature::Transient), "{:?}", judged.error);
-    assert_eq!(judged.error.decision, Some(Strategy::Retry));
+    assert_eq!(judged.error.classification, Some(FaultNature::Transient), "{:?}", judged.error);
+    assert_eq!(judged.error.decision, Some(FailureStrategy::Retry));
     assert!(judged.reason.starts_with("transient error"), "{}", judged.reason);
     assert_eq!((judged.runs, judged.turned.result.status), ((2, 2), TurnStatus::Completed));
 }
 
-async fn is_permanent(fails: fn() -> Answer) {
+async fn is_permanent(fails: fn() -> ToolResult) {
     let judged = judged(fails).await;
-    assert_eq!(judged.error.classification, Some(Nature::Permanent), "{:?}", judged.error);
-    assert_ne!(judged.error.decision, Some(Strategy::Retry));
+    assert_eq!(judged.error.classification, Some(FaultNature::Permanent), "{:?}", judged.error);
+    assert_ne!(judged.error.decision, Some(FailureStrategy::Retry));
     assert!(judged.reason.starts_with("permanent error (no retry helps)"), "{}", judged.reason);
     assert_eq!((judged.runs, judged.turned.result.status), ((1, 1), TurnStatus::Failed));
 }
@@ -172,9 +172,9 @@ async fn is_permanent(fails: fn() -> Answer) {
 #[tokio::test(start_paused = true)]
 async fn eh_1_1_a_connection_that_times_out_is_transient_and_tried_again() {
     is_transient(timed_out).await;
-    is_transient(|| said_by(Source::IsError, "Connection timeout after 30s")).await;
+    is_transient(|| said_by(FaultSource::IsError, "Connection timeout after 30s")).await;
     is_transient(|| {
-        let source = Source::Transport { error: Transport::TimedOut, written: true };
+        let source = FaultSource::Transport { error: TransportError::TimedOut, written: true };
         said_by(source, "Connection timeout after 30s")
     })
     .await;
@@ -183,22 +183,22 @@ async fn eh_1_1_a_connection_that_times_out_is_transient_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn eh_1_2_invalid_input_is_permanent_and_not_tried_again() {
     is_permanent(invalid_input).await;
-    is_permanent(|| said_by(Source::IsError, "Invalid airport code: XYZ")).await;
+    is_permanent(|| said_by(FaultSource::IsError, "Invalid airport code: XYZ")).await;
     is_permanent(invalid).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_1_3_a_rate_limit_is_transient_and_tried_again() {
     is_transient(rate_limited).await;
-    is_transient(|| said_by(Source::IsError, "Rate limit exceeded (429)")).await;
-    is_transient(|| said_by(Source::Http { status: 429 }, "")).await;
+    is_transient(|| said_by(FaultSource::IsError, "Rate limit exceeded (429)")).await;
+    is_transient(|| said_by(FaultSource::Http { status: 429 }, "")).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_1_4_failed_authentication_is_permanent_and_not_tried_again() {
     is_permanent(unauthenticated).await;
-    is_permanent(|| said_by(Source::IsError, "Authentication failed (401)")).await;
-    is_permanent(|| said_by(Source::Http { status: 401 }, "")).await;
+    is_permanent(|| said_by(FaultSource::IsError, "Authentication failed (401)")).await;
+    is_permanent(|| said_by(FaultSource::Http { status: 401 }, "")).await;
 }
 
 // ---- 2: retries ----
@@ -209,7 +209,7 @@ async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
     for run in 0..20 {
         // The duration of an attempt does not delay the next one: the backoff counts from start to start.
         let takes = Duration::from_millis(run * 4);
-        let tool = Tried::new(script(move |_| async move {
+        let tool = TimedTool::new(script(move |_| async move {
             tokio::time::sleep(takes).await;
             timed_out()
         }));
@@ -232,7 +232,7 @@ async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
     for _ in 0..20 {
         // Ten retries with the same backoff. The breaker would end them at the fifth failure.
         let ten = "retry.attempts = 11\nretry.base = \"100ms\"\nretry.factor = 1\nbreaker.mode = \"off\"\n";
-        let tool = Tried::answers([timed_out]);
+        let tool = TimedTool::answers([timed_out]);
         engine(ten).await.call(search(1), tool.clone()).await;
         let mut waits = tool.waits();
         assert_eq!(waits.len(), 10);
@@ -250,22 +250,22 @@ async fn eh_2_3_after_the_fifth_attempt_the_caller_gets_the_error_and_there_is_n
     let nothing_else = "breaker.mode = \"off\"\nretry.total = \"none\"\n";
     // With the profile, and with settings in which only the number of attempts is limited.
     for settings in [AS_MEASURED, nothing_else] {
-        let tool = Tried::answers([timed_out]);
+        let tool = TimedTool::answers([timed_out]);
         let engine = engine(settings).await;
         let called = engine.call(search(1), tool.clone()).await;
-        assert_eq!((called.result.status, called.result.attempts), (Status::RetryExhausted, 5));
+        assert_eq!((called.result.status, called.result.attempts), (CallStatus::RetryExhausted, 5));
         let error = called.result.error.unwrap();
         assert_eq!(error.code, Code::RetryExhausted);
         assert!(error.message.contains("Connection timeout after 30s"), "{}", error.message);
         tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert_eq!((tool.runs(), engine.open_calls()), (5, 0));
+        assert_eq!((tool.runs(), engine.in_flight_calls()), (5, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_2_4_no_attempt_starts_when_two_seconds_are_over() {
     let takes = Duration::from_millis(600);
-    let tool = Tried::new(script(move |_| async move {
+    let tool = TimedTool::new(script(move |_| async move {
         tokio::time::sleep(takes).await;
         timed_out()
     }));
@@ -284,7 +284,7 @@ async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
     let own = "[tools.\"t/custom_api\".retry]\nattempts = 3\nbase = \"50ms\"\ncap = \"2s\"\n";
     let engine = engine(own).await;
     for (number, name, expected) in [(1, "custom_api", &[50, 100][..]), (2, "other", &[100, 200, 400, 800])] {
-        let tool = Tried::answers([timed_out]);
+        let tool = TimedTool::answers([timed_out]);
         let called = engine.call(nth(number, name), tool.clone()).await;
         assert_eq!((tool.runs(), called.result.attempts as usize), (expected.len() + 1, expected.len() + 1));
         tool.waits().into_iter().zip(expected).for_each(|(wait, expected)| about(wait, *expected));
@@ -300,15 +300,15 @@ async fn breaker(engine: &Engine) -> (State, u32) {
     own.map_or((State::Closed, 0), |breaker| (breaker.view.state, breaker.view.in_a_row))
 }
 
-fn not_found() -> Answer {
-    said_by(Source::Http { status: 404 }, "Not found")
+fn not_found() -> ToolResult {
+    said_by(FaultSource::Http { status: 404 }, "Not found")
 }
 
 /// Returns a tool that records the state of its breaker in each run.
-fn looking(engine: &Engine, answers: impl Fn(u32) -> Answer + Send + Sync + 'static) -> (Tried, Looks) {
-    let looks = Looks::default();
+fn looking(engine: &Engine, answers: impl Fn(u32) -> ToolResult + Send + Sync + 'static) -> (TimedTool, BreakerObservations) {
+    let looks = BreakerObservations::default();
     let (seen, engine, answers) = (looks.clone(), engine.clone(), Arc::new(answers));
-    let tool = Tried::new(script(move |number| {
+    let tool = TimedTool::new(script(move |number| {
         let (seen, engine, answers) = (seen.clone(), engine.clone(), answers.clone());
         async move {
             let now = breaker(&engine).await;
@@ -319,10 +319,10 @@ fn looking(engine: &Engine, answers: impl Fn(u32) -> Answer + Send + Sync + 'sta
     (tool, looks)
 }
 
-type Looks = Arc<Mutex<Vec<(State, u32)>>>;
+type BreakerObservations = Arc<Mutex<Vec<(State, u32)>>>;
 
 /// Asserts that a call is refused without a run and without a wait.
-async fn is_refused_at_once(engine: &Engine, tool: &Tried, number: u32) {
+async fn is_refused_at_once(engine: &Engine, tool: &TimedTool, number: u32) {
     let (runs, before) = (tool.runs(), Instant::now());
     let called = engine.call(search(number), tool.clone()).await;
     assert_eq!((code(&called), called.result.attempts), (Some(Code::CircuitOpen), 0), "{:?}", called.result);
@@ -341,7 +341,7 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
     assert_eq!(breaker(&engine).await.0, State::Open);
     let told = story(&engine, &first).await;
     tells(&told, "Circuit breaker opened for flight_search");
-    assert_eq!(events(&told, EventType::CircuitBreaker).len(), 1);
+    assert_eq!(events(&told, TraceEventType::CircuitBreaker).len(), 1);
 
     is_refused_at_once(&engine, &tool, 6).await;
     let before = Instant::now();
@@ -351,9 +351,9 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
 }
 
 /// Returns an engine with a breaker that five failures have just opened. `then` is the later behavior of the tool.
-async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Engine, Tried) {
+async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Engine, TimedTool) {
     let engine = engine(AS_MEASURED).await;
-    let tool = Tried::new(Box::new(move |number, _| match number {
+    let tool = TimedTool::new(Box::new(move |number, _| match number {
         1..=5 => Box::pin(async { timed_out() }),
         _ => then(number - 5),
     }));
@@ -365,7 +365,7 @@ async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Eng
 #[tokio::test(start_paused = true)]
 async fn eh_3_2_after_thirty_seconds_exactly_one_attempt_passes_and_decides() {
     let (second, tenth) = (Duration::from_secs(1), Duration::from_millis(100));
-    for (answer, then) in [(ok as fn() -> Answer, State::Closed), (timed_out, State::Open)] {
+    for (answer, then) in [(ok as fn() -> ToolResult, State::Closed), (timed_out, State::Open)] {
         let leave = Arc::new(Semaphore::new(0));
         let waits_for = leave.clone();
         let (engine, tool) = opened(move |_| {
@@ -421,17 +421,17 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(breaker(&engine).await.0, State::HalfOpen);
     let called = engine.call(search(1), probed.clone()).await;
-    assert_eq!((called.result.status, probed.runs()), (Status::Success, 6));
+    assert_eq!((called.result.status, probed.runs()), (CallStatus::Success, 6));
     assert_eq!(breaker(&engine).await, (State::Closed, 0));
 
     // As before: four failures are tolerated, and concurrent calls all run.
     let (tool, looks) = looking(&engine, |number| if number < 5 { timed_out() } else { ok() });
     let called = engine.call(search(2), tool.clone()).await;
-    assert_eq!((called.result.status, called.result.attempts), (Status::Success, 5));
+    assert_eq!((called.result.status, called.result.attempts), (CallStatus::Success, 5));
     assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
     let leave = Arc::new(Semaphore::new(0));
     let waits_for = leave.clone();
-    let gated = Tried::new(script(move |_| {
+    let gated = TimedTool::new(script(move |_| {
         let leave = waits_for.clone();
         async move {
             leave.acquire().await.unwrap().forget();
@@ -443,7 +443,7 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
     assert_eq!(gated.runs(), 10);
     leave.add_permits(10);
     for call in calls {
-        assert_eq!(call.await.unwrap().result.status, Status::Success);
+        assert_eq!(call.await.unwrap().result.status, CallStatus::Success);
     }
 }
 
@@ -451,14 +451,14 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
 async fn eh_3_4_permanent_errors_leave_the_breaker_alone() {
     let engine = engine(AS_MEASURED).await;
     let tool =
-        Tried::answers([invalid_input, unauthenticated, not_found, invalid_input, unauthenticated, ok]);
+        TimedTool::answers([invalid_input, unauthenticated, not_found, invalid_input, unauthenticated, ok]);
     for number in 1..=5 {
         let called = engine.call(search(number), tool.clone()).await;
         assert_eq!((code(&called), called.result.attempts), (Some(Code::ToolError), 1));
         assert_eq!((tool.runs(), breaker(&engine).await), (number as usize, (State::Closed, 0)));
     }
     let called = engine.call(search(6), tool.clone()).await;
-    assert_eq!((called.result.status, tool.runs()), (Status::Success, 6));
+    assert_eq!((called.result.status, tool.runs()), (CallStatus::Success, 6));
 }
 
 #[tokio::test(start_paused = true)]
@@ -482,12 +482,12 @@ async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
 #[tokio::test(start_paused = true)]
 async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
     let engine = engine(AS_MEASURED).await;
-    let tool = Tried::new(hangs());
+    let tool = TimedTool::new(hangs());
     let started = engine.now();
     let turned = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
     assert_eq!(tool.runs(), 1, "after thirty seconds there is no time for retries");
     let story = story(&engine, &turned).await;
-    let entries = events(&story, EventType::ToolTimeout);
+    let entries = events(&story, TraceEventType::ToolTimeout);
     assert_eq!(entries.len(), 1, "{:#?}", sentences(&story));
     assert_eq!(entries[0].timestamp, started + Duration::from_secs(30));
     let entry = serde_json::to_value(entries[0]).unwrap();
@@ -513,14 +513,14 @@ async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_req
             {"id":"c","tool":"t/create_itinerary","dependsOn":["a"]}]}"#,
     )
     .await;
-    let skipped = Outcome::Skipped;
-    assert_eq!(outcomes(&turned), [("a", Outcome::Failed), ("b", skipped), ("c", skipped)]);
+    let skipped = TurnCallOutcome::Skipped;
+    assert_eq!(outcomes(&turned), [("a", TurnCallOutcome::Failed), ("b", skipped), ("c", skipped)]);
     let escalated: Vec<_> = turned.result.calls[1..].iter().map(|call| call.escalated).collect();
     assert_eq!((escalated, turned.result.escalated), (vec![false, true], true));
     assert_eq!((tools.runs("compare_prices"), tools.runs("create_itinerary")), (0, 0));
     let story = story(&engine, &turned).await;
     let required = "Required tool skipped due to dependency failure";
-    let about = |event: &&Event| event.sentence.starts_with(required);
+    let about = |event: &&TraceEvent| event.sentence.starts_with(required);
     let told: Vec<_> =
         story.events.iter().filter(about).map(|event| event.call_id.as_ref().unwrap()).collect();
     assert_eq!(told.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["c"], "{:#?}", sentences(&story));
@@ -533,15 +533,15 @@ async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tr
     let network = script(async |number| if number == 1 { timed_out() } else { ok() });
     for (script, wait) in [(network, 100), (own, 1000)] {
         let engine = engine(AS_MEASURED).await;
-        let tool = Tried::new(script);
+        let tool = TimedTool::new(script);
         let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
         let turned = engine.turn(plan(text), Arc::new(tool.clone()), options()).await.unwrap();
         let story = story(&engine, &turned).await;
         let error = story.events.iter().find(|event| event.classification.is_some()).unwrap();
-        assert_eq!(error.classification, Some(Nature::Transient));
+        assert_eq!(error.classification, Some(FaultNature::Transient));
         assert_eq!((error.circuit_breaker_state, error.retry_count), (Some(State::Closed), Some(0)));
-        let decided = events(&story, EventType::Decision);
-        assert_eq!((decided.len(), decided[0].decision), (1, Some(Strategy::Retry)));
+        let decided = events(&story, TraceEventType::Decision);
+        assert_eq!((decided.len(), decided[0].decision), (1, Some(FailureStrategy::Retry)));
         let reason = "transient error, circuit closed, retries available (4 left)";
         assert_eq!(decided[0].reason.as_deref(), Some(reason));
         assert_eq!((tool.runs(), turned.result.status), (2, TurnStatus::Completed));
@@ -554,7 +554,7 @@ async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tr
 #[tokio::test(start_paused = true)]
 async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_five_meet_an_open_breaker() {
     let engine = engine(AS_MEASURED).await;
-    let tool = Tried::answers([timed_out]);
+    let tool = TimedTool::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;
     assert_eq!((called.result.attempts, called.result.retried_by.len()), (5, 4));
     tool.waits().into_iter().zip([100, 200, 400, 800]).for_each(|(wait, expected)| about(wait, expected));
@@ -565,9 +565,9 @@ async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_f
 
     // A call with ten attempts is not retried against an open breaker either.
     let engine = super::engine("retry.attempts = 10\nretry.total = \"none\"\n").await;
-    let tool = Tried::answers([timed_out]);
+    let tool = TimedTool::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;
-    assert_ne!(called.result.status, Status::Success);
+    assert_ne!(called.result.status, CallStatus::Success);
     assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
 }
 
@@ -588,10 +588,10 @@ async fn eh_7_2_of_mixed_errors_the_transient_are_tried_again_and_counted_and_th
             format!(r#"{{"calls":[{{"id":"f","tool":"t/flight_search","params":{{"number":{number}}}}}]}}"#);
         let turned = engine.turn(plan(&text), Arc::new(tool.clone()), options()).await.unwrap();
         let story = story(&engine, &turned).await;
-        decided.extend(events(&story, EventType::Decision).iter().filter_map(|event| event.decision));
+        decided.extend(events(&story, TraceEventType::Decision).iter().filter_map(|event| event.decision));
         escalated.push(turned.result.escalated);
     }
-    assert_eq!(decided, [Strategy::Retry, Strategy::Escalate, Strategy::Retry]);
+    assert_eq!(decided, [FailureStrategy::Retry, FailureStrategy::Escalate, FailureStrategy::Retry]);
     assert_eq!((tool.runs(), escalated), (5, vec![false, true, false]));
     let counted: Vec<_> = looks.lock().iter().map(|(_, count)| *count).collect();
     assert_eq!(

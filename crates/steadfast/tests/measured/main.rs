@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast::classify::Nature;
-use steadfast::turn::Strategy;
-use steadfast::turn::trace::{Event, EventType};
-use steadfast::{Answer, Engine, Listener, RuntimeClock, Steadfast, TurnStory, Turned};
+use steadfast::classify::FaultNature;
+use steadfast::turn::FailureStrategy;
+use steadfast::turn::trace::{TraceEvent, TraceEventType};
+use steadfast::{ToolResult, Engine, EngineListener, RuntimeClock, Steadfast, TurnTraceView, TurnResponse};
 
 use scripted::*;
 
@@ -29,16 +29,16 @@ async fn engine(settings: &str) -> Engine {
 }
 
 /// Opens an engine for tools of another class, with an optional listener.
-async fn opened(class: &str, settings: &str, listener: Option<Arc<dyn Listener>>) -> Engine {
+async fn opened(class: &str, settings: &str, listener: Option<Arc<dyn EngineListener>>) -> Engine {
     let text = format!("profile = \"measured\"\n{settings}\n[tools.\"t/*\"]\nclass = \"{class}\"\n");
     let sources = support::sources(&support::folder("measured"), "steadfast.toml", &text, &[]);
-    let mut opening = Steadfast::opening(sources).clock(Arc::new(RuntimeClock::new()));
+    let mut opening = Steadfast::builder(sources).clock(Arc::new(RuntimeClock::new()));
     if let Some(listener) = listener {
         opening = opening.listener(listener);
     }
     opening.open().await.unwrap().engine().clone()
 }
 
-fn events(story: &TurnStory, event_type: EventType) -> Vec<&Event> {
+fn events(story: &TurnTraceView, event_type: TraceEventType) -> Vec<&TraceEvent> {
     story.events.iter().filter(|event| event.event_type == event_type).collect()
 }

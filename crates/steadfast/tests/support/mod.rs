@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steadfast::{ConfigFile, Needed, Sources};
+use steadfast::{ConfigFile, FileRequirement, Sources};
 
 /// Folders of a test, removed with its thread: by then the runtime has ended and writes nothing more.
-struct Folders(RefCell<Vec<PathBuf>>);
+struct TestFolders(RefCell<Vec<PathBuf>>);
 
-impl Drop for Folders {
+impl Drop for TestFolders {
     fn drop(&mut self) {
         for folder in self.0.take() {
             let _ = fs::remove_dir_all(folder);
@@ -20,7 +20,7 @@ impl Drop for Folders {
 }
 
 thread_local! {
-    static FOLDERS: Folders = const { Folders(RefCell::new(Vec::new())) };
+    static FOLDERS: TestFolders = const { TestFolders(RefCell::new(Vec::new())) };
 }
 
 /// Creates an empty folder that no other test and no other run uses.
@@ -42,5 +42,5 @@ pub(crate) fn sources(folder: &Path, name: &str, text: &str, environment: &[(&st
     let kind = ("STEADFAST_STORE_KIND", "memory");
     let environment: BTreeMap<String, String> =
         [kind].iter().chain(environment).map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    Sources { files: vec![ConfigFile { path, needed: Needed::Always }], environment, ..Sources::default() }
+    Sources { files: vec![ConfigFile { path, needed: FileRequirement::Always }], environment, ..Sources::default() }
 }

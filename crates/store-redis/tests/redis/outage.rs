@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Known, RenewVerdict, Role, Save, SaveVerdict, SettlesIn,
+    Claim, ClaimVerdict, ClaimIntent, LocalKnowledge, RenewVerdict, ClaimRole, SaveRequest, SaveVerdict, SettleDelay,
 };
 use steadfast_core::id::Digest;
-use steadfast_store::{News, Store, Trouble};
-use steadfast_store_redis::{Confirm, Options, RedisStore};
-use steadfast_testkit::redis::{Cluster, Sentinel, Server};
+use steadfast_store::{StoreEvent, Store, StoreErrorKind};
+use steadfast_store_redis::{WriteConfirmation, Options, RedisStore};
+use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::world::{
     LONG, PATIENCE, claim, eventually, heard, heard_lost, keyless, options, release, run, save, take,
@@ -23,21 +23,21 @@ async fn two(options: Options) -> (RedisStore, RedisStore) {
 
 #[tokio::test]
 async fn sf_3_a_killed_server_is_reported_and_recovers() {
-    let mut server = Server::durable();
+    let mut server = RedisServer::durable();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
-    let mut news = store.news();
+    let mut news = store.events();
     let record = take(&store, &claim("a")).await;
     server.kill();
     heard_lost(&mut news).await;
     for _ in 0..20 {
-        let error = store.claim(&claim("b"), &Known::default()).await.unwrap_err();
-        assert_eq!(error.trouble(), Trouble::Unreachable, "{error}");
+        let error = store.claim(&claim("b"), &LocalKnowledge::default()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     }
-    let error = store.claim(&claim("b"), &Known::default()).await.unwrap_err();
+    let error = store.claim(&claim("b"), &LocalKnowledge::default()).await.unwrap_err();
     assert_eq!(error.fault(), StoreFault::NotDone, "nobody is there to do it: {error}");
     within("a follower does not wait for a dead server", store.settled(record.key)).await;
     server.restart();
-    heard(&mut news, News::Back).await;
+    heard(&mut news, StoreEvent::Available).await;
     eventually(|| async { store.save(&save(&record, "paid")).await }).await;
     assert_eq!(verdict(&store, &claim("a")).await, "replay", "what was acknowledged is there");
     assert!(news.try_recv().is_err(), "lost and back, each told once");
@@ -45,29 +45,29 @@ async fn sf_3_a_killed_server_is_reported_and_recovers() {
 
 #[tokio::test]
 async fn sf_3_a_paused_server_is_reported_and_recovers() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
-    let mut news = store.news();
+    let mut news = store.events();
     let record = take(&store, &claim("a")).await;
     server.pause();
     // The server cannot reply now, so the timeout is over as soon as all tasks wait.
     tokio::time::pause();
     let error = store.save(&save(&record, "paid")).await.unwrap_err();
     tokio::time::resume();
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
+    assert_eq!((error.fault(), error.kind()), (StoreFault::Unanswered, StoreErrorKind::Unreachable), "{error}");
     heard_lost(&mut news).await;
     server.resume();
-    heard(&mut news, News::Back).await;
+    heard(&mut news, StoreEvent::Available).await;
     eventually(|| async { store.save(&save(&record, "paid")).await }).await;
     assert_eq!(verdict(&store, &claim("a")).await, "replay");
 }
 
 #[tokio::test]
 async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let options = options(&server.url());
     let (holder, other) = two(options.clone()).await;
-    let mut news = other.news();
+    let mut news = other.events();
     // A process that knows only short leases waits no longer than those.
     let brief = RedisStore::connect(options).await.unwrap();
     run(&brief, &with_lease(claim("brief"), Duration::from_millis(1)), "paid").await;
@@ -81,7 +81,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     assert_eq!(verdict(&other, &claim("new")).await, "closed", "and nobody knows what else was held");
     let harmless = Claim { retry_safe: true, ..claim("harmless") };
     assert_eq!(verdict(&other, &harmless).await, "mine");
-    heard(&mut news, News::Emptied).await;
+    heard(&mut news, StoreEvent::Emptied).await;
 
     let keep = claim("held").rules.keep;
     let renewed = eventually(|| async { holder.renew(&held, &keep).await }).await;
@@ -91,7 +91,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     let opened = async {
         let new = with_lease(crate::world::claim("new"), Duration::from_millis(1));
         // Until it has reconnected, it reports nothing.
-        while !matches!(brief.claim(&new, &Known::default()).await, Ok(ClaimVerdict::Mine(_))) {
+        while !matches!(brief.claim(&new, &LocalKnowledge::default()).await, Ok(ClaimVerdict::Acquired(_))) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -104,14 +104,14 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     holder.save(&save(&held, "paid")).await.unwrap();
     assert_eq!(verdict(&other, &claim("held")).await, "replay");
     while let Ok(told) = news.try_recv() {
-        assert_ne!(told, News::Emptied, "told once");
+        assert_ne!(told, StoreEvent::Emptied, "told once");
     }
 }
 
 /// Only calls that might not be the first are refused. Existing records are used, also meanwhile.
 #[tokio::test]
 async fn sf_3_an_emptied_store_still_uses_existing_records() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let (holder, other) = two(options(&server.url())).await;
     let claim = |key: &str| with_lease(claim(key), LONG);
     let keep = claim("").rules.keep;
@@ -124,7 +124,7 @@ async fn sf_3_an_emptied_store_still_uses_existing_records() {
 
     server.restart_empty();
     eventually(|| async { holder.save(&save(done, "paid")).await }).await;
-    holder.save(&Save { ending: unknown(SettlesIn::Settled), ..save(told, "") }).await.unwrap();
+    holder.save(&SaveRequest { ending: unknown(SettleDelay::Settled), ..save(told, "") }).await.unwrap();
     for record in [followed, released] {
         assert_eq!(holder.renew(record, &keep).await.unwrap(), RenewVerdict::Renewed);
     }
@@ -135,16 +135,16 @@ async fn sf_3_an_emptied_store_still_uses_existing_records() {
     assert_eq!(verdict(&other, &claim("followed")).await, "follow");
     let others = Claim { digest: Digest::of(b"other arguments"), ..claim("done") };
     assert_eq!(verdict(&other, &others).await, "conflict");
-    let looking = |key: &str| Claim { intent: Intent::Look, ..claim(key) };
+    let looking = |key: &str| Claim { intent: ClaimIntent::Look, ..claim(key) };
     assert_eq!(verdict(&other, &looking("done")).await, "replay");
     assert_eq!(verdict(&other, &looking("kept")).await, "nothing", "a look runs nothing");
-    let waiter = Claim { role: Role::Waiter { followed: done.key }, ..claim("done") };
+    let waiter = Claim { role: ClaimRole::Waiter { followed: done.key }, ..claim("done") };
     assert_eq!(verdict(&other, &waiter).await, "replay", "who has waited gets the answer");
 
     // Every call that would run is refused, in any form, unless it may run twice.
     assert_eq!(verdict(&other, &claim("kept")).await, "closed");
     assert_eq!(verdict(&other, &keyless("new")).await, "closed");
-    let waiter = Claim { role: Role::Waiter { followed: kept.key }, ..claim("kept") };
+    let waiter = Claim { role: ClaimRole::Waiter { followed: kept.key }, ..claim("kept") };
     assert_eq!(verdict(&other, &waiter).await, "closed");
     holder.release(&release(released)).await.unwrap();
     assert_eq!(verdict(&other, &claim("released")).await, "closed");
@@ -157,9 +157,9 @@ async fn sf_3_an_emptied_store_still_uses_existing_records() {
 
 #[tokio::test]
 async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
-    let cluster = Cluster::start();
+    let cluster = RedisCluster::start();
     let (holder, other) = two(options(&cluster.url())).await;
-    let mut news = other.news();
+    let mut news = other.events();
     // Claims that are spread over all shards. `other` has used none of them.
     let claim = |key: &str| with_lease(claim(key), LONG);
     let mut held = Vec::new();
@@ -171,7 +171,7 @@ async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
     for number in 0..48 {
         verdicts.push(verdict(&other, &claim(&format!("held {number}"))).await);
     }
-    heard(&mut news, News::Emptied).await;
+    heard(&mut news, StoreEvent::Emptied).await;
     assert!(
         verdicts.iter().all(|verdict| ["closed", "follow"].contains(verdict)),
         "none runs twice: {verdicts:?}"
@@ -188,11 +188,11 @@ async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
 
 #[tokio::test]
 async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
-    let mut pair = Sentinel::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let confirm = Confirm::Replicas { count: 1, within: PATIENCE };
+    let mut pair = RedisSentinel::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
     let options = Options { confirm, ..options(&pair.url()) };
     let store = RedisStore::connect(options).await.unwrap();
-    let mut news = store.news();
+    let mut news = store.events();
 
     // Load, until the primary is killed.
     let (stop, stopped) = tokio::sync::watch::channel(false);
@@ -207,7 +207,7 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
                         break;
                     }
                     let name = format!("{worker}/{number}");
-                    let Ok(ClaimVerdict::Mine(record)) = store.claim(&claim(&name), &Known::default()).await
+                    let Ok(ClaimVerdict::Acquired(record)) = store.claim(&claim(&name), &LocalKnowledge::default()).await
                     else {
                         tokio::time::sleep(Duration::from_millis(10)).await;
                         continue;
@@ -228,12 +228,12 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     let (_pair, _replica) = tokio::task::spawn_blocking(move || {
         pair.fail_over();
         let primary = format!("127.0.0.1 {}", pair.primary().port());
-        let replica = Server::with(&["--repl-diskless-sync-delay", "0", "--replicaof", &primary]);
+        let replica = RedisServer::with(&["--repl-diskless-sync-delay", "0", "--replicaof", &primary]);
         (pair, replica)
     })
     .await
     .unwrap();
-    heard(&mut news, News::Back).await;
+    heard(&mut news, StoreEvent::Available).await;
     stop.send_replace(true);
     let mut checked = 0;
     for worker in workers {
@@ -257,7 +257,7 @@ const ENOUGH: usize = 100;
 /// A server that became a replica keeps its connections and refuses writes on them.
 #[tokio::test]
 async fn sf_3_a_primary_that_became_a_replica_is_left() {
-    let mut pair = Sentinel::start(&[]);
+    let mut pair = RedisSentinel::start(&[]);
     let store = RedisStore::connect(options(&pair.url())).await.unwrap();
     let before = run(&store, &claim("before"), "paid").await;
     let held = take(&store, &claim("held")).await;
@@ -277,17 +277,17 @@ async fn sf_3_a_primary_that_became_a_replica_is_left() {
 
 #[tokio::test]
 async fn a_write_that_no_replica_confirms_has_an_unknown_outcome() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let options = options(&server.url());
     let confirmed = async |within| {
-        let confirm = Confirm::Replicas { count: 1, within };
+        let confirm = WriteConfirmation::Replicas { count: 1, within };
         RedisStore::connect(Options { confirm, ..options.clone() }).await.unwrap()
     };
     let call = claim("a");
-    let error = confirmed(Duration::from_millis(1)).await.claim(&call, &Known::default()).await.unwrap_err();
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
-    let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
-    let repeated = confirmed(PATIENCE).await.claim(&call, &Known::default()).await.unwrap();
-    assert!(matches!(repeated, ClaimVerdict::Mine(_)), "repeated under its own token");
+    let error = confirmed(Duration::from_millis(1)).await.claim(&call, &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!((error.fault(), error.kind()), (StoreFault::Unanswered, StoreErrorKind::Unreachable), "{error}");
+    let replica = RedisServer::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
+    let repeated = confirmed(PATIENCE).await.claim(&call, &LocalKnowledge::default()).await.unwrap();
+    assert!(matches!(repeated, ClaimVerdict::Acquired(_)), "repeated under its own token");
     drop(replica);
 }

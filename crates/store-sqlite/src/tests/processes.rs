@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use steadfast_core::dedupe::{ClaimVerdict, Known, RecordState};
+use steadfast_core::dedupe::{ClaimVerdict, LocalKnowledge, DedupeState};
 use steadfast_store::Store;
 
-use super::world::{Folder, begin, claim, is_replay, key, patient, save, take};
+use super::world::{SqliteTestFolder, begin, claim, is_replay, key, patient, save, take};
 use crate::SqliteStore;
 
 const FILE: &str = "STEADFAST_TEST_FILE";
@@ -80,8 +80,8 @@ fn sf_1_of_several_processes_one_runs_each_call() {
         runtime().block_on(async {
             for n in 0..KEYS {
                 let name = format!("call {n}");
-                match store.claim(&claim(&name), &Known::default()).await.unwrap() {
-                    ClaimVerdict::Mine(record) => {
+                match store.claim(&claim(&name), &LocalKnowledge::default()).await.unwrap() {
+                    ClaimVerdict::Acquired(record) => {
                         say(&name);
                         store.save(&save(&record, "paid")).await.unwrap();
                     }
@@ -92,7 +92,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
                     | ClaimVerdict::Conflict
                     | ClaimVerdict::Nothing
                     | ClaimVerdict::Full
-                    | ClaimVerdict::Closed
+                    | ClaimVerdict::StoreRecovering
                     | ClaimVerdict::RecordsLost) => panic!("{other:?}"),
                 }
             }
@@ -100,7 +100,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
         say("end");
         return;
     }
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let test = "tests::processes::sf_1_of_several_processes_one_runs_each_call";
     let mut children: Vec<_> = (0..4).map(|_| spawn(test, &folder.state(), "run")).collect();
     let mut runs = BTreeMap::<String, usize>::new();
@@ -131,20 +131,20 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
         std::io::stdin().read_line(&mut String::new()).unwrap();
         return;
     }
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let test = "tests::processes::a_follower_is_woken_by_the_save_of_another_process";
     let mut child = spawn(test, &folder.state(), "hold");
     assert_eq!(heard(&mut child).next().as_deref(), Some("held"));
     let mut stdin = child.stdin.take().unwrap();
     runtime().block_on(async {
         let store = folder.open();
-        let verdict = store.claim(&claim("held"), &Known::default()).await.unwrap();
+        let verdict = store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap();
         assert_eq!(verdict, ClaimVerdict::Follow(key("held")));
         let mut settled = store.settled(key("held"));
         begin(&mut settled).await;
         writeln!(stdin, "save").unwrap();
         settled.await;
-        assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
+        assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
     });
     assert!(child.try_wait().unwrap().is_none(), "it is still there");
     drop(stdin);
@@ -175,7 +175,7 @@ fn acknowledged_writes_survive_kill_9() {
         });
         return;
     }
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let mut answered = BTreeMap::new();
     for round in 0..8 {
         let test = "tests::processes::acknowledged_writes_survive_kill_9";
@@ -196,7 +196,7 @@ fn acknowledged_writes_survive_kill_9() {
             for (name, saved) in &answered {
                 let record = store.record(key(name)).await.unwrap().expect("what was claimed is there");
                 if *saved {
-                    assert!(matches!(record.state, RecordState::Done(_)), "{name}");
+                    assert!(matches!(record.state, DedupeState::Done(_)), "{name}");
                 }
             }
             let (name, _) = answered
@@ -204,7 +204,7 @@ fn acknowledged_writes_survive_kill_9() {
                 .find(|(_, saved)| !**saved)
                 .unwrap_or_else(|| answered.first_key_value().unwrap());
             // The process is gone, so there is no wait for a lease.
-            let verdict = store.claim(&claim(name), &Known::default()).await.unwrap();
+            let verdict = store.claim(&claim(name), &LocalKnowledge::default()).await.unwrap();
             assert!(is_replay(&verdict) || matches!(verdict, ClaimVerdict::Unknown(_)), "{verdict:?}");
         });
         drop(store);

@@ -9,12 +9,12 @@ use std::{env, fs, process};
 
 use rusqlite::Connection;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Known, Owner, Record, Role, Rules, RunId, Save,
+    RecordAddress, Claim, ClaimVerdict, RunOutcome, ClaimIntent, LocalKnowledge, ClaimOwner, DedupeRecord, ClaimRole, DedupeRules, RunId, SaveRequest,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{DedupePolicy, Profile, ToolClass};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
 use steadfast_store::{Store, this_process};
 
 use crate::{SqliteOptions, SqliteStore};
@@ -28,11 +28,11 @@ pub(crate) fn patient(path: impl Into<PathBuf>) -> SqliteOptions {
 }
 
 /// A folder that is removed after the test.
-pub(crate) struct Folder {
+pub(crate) struct SqliteTestFolder {
     pub(crate) path: PathBuf,
 }
 
-impl Folder {
+impl SqliteTestFolder {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -66,15 +66,15 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SqliteTestFolder {
     fn drop(&mut self) {
         // A folder that remains does no harm.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-pub(crate) fn key(name: &str) -> Key {
-    Key(Digest::of(name.as_bytes()))
+pub(crate) fn key(name: &str) -> RecordKey {
+    RecordKey(Digest::of(name.as_bytes()))
 }
 
 /// A call with a key of its own, to a tool that must not run twice.
@@ -82,10 +82,10 @@ pub(crate) fn claim(name: &str) -> Claim {
     static CALL: AtomicU32 = AtomicU32::new(1);
     let call = CALL.fetch_add(1, Ordering::Relaxed).into();
     Claim {
-        address: Address::Explicit(key(name)),
-        intent: Intent::Take { started: true },
-        role: Role::Fresh,
-        owner: Owner { process: this_process(), call, claim: 1 },
+        address: RecordAddress::Explicit(key(name)),
+        intent: ClaimIntent::Take { started: true },
+        role: ClaimRole::Fresh,
+        owner: ClaimOwner { process: this_process(), call, claim: 1 },
         digest: Digest::of(b"arguments"),
         retry_safe: false,
         best_effort: false,
@@ -93,7 +93,7 @@ pub(crate) fn claim(name: &str) -> Claim {
         age: Duration::ZERO,
         seen_end_within: None,
         run: RunId(format!("run-{name}").into()),
-        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
+        rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{name}")).unwrap(),
         tool_call: None,
@@ -104,10 +104,10 @@ pub(crate) fn claim(name: &str) -> Claim {
     }
 }
 
-pub(crate) fn save(record: &Record, text: &str) -> Save {
-    Save {
+pub(crate) fn save(record: &DedupeRecord, text: &str) -> SaveRequest {
+    SaveRequest {
         claimed: std::sync::Arc::new(record.clone()),
-        ending: Ending::Done(Some(Output { content: RawJson::string(text), metadata: None })),
+        ending: RunOutcome::Done(Some(ToolOutput { content: RawJson::string(text), metadata: None })),
         attempts: Vec::new(),
         delivered: None,
         hold: false,
@@ -115,18 +115,18 @@ pub(crate) fn save(record: &Record, text: &str) -> Save {
     }
 }
 
-pub(crate) async fn take(store: &SqliteStore, name: &str) -> Record {
-    mine(store.claim(&claim(name), &Known::default()).await.unwrap())
+pub(crate) async fn take(store: &SqliteStore, name: &str) -> DedupeRecord {
+    mine(store.claim(&claim(name), &LocalKnowledge::default()).await.unwrap())
 }
 
-pub(crate) async fn run(store: &SqliteStore, name: &str) -> Record {
+pub(crate) async fn run(store: &SqliteStore, name: &str) -> DedupeRecord {
     let record = take(store, name).await;
     store.save(&save(&record, "paid")).await.unwrap();
     record
 }
 
-pub(crate) fn mine(verdict: ClaimVerdict) -> Record {
-    let ClaimVerdict::Mine(record) = verdict else { panic!("expected mine, got {verdict:?}") };
+pub(crate) fn mine(verdict: ClaimVerdict) -> DedupeRecord {
+    let ClaimVerdict::Acquired(record) = verdict else { panic!("expected mine, got {verdict:?}") };
     std::sync::Arc::unwrap_or_clone(record)
 }
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
-pub(crate) struct Folder {
+pub(crate) struct SqliteSuiteFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl SqliteSuiteFolder {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -22,7 +22,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SqliteSuiteFolder {
     fn drop(&mut self) {
         // A folder that remains does no harm.
         let _ = fs::remove_dir_all(&self.path);

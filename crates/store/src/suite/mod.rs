@@ -45,7 +45,7 @@
 mod claims;
 mod documents;
 mod journals;
-mod keeping;
+mod lifetimes;
 mod owners;
 mod races;
 mod random;
@@ -62,22 +62,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_core::dedupe::{LeaseSight, Process};
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
 
 use crate::Store;
 use crate::clock::ManualClock;
-use crate::process::{Sight, process};
+use crate::process::{ProcessMonitor, process};
 
 /// A store under test. See the module documentation.
-pub struct Fixture {
+pub struct StoreFixture {
     /// The empty store.
     pub store: Arc<dyn Store>,
     /// A handle to the same data from another process.
     pub second: Option<Arc<dyn Store>>,
     /// The source of time.
-    pub time: Time,
+    pub time: TimeModel,
     /// The event that ends a lease.
-    pub leases: Leases,
+    pub leases: LeaseModel,
     /// The most records that the store takes.
     pub most: Option<usize>,
     /// Number of random histories that are compared.
@@ -88,7 +88,7 @@ pub struct Fixture {
 
 /// The source of time of a store.
 #[derive(Clone, Debug)]
-pub enum Time {
+pub enum TimeModel {
     /// A manual clock.
     Manual(Arc<ManualClock>),
     /// Real time.
@@ -100,65 +100,65 @@ pub enum Time {
 
 /// The event that ends the lease of a claim.
 #[derive(Clone, Debug)]
-pub enum Leases {
+pub enum LeaseModel {
     /// The end of the process that made it.
-    Process(Arc<dyn Processes>),
+    Process(Arc<dyn KillableProcesses>),
     /// Time.
     Time,
 }
 
 /// Processes that can be killed.
-pub trait Processes: fmt::Debug + Send + Sync {
+pub trait KillableProcesses: fmt::Debug + Send + Sync {
     /// Starts a process, which the store sees alive.
-    fn spawn(&self) -> Process;
+    fn spawn(&self) -> ProcessIdentity;
     /// Kills a process. From now on the store sees it gone.
-    fn kill(&self, process: &Process);
+    fn kill(&self, process: &ProcessIdentity);
 }
 
 /// Simulated processes, for a store that takes a [`Sight`].
 #[derive(Debug, Default)]
-pub struct Mortals {
+pub struct SimulatedProcesses {
     spawned: AtomicU32,
-    dead: Mutex<BTreeSet<Process>>,
+    dead: Mutex<BTreeSet<ProcessIdentity>>,
 }
 
-impl Processes for Mortals {
-    fn spawn(&self) -> Process {
+impl KillableProcesses for SimulatedProcesses {
+    fn spawn(&self) -> ProcessIdentity {
         let pid = self.spawned.fetch_add(1, Ordering::SeqCst);
-        Process { boot: "mortals".into(), pid, started: 1 }
+        ProcessIdentity { boot: "mortals".into(), pid, started: 1 }
     }
 
-    fn kill(&self, process: &Process) {
+    fn kill(&self, process: &ProcessIdentity) {
         self.dead.lock().insert(process.clone());
     }
 }
 
-impl Sight for Mortals {
-    fn sight(&self, process: &Process) -> LeaseSight {
-        if self.dead.lock().contains(process) { LeaseSight::Gone } else { LeaseSight::Alive }
+impl ProcessMonitor for SimulatedProcesses {
+    fn check_process(&self, process: &ProcessIdentity) -> LeaseOwnerState {
+        if self.dead.lock().contains(process) { LeaseOwnerState::Gone } else { LeaseOwnerState::Alive }
     }
 }
 
 /// Real processes that sleep until they are killed. Only on Linux, where processes can be identified.
 #[derive(Debug, Default)]
-pub struct Children {
+pub struct ChildProcesses {
     children: Mutex<BTreeMap<u32, Child>>,
 }
 
-impl Processes for Children {
-    fn spawn(&self) -> Process {
+impl KillableProcesses for ChildProcesses {
+    fn spawn(&self) -> ProcessIdentity {
         let child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let process = process(child.id()).unwrap();
         self.children.lock().insert(child.id(), child);
         process
     }
 
-    fn kill(&self, process: &Process) {
+    fn kill(&self, process: &ProcessIdentity) {
         end(self.children.lock().remove(&process.pid).unwrap());
     }
 }
 
-impl Drop for Children {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         std::mem::take(self.children.get_mut()).into_values().for_each(end);
     }
@@ -172,11 +172,11 @@ fn end(mut child: Child) {
 
 /// One case.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct SuiteCase {
     /// The name, which is the statement that it tests.
     pub name: &'static str,
     /// Runs the case, and panics if it fails.
-    pub run: fn(Fixture) -> Pin<Box<dyn Future<Output = ()>>>,
+    pub run: fn(StoreFixture) -> Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// Generates, from one list of cases: a public function for each, the list of them, and the macro for the tests. A
@@ -261,7 +261,7 @@ cases! { $
         a_follower_of_another_handle_is_woken,
         a_follower_is_woken_when_the_lease_ends,
         every_follower_is_woken;
-    keeping:
+    lifetimes:
         expired_records_are_absent,
         open_records_are_pinned,
         an_unknown_outcome_under_hold_stays,

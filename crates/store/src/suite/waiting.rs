@@ -4,30 +4,30 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use steadfast_core::dedupe::{Claim, Record, Resolution, Resolve, ResolveVerdict, Rules, SettlesIn};
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::dedupe::{Claim, DedupeRecord, Resolution, ResolutionRequest, ResolveVerdict, DedupeRules, SettleDelay};
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use tokio::task::JoinHandle;
 
 use super::world::{
-    Failed, World, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good, within,
+    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good, within,
 };
 use crate::Store;
-use crate::select::Flush;
+use crate::selection::FlushTarget;
 
-pub(super) async fn a_settled_record_is_not_waited_for(world: World) {
+pub(super) async fn a_settled_record_is_not_waited_for(world: SuiteWorld) {
     let nothing = world.explicit("nothing").address.own();
     let (answered, _) = world.run(&world.explicit("done"), done("paid")).await;
-    let (refused, _) = world.run(&world.explicit("failed"), failed(Failed::ForNow)).await;
+    let (refused, _) = world.run(&world.explicit("failed"), failed(FailurePermanence::ForNow)).await;
     let (unknown_at_last, _) = world.run(&world.explicit("unknown"), unknown_for_good()).await;
-    let (cut, _) = world.run(&world.explicit("cut"), unknown(SettlesIn::WhenOwnerSays)).await;
+    let (cut, _) = world.run(&world.explicit("cut"), unknown(SettleDelay::WhenOwnerReports)).await;
     let lapsed = world.take_and_lapse(world.explicit("lapsed")).await;
     for key in [nothing, answered.key, refused.key, unknown_at_last.key, cut.key, lapsed.key] {
         within("a record that nobody holds", world.settled(key)).await;
     }
 }
 
-pub(super) async fn a_follower_is_woken_by_every_end(world: World) {
+pub(super) async fn a_follower_is_woken_by_every_end(world: SuiteWorld) {
     for end in ENDS {
         let record = world.take(&world.explicit(&format!("{end:?}"))).await;
         let follower = follow(world.first(), record.key).await;
@@ -36,7 +36,7 @@ pub(super) async fn a_follower_is_woken_by_every_end(world: World) {
     }
 }
 
-pub(super) async fn a_follower_of_another_handle_is_woken(world: World) {
+pub(super) async fn a_follower_of_another_handle_is_woken(world: SuiteWorld) {
     for end in ENDS {
         let record = world.take(&world.explicit(&format!("{end:?}"))).await;
         let follower = follow(world.second(), record.key).await;
@@ -45,9 +45,9 @@ pub(super) async fn a_follower_of_another_handle_is_woken(world: World) {
     }
 }
 
-pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: World) {
-    let keep = Lifetimes { lease: 2 * world.moment(), ..lifetimes() };
-    let mut claim = Claim { rules: Rules { keep, ..rules() }, ..world.explicit("k") };
+pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: SuiteWorld) {
+    let keep = RecordLifetimes { lease: 2 * world.moment(), ..lifetimes() };
+    let mut claim = Claim { rules: DedupeRules { keep, ..rules() }, ..world.explicit("k") };
     claim.owner.process = world.spawn();
     let record = world.take(&claim).await;
     let follower = follow(world.second(), record.key).await;
@@ -60,7 +60,7 @@ pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: World) {
     assert_eq!(world.verdict(&world.explicit("k")).await, "tell not yet");
 }
 
-pub(super) async fn every_follower_is_woken(world: World) {
+pub(super) async fn every_follower_is_woken(world: SuiteWorld) {
     let records = [world.take(&world.explicit("a")).await, world.take(&world.keyless("b")).await];
     let mut followers = Vec::new();
     for number in 0..40 {
@@ -82,7 +82,7 @@ pub(super) async fn every_follower_is_woken(world: World) {
 
 /// A way in which a record leaves the in-flight state.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum FlightEnd {
     Done,
     Failed,
     Unknown,
@@ -93,24 +93,24 @@ enum End {
     SettledByOperator,
 }
 
-const ENDS: [End; 7] =
-    [End::Done, End::Failed, End::Unknown, End::Cut, End::Released, End::Flushed, End::SettledByOperator];
+const ENDS: [FlightEnd; 7] =
+    [FlightEnd::Done, FlightEnd::Failed, FlightEnd::Unknown, FlightEnd::Cut, FlightEnd::Released, FlightEnd::Flushed, FlightEnd::SettledByOperator];
 
-impl End {
-    async fn bring(self, world: &World, store: &dyn Store, record: &Record) {
+impl FlightEnd {
+    async fn bring(self, world: &SuiteWorld, store: &dyn Store, record: &DedupeRecord) {
         match self {
             Self::Done => drop(store.save(&save(record, done("paid"))).await.unwrap()),
-            Self::Failed => drop(store.save(&save(record, failed(Failed::ForNow))).await.unwrap()),
+            Self::Failed => drop(store.save(&save(record, failed(FailurePermanence::ForNow))).await.unwrap()),
             Self::Unknown => drop(store.save(&save(record, unknown_for_good())).await.unwrap()),
-            Self::Cut => drop(store.save(&save(record, unknown(SettlesIn::WhenOwnerSays))).await.unwrap()),
+            Self::Cut => drop(store.save(&save(record, unknown(SettleDelay::WhenOwnerReports))).await.unwrap()),
             Self::Released => store.release(&release(record)).await.unwrap(),
-            Self::Flushed => assert_eq!(store.flush(&Flush::Key(record.key)).await.unwrap(), 1),
+            Self::Flushed => assert_eq!(store.flush(&FlushTarget::Key(record.key)).await.unwrap(), 1),
             Self::SettledByOperator => {
                 store.save(&save(record, unknown_for_good())).await.unwrap();
                 let resolution = Resolution::DidNotRun;
                 let resolved = world
                     .second()
-                    .resolve(&Resolve::by_hand(record.key, resolution), &rules())
+                    .resolve(&ResolutionRequest::by_operator(record.key, resolution), &rules())
                     .await
                     .unwrap();
                 assert_eq!(resolved, ResolveVerdict::Resolved);
@@ -120,7 +120,7 @@ impl End {
 }
 
 /// Starts a follower, and returns once it waits.
-async fn follow(store: Arc<dyn Store>, key: Key) -> JoinHandle<()> {
+async fn follow(store: Arc<dyn Store>, key: RecordKey) -> JoinHandle<()> {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let follower = tokio::spawn(async move {
         let mut settled = store.settled(key);

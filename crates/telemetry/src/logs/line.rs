@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 
 use steadfast_core::{Timestamp, redact};
 
-use super::{Format, Level};
+use super::{LogLineFormat, LogLineLevel};
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Field<'a> {
+pub(crate) enum LogField<'a> {
     /// A text from outside. It is redacted, and cut if it is long.
     Text(&'a str),
     /// A built-in word, fingerprint or trace id, which needs no redaction.
@@ -23,7 +23,7 @@ pub(crate) enum Field<'a> {
     Absent,
 }
 
-impl<'a> Field<'a> {
+impl<'a> LogField<'a> {
     /// Returns the value for an optional text from outside.
     pub(crate) fn text(text: Option<&'a str>) -> Self {
         text.map_or(Self::Absent, Self::Text)
@@ -37,15 +37,15 @@ impl<'a> Field<'a> {
 
 /// The content of a log line. The caller only waits for the copy: the writer thread redacts and formats the line.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     at: Timestamp,
-    level: Level,
-    event: Kept,
-    fields: Vec<(&'static str, Kept)>,
+    level: LogLineLevel,
+    event: LogValue,
+    fields: Vec<(&'static str, LogValue)>,
 }
 
 #[derive(Debug)]
-enum Kept {
+enum LogValue {
     Text(Box<str>),
     Own(Box<str>),
     Word(&'static str),
@@ -53,13 +53,13 @@ enum Kept {
     Flag(bool),
 }
 
-impl Entry {
+impl LogEntry {
     /// Creates an entry for a built-in event with these fields.
     pub(crate) fn of(
-        level: Level,
+        level: LogLineLevel,
         event: &'static str,
         at: Timestamp,
-        fields: &[&[(&'static str, Field<'_>)]],
+        fields: &[&[(&'static str, LogField<'_>)]],
     ) -> Self {
         let mut entry = Self::new(level, event, at);
         for (name, field) in fields.iter().copied().flatten() {
@@ -69,42 +69,42 @@ impl Entry {
     }
 
     /// Creates an entry for a built-in event.
-    pub(crate) fn new(level: Level, event: &'static str, at: Timestamp) -> Self {
-        Self { at, level, event: Kept::Word(event), fields: Vec::with_capacity(FIELDS) }
+    pub(crate) fn new(level: LogLineLevel, event: &'static str, at: Timestamp) -> Self {
+        Self { at, level, event: LogValue::Word(event), fields: Vec::with_capacity(FIELDS) }
     }
 
     /// Creates an entry for an event with a name from outside.
-    pub(super) fn named(level: Level, event: &str, at: Timestamp) -> Self {
-        Self { at, level, event: Kept::Text(beginning(event).into()), fields: Vec::new() }
+    pub(super) fn named(level: LogLineLevel, event: &str, at: Timestamp) -> Self {
+        Self { at, level, event: LogValue::Text(beginning(event).into()), fields: Vec::new() }
     }
 
-    pub(crate) fn field(&mut self, name: &'static str, field: &Field<'_>) {
+    pub(crate) fn field(&mut self, name: &'static str, field: &LogField<'_>) {
         let kept = match *field {
-            Field::Text(text) => Kept::Text(beginning(text).into()),
-            Field::Own(text) => Kept::Own(text.into()),
-            Field::Number(number) => Kept::Number(number),
-            Field::Flag(flag) => Kept::Flag(flag),
-            Field::Absent => return,
+            LogField::Text(text) => LogValue::Text(beginning(text).into()),
+            LogField::Own(text) => LogValue::Own(text.into()),
+            LogField::Number(number) => LogValue::Number(number),
+            LogField::Flag(flag) => LogValue::Flag(flag),
+            LogField::Absent => return,
         };
         self.fields.push((name, kept));
     }
 
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> LogLineLevel {
         self.level
     }
 
     /// Returns the name of a built-in event.
     pub(crate) fn name(&self) -> &'static str {
         match &self.event {
-            Kept::Word(word) => word,
-            Kept::Text(_) | Kept::Own(_) | Kept::Number(_) | Kept::Flag(_) => "log",
+            LogValue::Word(word) => word,
+            LogValue::Text(_) | LogValue::Own(_) | LogValue::Number(_) | LogValue::Flag(_) => "log",
         }
     }
 
     /// Appends the line.
-    pub(crate) fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
+    pub(crate) fn write(&self, format: LogLineFormat, shown: &mut ShownTexts, out: &mut String) {
         match format {
-            Format::Json => {
+            LogLineFormat::Json => {
                 let _ = write!(
                     out,
                     "{{\"time\":\"{}\",\"level\":\"{}\",\"event\":",
@@ -113,7 +113,7 @@ impl Entry {
                 );
                 self.event.write(format, shown, out);
             }
-            Format::Human => {
+            LogLineFormat::Human => {
                 let level = self.level.as_str().to_uppercase();
                 let _ = write!(out, "{} {level:<5} ", self.at);
                 self.event.write(format, shown, out);
@@ -121,12 +121,12 @@ impl Entry {
         }
         for (name, field) in &self.fields {
             match format {
-                Format::Json => {
+                LogLineFormat::Json => {
                     out.push(',');
                     json_string(name, out);
                     out.push(':');
                 }
-                Format::Human => {
+                LogLineFormat::Human => {
                     out.push(' ');
                     out.push_str(name);
                     out.push('=');
@@ -135,14 +135,14 @@ impl Entry {
             field.write(format, shown, out);
         }
         out.push_str(match format {
-            Format::Json => "}\n",
-            Format::Human => "\n",
+            LogLineFormat::Json => "}\n",
+            LogLineFormat::Human => "\n",
         });
     }
 }
 
-impl Kept {
-    fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
+impl LogValue {
+    fn write(&self, format: LogLineFormat, shown: &mut ShownTexts, out: &mut String) {
         match self {
             Self::Text(text) => quoted(format, &shown.of(text), out),
             Self::Own(text) => quoted(format, text, out),
@@ -156,11 +156,11 @@ impl Kept {
 /// A cache of texts without secrets. The names of tools, servers and sessions occur again and again, and the search
 /// for secrets in them costs more than the rest of a line.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct ShownTexts {
     harmless: HashSet<Box<str>>,
 }
 
-impl Shown {
+impl ShownTexts {
     fn of<'t>(&mut self, text: &'t str) -> Cow<'t, str> {
         if self.harmless.contains(text) {
             return Cow::Borrowed(text);
@@ -176,11 +176,11 @@ impl Shown {
     }
 }
 
-fn quoted(format: Format, text: &str, out: &mut String) {
+fn quoted(format: LogLineFormat, text: &str, out: &mut String) {
     let plain = |c: char| c.is_alphanumeric() || "-_./:@+[]".contains(c);
     match format {
-        Format::Human if !text.is_empty() && text.chars().all(plain) => out.push_str(text),
-        Format::Human | Format::Json => json_string(text, out),
+        LogLineFormat::Human if !text.is_empty() && text.chars().all(plain) => out.push_str(text),
+        LogLineFormat::Human | LogLineFormat::Json => json_string(text, out),
     }
 }
 

@@ -18,12 +18,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use steadfast_core::Timestamp;
 
 pub use layer::LogLayer;
-pub(crate) use line::{Entry, Field, Shown};
-pub(crate) use writer::Writer;
+pub(crate) use line::{LogEntry, LogField, ShownTexts};
+pub(crate) use writer::LogWriter;
 
 /// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum LogLineLevel {
     /// An action is needed.
     Error,
     /// An action may be needed.
@@ -36,7 +36,7 @@ pub enum Level {
     Trace,
 }
 
-impl Level {
+impl LogLineLevel {
     const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
 
     const fn as_str(self) -> &'static str {
@@ -52,27 +52,27 @@ impl Level {
 
 /// The error for a text that is not a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidLevel;
+pub struct InvalidLogLineLevel;
 
-impl FromStr for Level {
-    type Err = InvalidLevel;
+impl FromStr for LogLineLevel {
+    type Err = InvalidLogLineLevel;
 
-    fn from_str(text: &str) -> Result<Self, InvalidLevel> {
-        Self::ALL.into_iter().find(|level| level.as_str().eq_ignore_ascii_case(text)).ok_or(InvalidLevel)
+    fn from_str(text: &str) -> Result<Self, InvalidLogLineLevel> {
+        Self::ALL.into_iter().find(|level| level.as_str().eq_ignore_ascii_case(text)).ok_or(InvalidLogLineLevel)
     }
 }
 
-impl fmt::Display for InvalidLevel {
+impl fmt::Display for InvalidLogLineLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the log level must be one of error, warn, info, debug, trace")
     }
 }
 
-impl std::error::Error for InvalidLevel {}
+impl std::error::Error for InvalidLogLineLevel {}
 
 /// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LogLineFormat {
     /// One JSON object.
     Json,
     /// Text for a terminal.
@@ -81,28 +81,28 @@ pub enum Format {
 
 /// The log output. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Logs {
-    level: Level,
-    writer: Arc<Writer<Entry>>,
+pub struct LogSink {
+    level: LogLineLevel,
+    writer: Arc<LogWriter<LogEntry>>,
 }
 
-impl Logs {
+impl LogSink {
     /// Writes lines to standard error.
-    pub fn to_stderr(level: Level, format: Format) -> io::Result<Self> {
+    pub fn to_stderr(level: LogLineLevel, format: LogLineFormat) -> io::Result<Self> {
         Self::to(io::stderr(), level, format)
     }
 
     /// Writes lines to any writer. A separate thread writes, so a slow disk delays no call. Lines that it cannot keep
     /// up with are dropped, and the next line contains their number.
-    pub fn to(sink: impl Write + Send + 'static, level: Level, format: Format) -> io::Result<Self> {
-        let mut shown = Shown::default();
-        let make = move |entry: &Entry, lines: &mut String| entry.write(format, &mut shown, lines);
+    pub fn to(sink: impl Write + Send + 'static, level: LogLineLevel, format: LogLineFormat) -> io::Result<Self> {
+        let mut shown = ShownTexts::default();
+        let make = move |entry: &LogEntry, lines: &mut String| entry.write(format, &mut shown, lines);
         let lost = |lines| {
-            let mut entry = Entry::new(Level::Warn, "log_lines_lost", now());
-            entry.field("lost", &Field::Number(lines));
+            let mut entry = LogEntry::new(LogLineLevel::Warn, "log_lines_lost", now());
+            entry.field("lost", &LogField::Number(lines));
             entry
         };
-        Ok(Self { level, writer: Arc::new(Writer::start(sink, make, lost)?) })
+        Ok(Self { level, writer: Arc::new(LogWriter::start(sink, make, lost)?) })
     }
 
     /// Returns a layer for a `tracing` subscriber, which turns its events into log lines.
@@ -119,8 +119,8 @@ impl Logs {
             let said = payload.downcast_ref::<&str>().copied();
             let said = said.or(payload.downcast_ref::<String>().map(String::as_str));
             let place = info.location().map(ToString::to_string);
-            let fields = [("message", Field::text(said)), ("place", Field::text(place.as_deref()))];
-            logs.write(Level::Error, "panic", now(), &[&fields]);
+            let fields = [("message", LogField::text(said)), ("place", LogField::text(place.as_deref()))];
+            logs.write(LogLineLevel::Error, "panic", now(), &[&fields]);
             // The process may be about to end.
             logs.flush(Duration::from_secs(1));
         }));
@@ -132,25 +132,25 @@ impl Logs {
     }
 
     /// Returns true if lines with this level are written.
-    pub(crate) fn wants(&self, level: Level) -> bool {
+    pub(crate) fn wants(&self, level: LogLineLevel) -> bool {
         level <= self.level
     }
 
     /// Writes a line, unless it is below the level.
     pub(crate) fn write(
         &self,
-        level: Level,
+        level: LogLineLevel,
         event: &'static str,
         at: Timestamp,
-        fields: &[&[(&'static str, Field<'_>)]],
+        fields: &[&[(&'static str, LogField<'_>)]],
     ) {
         if self.wants(level) {
-            self.writer.write(Entry::of(level, event, at, fields));
+            self.writer.write(LogEntry::of(level, event, at, fields));
         }
     }
 
     /// Writes an entry, unless it is below the level.
-    pub(crate) fn write_entry(&self, entry: Entry) {
+    pub(crate) fn write_entry(&self, entry: LogEntry) {
         if self.wants(entry.level()) {
             self.writer.write(entry);
         }
@@ -172,9 +172,9 @@ pub(crate) mod tests {
 
     /// Records the output.
     #[derive(Clone, Debug, Default)]
-    pub(crate) struct Paper(pub(crate) Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct CapturedOutput(pub(crate) Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Paper {
+    impl Write for CapturedOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -185,7 +185,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Paper {
+    impl CapturedOutput {
         pub(crate) fn text(&self) -> String {
             String::from_utf8(self.0.lock().clone()).unwrap()
         }
@@ -193,10 +193,10 @@ pub(crate) mod tests {
 
     #[test]
     fn a_line_below_the_level_is_not_written() {
-        let paper = Paper::default();
-        let logs = Logs::to(paper.clone(), Level::Warn, Format::Json).unwrap();
-        logs.write(Level::Info, "quiet", Timestamp::ZERO, &[]);
-        logs.write(Level::Error, "loud", Timestamp::ZERO, &[&[("errorCode", Field::Text("timeout"))]]);
+        let paper = CapturedOutput::default();
+        let logs = LogSink::to(paper.clone(), LogLineLevel::Warn, LogLineFormat::Json).unwrap();
+        logs.write(LogLineLevel::Info, "quiet", Timestamp::ZERO, &[]);
+        logs.write(LogLineLevel::Error, "loud", Timestamp::ZERO, &[&[("errorCode", LogField::Text("timeout"))]]);
         assert!(logs.flush(PATIENCE));
         assert_eq!(
             paper.text(),
@@ -207,16 +207,16 @@ pub(crate) mod tests {
 
     #[test]
     fn the_human_format_is_one_readable_line() {
-        let paper = Paper::default();
-        let logs = Logs::to(paper.clone(), Level::Info, Format::Human).unwrap();
-        let fields: &[(&str, Field<'_>)] = &[
-            ("toolName", Field::Text("pay")),
-            ("reason", Field::Text("two words\nand a line")),
-            ("attempt", Field::Number(2)),
-            ("retriable", Field::Flag(true)),
-            ("errorCode", Field::Absent),
+        let paper = CapturedOutput::default();
+        let logs = LogSink::to(paper.clone(), LogLineLevel::Info, LogLineFormat::Human).unwrap();
+        let fields: &[(&str, LogField<'_>)] = &[
+            ("toolName", LogField::Text("pay")),
+            ("reason", LogField::Text("two words\nand a line")),
+            ("attempt", LogField::Number(2)),
+            ("retriable", LogField::Flag(true)),
+            ("errorCode", LogField::Absent),
         ];
-        logs.write(Level::Info, "tool_call_retry", Timestamp::ZERO, &[fields]);
+        logs.write(LogLineLevel::Info, "tool_call_retry", Timestamp::ZERO, &[fields]);
         assert!(logs.flush(PATIENCE));
         assert_eq!(
             paper.text(),
@@ -227,8 +227,8 @@ pub(crate) mod tests {
 
     #[test]
     fn sf_6_a_panic_is_logged_and_redacted() {
-        let paper = Paper::default();
-        let logs = Logs::to(paper.clone(), Level::Error, Format::Json).unwrap();
+        let paper = CapturedOutput::default();
+        let logs = LogSink::to(paper.clone(), LogLineLevel::Error, LogLineFormat::Json).unwrap();
         let usual = panic::take_hook();
         logs.take_panics();
         let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
@@ -244,9 +244,9 @@ pub(crate) mod tests {
 
     #[test]
     fn levels_are_read_as_they_are_written() {
-        for level in Level::ALL {
+        for level in LogLineLevel::ALL {
             assert_eq!(level.as_str().to_uppercase().parse(), Ok(level));
         }
-        assert_eq!("loud".parse::<Level>(), Err(InvalidLevel));
+        assert_eq!("loud".parse::<LogLineLevel>(), Err(InvalidLogLineLevel));
     }
 }

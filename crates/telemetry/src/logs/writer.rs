@@ -10,18 +10,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A queue of entries that never blocks.
-pub(crate) struct Writer<L> {
-    orders: SyncSender<Order<L>>,
+pub(crate) struct LogWriter<L> {
+    orders: SyncSender<LogWriterCommand<L>>,
     lost: Arc<AtomicU64>,
 }
 
-enum Order<L> {
+enum LogWriterCommand<L> {
     Line(L),
     /// Acknowledged when everything before it is written.
     Flush(SyncSender<()>),
 }
 
-impl<L: Send + 'static> Writer<L> {
+impl<L: Send + 'static> LogWriter<L> {
     /// Starts the thread. `make` formats a line. `lost` creates the line for a number of dropped lines.
     pub(crate) fn start(
         sink: impl Write + Send + 'static,
@@ -38,7 +38,7 @@ impl<L: Send + 'static> Writer<L> {
     }
 
     pub(crate) fn write(&self, said: L) {
-        match self.orders.try_send(Order::Line(said)) {
+        match self.orders.try_send(LogWriterCommand::Line(said)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl<L: Send + 'static> Writer<L> {
     pub(crate) fn flush(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let (done, written) = sync_channel(1);
-        let mut order = Order::Flush(done);
+        let mut order = LogWriterCommand::Flush(done);
         // If the queue is full, the thread needs a moment, and the caller of a flush can wait.
         while let Err(error) = self.orders.try_send(order) {
             match error {
@@ -64,7 +64,7 @@ impl<L: Send + 'static> Writer<L> {
 
 fn write_all<L>(
     mut sink: impl Write,
-    orders: &Receiver<Order<L>>,
+    orders: &Receiver<LogWriterCommand<L>>,
     left_out: &AtomicU64,
     mut make: impl FnMut(&L, &mut String),
     lost: impl Fn(u64) -> L,
@@ -83,8 +83,8 @@ fn write_all<L>(
                 make(&lost(left_out), &mut lines);
             }
             match order {
-                Order::Line(said) => make(&said, &mut lines),
-                Order::Flush(done) => {
+                LogWriterCommand::Line(said) => make(&said, &mut lines),
+                LogWriterCommand::Flush(done) => {
                     write(&mut lines);
                     let _ = done.try_send(());
                 }
@@ -101,7 +101,7 @@ fn write_all<L>(
     }
 }
 
-impl<L> fmt::Debug for Writer<L> {
+impl<L> fmt::Debug for LogWriter<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("lost", &self.lost).finish_non_exhaustive()
     }
@@ -121,13 +121,13 @@ mod tests {
     use super::*;
 
     /// Writes one byte string per permission, so that a test controls its speed.
-    struct Slow {
+    struct SlowSink {
         begun: mpsc::Sender<()>,
         go: Receiver<()>,
-        paper: crate::logs::tests::Paper,
+        paper: crate::logs::tests::CapturedOutput,
     }
 
-    impl Write for Slow {
+    impl Write for SlowSink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.begun.send(());
             let _ = self.go.recv();
@@ -143,10 +143,10 @@ mod tests {
     fn a_writer_that_cannot_keep_up_drops_lines_and_logs_their_number() {
         let (begun, is_writing) = mpsc::channel();
         let (may_go, go) = mpsc::channel();
-        let paper = crate::logs::tests::Paper::default();
-        let sink = Slow { begun, go, paper: paper.clone() };
+        let paper = crate::logs::tests::CapturedOutput::default();
+        let sink = SlowSink { begun, go, paper: paper.clone() };
         let make = |line: &String, out: &mut String| out.push_str(line);
-        let writer = Writer::start(sink, make, |lines| format!("{lines} lost\n")).unwrap();
+        let writer = LogWriter::start(sink, make, |lines| format!("{lines} lost\n")).unwrap();
         writer.write("first\n".to_owned());
         is_writing.recv().unwrap();
         for _ in 0..MOST_LINES + 3 {

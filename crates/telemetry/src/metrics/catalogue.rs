@@ -1,15 +1,15 @@
 //! The catalogue of metrics: names, labels and descriptions. The registry and the reference page are made from this
 //! list.
 
-use super::instrument::{Counter, Gauge, Histogram, Register};
+use super::instrument::{Counter, Gauge, Histogram, InstrumentRegistrar};
 
 /// The description of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Description {
+pub struct MetricDescription {
     /// The name after the namespace, as it is scraped.
     pub name: &'static str,
     /// The kind.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The names of the labels.
     pub labels: &'static [&'static str],
     /// The help text.
@@ -18,7 +18,7 @@ pub struct Description {
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// A value that only grows.
     Counter,
     /// A value that goes up and down.

@@ -13,39 +13,39 @@ use prometheus_client::registry::Registry;
 use crate::labels::Label;
 
 /// The registration of instruments.
-pub(super) struct Register<'a> {
+pub(super) struct InstrumentRegistrar<'a> {
     pub(super) registry: &'a mut Registry,
     pub(super) meter: Option<&'a Meter>,
     pub(super) namespace: &'a str,
 }
 
-impl Register<'_> {
+impl InstrumentRegistrar<'_> {
     fn pushed<I>(&self, name: &str, make: impl FnOnce(&Meter, String) -> I) -> Option<I> {
         self.meter.map(|meter| make(meter, format!("{}_{name}", self.namespace)))
     }
 }
 
-type Labels<const N: usize> = [(&'static str, Label); N];
+type LabelPairs<const N: usize> = [(&'static str, Label); N];
 
-fn label<const N: usize>(names: [&'static str; N], values: [Label; N]) -> Labels<N> {
+fn label<const N: usize>(names: [&'static str; N], values: [Label; N]) -> LabelPairs<N> {
     let mut names = names.into_iter();
     values.map(|value| (names.next().unwrap_or_default(), value))
 }
 
-fn attributes<const N: usize>(labels: Labels<N>) -> [KeyValue; N] {
+fn attributes<const N: usize>(labels: LabelPairs<N>) -> [KeyValue; N] {
     labels.map(|(name, value)| KeyValue::new(name, value))
 }
 
 /// A counter.
 pub(crate) struct Counter<const N: usize> {
     names: [&'static str; N],
-    family: Family<Labels<N>, counter::Counter>,
+    family: Family<LabelPairs<N>, counter::Counter>,
     pushed: Option<opentelemetry::metrics::Counter<u64>>,
 }
 
 impl<const N: usize> Counter<N> {
     pub(super) fn register(
-        at: &mut Register<'_>,
+        at: &mut InstrumentRegistrar<'_>,
         name: &str,
         names: [&'static str; N],
         help: &'static str,
@@ -77,13 +77,13 @@ impl<const N: usize> Counter<N> {
 /// A gauge.
 pub(crate) struct Gauge<const N: usize> {
     names: [&'static str; N],
-    family: Family<Labels<N>, gauge::Gauge>,
+    family: Family<LabelPairs<N>, gauge::Gauge>,
     pushed: Option<opentelemetry::metrics::Gauge<i64>>,
 }
 
 impl<const N: usize> Gauge<N> {
     pub(super) fn register(
-        at: &mut Register<'_>,
+        at: &mut InstrumentRegistrar<'_>,
         name: &str,
         names: [&'static str; N],
         help: &'static str,
@@ -124,7 +124,7 @@ impl<const N: usize> Gauge<N> {
         self.family.clear();
     }
 
-    fn push(&self, labels: Labels<N>, value: i64) {
+    fn push(&self, labels: LabelPairs<N>, value: i64) {
         if let Some(pushed) = &self.pushed {
             pushed.record(value, &attributes(labels));
         }
@@ -134,22 +134,22 @@ impl<const N: usize> Gauge<N> {
 /// A histogram of durations.
 pub(crate) struct Histogram<const N: usize> {
     names: [&'static str; N],
-    unit: Unit,
-    family: Family<Labels<N>, histogram::Histogram>,
+    unit: DurationUnit,
+    family: Family<LabelPairs<N>, histogram::Histogram>,
     pushed: Option<opentelemetry::metrics::Histogram<f64>>,
 }
 
 impl<const N: usize> Histogram<N> {
     pub(super) fn register(
-        at: &mut Register<'_>,
+        at: &mut InstrumentRegistrar<'_>,
         name: &str,
         names: [&'static str; N],
         help: &'static str,
     ) -> Self {
-        let unit = Unit::of(name);
+        let unit = DurationUnit::of(name);
         let new: fn() -> histogram::Histogram = match unit {
-            Unit::Milliseconds => || histogram::Histogram::new(Unit::Milliseconds.buckets()),
-            Unit::Seconds => || histogram::Histogram::new(Unit::Seconds.buckets()),
+            DurationUnit::Milliseconds => || histogram::Histogram::new(DurationUnit::Milliseconds.buckets()),
+            DurationUnit::Seconds => || histogram::Histogram::new(DurationUnit::Seconds.buckets()),
         };
         let family = Family::new_with_constructor(new);
         at.registry.register(name, help, family.clone());
@@ -171,14 +171,14 @@ impl<const N: usize> Histogram<N> {
 
 /// The unit of a duration, as in the name of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum DurationUnit {
     /// Only for names that are prescribed.
     Milliseconds,
     /// The convention of Prometheus.
     Seconds,
 }
 
-impl Unit {
+impl DurationUnit {
     fn of(name: &str) -> Self {
         if name.ends_with("_ms") { Self::Milliseconds } else { Self::Seconds }
     }

@@ -11,17 +11,17 @@ use opentelemetry::metrics::Meter;
 use prometheus_client::registry::Registry;
 use steadfast_core::breaker;
 use steadfast_core::id::ToolRef;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::policy::RecordLifetimes;
 use steadfast_core::trust::TrustState;
 
-pub use catalogue::{CATALOGUE, Description, Kind};
-pub use census::Census;
+pub use catalogue::{CATALOGUE, MetricDescription, MetricKind};
+pub use census::StoreCensus;
 
 use self::catalogue::Instruments;
-use self::instrument::Register;
-use crate::labels::{Label, Names, Tool, Tools};
-use crate::standing::{Changed, Profile};
-use crate::words;
+use self::instrument::InstrumentRegistrar;
+use crate::labels::{Label, LabelNames, ToolEntry, ToolEntries};
+use crate::tool_status::{StateChange, ToolPolicySummary};
+use crate::names;
 
 /// The prefix of metric names: letters, digits and `_`, starting with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,9 +62,9 @@ impl std::error::Error for InvalidNamespace {}
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    tools: Tools,
+    tools: ToolEntries,
     /// Rules and stores.
-    names: Names,
+    names: LabelNames,
     pub(crate) on: Instruments,
 }
 
@@ -74,17 +74,17 @@ impl Metrics {
 
     pub(crate) fn new(namespace: &Namespace, most_tools: usize, meter: Option<&Meter>) -> Self {
         let mut registry = Registry::with_prefix(&*namespace.0);
-        let mut at = Register { registry: &mut registry, meter, namespace: &namespace.0 };
+        let mut at = InstrumentRegistrar { registry: &mut registry, meter, namespace: &namespace.0 };
         let on = Instruments::register(&mut at);
         // An unset gauge would be missing, which cannot be distinguished from a broken one.
         on.approvals_pending.set([], 0);
-        for status in words::TURN_STATUSES {
-            on.turns.show([words::turn_status(status).into()]);
+        for status in names::TURN_STATUSES {
+            on.turns.show([names::turn_status(status).into()]);
         }
-        for strategy in words::STRATEGIES {
-            on.turn_decisions.show([words::strategy(strategy).into()]);
+        for strategy in names::STRATEGIES {
+            on.turn_decisions.show([names::strategy(strategy).into()]);
         }
-        Self { registry, tools: Tools::at_most(most_tools), names: Names::default(), on }
+        Self { registry, tools: ToolEntries::at_most(most_tools), names: LabelNames::default(), on }
     }
 
     /// Returns all metrics in the text format of Prometheus.
@@ -117,7 +117,7 @@ impl Metrics {
     }
 
     /// Updates the gauges for the content of the store.
-    pub fn show(&self, census: &Census) {
+    pub fn show(&self, census: &StoreCensus) {
         self.on.tool_dedupe_cache_size.clear();
         self.on.tool_dedupe_inflight.clear();
         self.on.tool_dedupe_inflight_stale.clear();
@@ -127,13 +127,13 @@ impl Metrics {
             // Tools with the label `other` share a series, so their counts are added.
             self.on
                 .tool_dedupe_cache_size
-                .shift([label(), tool.standing.scope().into()], whole(counted.records));
+                .shift([label(), tool.status.scope().into()], whole(counted.records));
             self.on.tool_dedupe_inflight.shift([label()], whole(counted.inflight));
             self.on.tool_dedupe_inflight_stale.shift([label()], whole(counted.stale));
         }
     }
 
-    pub(crate) fn tool(&self, tool: &ToolRef) -> Arc<Tool> {
+    pub(crate) fn tool(&self, tool: &ToolRef) -> Arc<ToolEntry> {
         self.tools.get(tool)
     }
 
@@ -150,17 +150,17 @@ impl Metrics {
 
     /// Updates the gauges for the policy of a tool, if it is new. Tools with the label `other` have no common policy
     /// that could be shown.
-    pub(crate) fn profile(&self, tool: &Tool, now: Profile) {
+    pub(crate) fn profile(&self, tool: &ToolEntry, now: ToolPolicySummary) {
         if tool.label == crate::labels::OTHER {
             return;
         }
-        let Some(Changed { from, to }) = tool.standing.profile(now) else { return };
+        let Some(StateChange { from, to }) = tool.status.profile(now) else { return };
         let label = || tool.label.clone();
         if let Some(from) = from {
-            self.on.tool_info.remove([label(), words::class(from.class).into()]);
+            self.on.tool_info.remove([label(), names::class(from.class).into()]);
         }
-        self.on.tool_info.set([label(), words::class(to.class).into()], 1);
-        let Lifetimes { done, failed, open, lease } = to.keep;
+        self.on.tool_info.set([label(), names::class(to.class).into()], 1);
+        let RecordLifetimes { done, failed, open, lease } = to.keep;
         for (state, span) in [("done", done), ("failed", failed), ("inflight", open), ("lease", lease)] {
             self.on.tool_dedupe_ttl_seconds.set([label(), state.into()], whole(span.as_secs()));
         }
@@ -178,23 +178,23 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn breaker_state(&self, tool: &Tool, now: breaker::State) {
-        for state in words::BREAKER_STATES {
-            let labels = [tool.label.clone(), words::breaker_state(state).into()];
+    pub(crate) fn breaker_state(&self, tool: &ToolEntry, now: breaker::State) {
+        for state in names::BREAKER_STATES {
+            let labels = [tool.label.clone(), names::breaker_state(state).into()];
             self.on.tool_circuit_breaker_state.set(labels, i64::from(state == now));
         }
     }
 
-    pub(crate) fn trust_state(&self, tool: &Tool, now: TrustState) {
-        for state in words::TRUST_STATES {
-            let labels = [tool.label.clone(), words::trust_state(state).into()];
+    pub(crate) fn trust_state(&self, tool: &ToolEntry, now: TrustState) {
+        for state in names::TRUST_STATES {
+            let labels = [tool.label.clone(), names::trust_state(state).into()];
             self.on.tool_trust_state.set(labels, i64::from(state == now));
         }
     }
 
     pub(crate) fn ended(
         &self,
-        tool: &Tool,
+        tool: &ToolEntry,
         status: &'static str,
         scope: &'static str,
         took: std::time::Duration,
@@ -215,9 +215,9 @@ pub fn reference() -> String {
     );
     for metric in CATALOGUE {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         page.push_str(&format!("| `{}` | {kind} | {} | {} |\n", metric.name, labels.join(", "), metric.help));

@@ -19,14 +19,14 @@ use super::OtlpError;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 10 });
 
 /// A client that pushes to one collector.
-pub(super) struct Client {
+pub(super) struct OtlpClient {
     /// Host and port, to open a socket.
     address: String,
     /// The same in the form of the `Host` header.
     host: String,
 }
 
-impl Client {
+impl OtlpClient {
     /// Creates a client for a collector with a URL such as `http://127.0.0.1:4318`.
     pub(super) fn new(endpoint: &str) -> Result<Self, OtlpError> {
         let uri =
@@ -120,7 +120,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-impl HttpClient for Client {
+impl HttpClient for OtlpClient {
     fn send_bytes<'client, 'sending>(
         &'client self,
         request: Request<Bytes>,
@@ -133,7 +133,7 @@ impl HttpClient for Client {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for OtlpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("address", &self.address).finish_non_exhaustive()
     }
@@ -150,9 +150,9 @@ mod tests {
     use super::*;
 
     /// Responds to one request with these bytes. Returns the request.
-    fn answering(answer: &'static [u8]) -> (Client, thread::JoinHandle<Vec<u8>>) {
+    fn answering(answer: &'static [u8]) -> (OtlpClient, thread::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let client = OtlpClient::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let server = thread::spawn(move || {
             let (mut connection, _) = listener.accept().unwrap();
             let mut heard = Vec::new();
@@ -210,9 +210,9 @@ mod tests {
             ("http://collector/?key=x", "query"),
             ("not an address", "address"),
         ] {
-            let error = Client::new(endpoint).unwrap_err().to_string();
+            let error = OtlpClient::new(endpoint).unwrap_err().to_string();
             assert!(error.contains(reason) && !error.contains("secret"), "{endpoint}: {error}");
         }
-        assert_eq!(Client::new("http://[::1]/otlp").unwrap().address, "[::1]:80");
+        assert_eq!(OtlpClient::new("http://[::1]/otlp").unwrap().address, "[::1]:80");
     }
 }

@@ -20,9 +20,9 @@ use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use steadfast_core::redact::Redacted;
 
-use self::client::Client;
-use crate::ids::Ids;
-use crate::spans::Spans;
+use self::client::OtlpClient;
+use crate::ids::SpanIdGenerator;
+use crate::spans::CallTracer;
 
 /// Options of the push to a collector.
 #[derive(Clone, Debug)]
@@ -81,20 +81,20 @@ impl std::error::Error for OtlpError {
 impl OtlpOptions {
     /// Returns the reason why nothing could be pushed, as far as the URL shows it.
     pub fn check(&self) -> Result<(), OtlpError> {
-        Client::new(&self.endpoint).map(|_| ())
+        OtlpClient::new(&self.endpoint).map(|_| ())
     }
 }
 
 /// The exporters.
 #[derive(Debug)]
-pub(crate) struct Otlp {
+pub(crate) struct OtlpExporters {
     tracers: SdkTracerProvider,
     meters: SdkMeterProvider,
 }
 
-impl Otlp {
+impl OtlpExporters {
     pub(crate) fn start(options: &OtlpOptions) -> Result<Self, OtlpError> {
-        let client = Arc::new(Client::new(&options.endpoint)?);
+        let client = Arc::new(OtlpClient::new(&options.endpoint)?);
         let headers: HashMap<String, String> =
             options.headers.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
         let at = |path: &str| format!("{}{path}", options.endpoint.trim_end_matches('/'));
@@ -124,15 +124,15 @@ impl Otlp {
         Ok(Self {
             tracers: SdkTracerProvider::builder()
                 .with_resource(resource.clone())
-                .with_id_generator(Ids::default())
+                .with_id_generator(SpanIdGenerator::default())
                 .with_batch_exporter(spans)
                 .build(),
             meters: SdkMeterProvider::builder().with_resource(resource).with_reader(reader).build(),
         })
     }
 
-    pub(crate) fn spans(&self) -> Spans {
-        Spans::new(self.tracers.tracer(SCOPE))
+    pub(crate) fn spans(&self) -> CallTracer {
+        CallTracer::new(self.tracers.tracer(SCOPE))
     }
 
     pub(crate) fn meter(&self) -> opentelemetry::metrics::Meter {

@@ -6,15 +6,15 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use steadfast_core::approval::{Decision, Grantor};
+use steadfast_core::approval::{ApprovalDecision, Grantor};
 use steadfast_core::id::ToolName;
-use steadfast_core::policy::{Mode, Modes, Silence};
+use steadfast_core::policy::{EnforcementMode, MechanismModes, SilencePolicy};
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_executor::{Attempt, BreakerKey, By, Listener as _, Steer, Surface};
-use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
+use steadfast_executor::{Attempt, BreakerKey, OperatorIdentity, EngineListener as _, BreakerOverride, OperatorSurface};
+use steadfast_store::{MemoryOptions, MemoryStore, StoreEvent, StoreError, StoreErrorKind};
 
 use super::*;
-use crate::{CATALOGUE, Census, Kind};
+use crate::{CATALOGUE, StoreCensus, MetricKind};
 
 const ALERTS: &str = include_str!("../../../../docs/operating/alerts.yml");
 const ALERT_TESTS: &str = include_str!("../../../../docs/operating/alerts.test.yml");
@@ -36,29 +36,29 @@ fn names() -> BTreeSet<String> {
     for metric in CATALOGUE {
         let name = format!("steadfast_{}", metric.name);
         match metric.kind {
-            Kind::Counter | Kind::Gauge => {
+            MetricKind::Counter | MetricKind::Gauge => {
                 names.insert(name);
             }
-            Kind::Histogram => names.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}"))),
+            MetricKind::Histogram => names.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}"))),
         }
     }
     names
 }
 
 /// A query to Prometheus: its source, the expression, and the labels that a legend shows.
-struct Asked {
+struct PrometheusQuery {
     by: String,
     expression: String,
     shown: Vec<String>,
 }
 
-fn asked() -> Vec<Asked> {
+fn asked() -> Vec<PrometheusQuery> {
     rules().into_iter().chain(dashboard()).collect()
 }
 
 /// Returns the expressions of the alerts. Reads only the subset of YAML that promtool guarantees for this file: a
 /// block is indented deeper.
-fn rules() -> Vec<Asked> {
+fn rules() -> Vec<PrometheusQuery> {
     let mut all = Vec::new();
     let mut lines = ALERTS.lines().peekable();
     let mut alert = "";
@@ -72,12 +72,12 @@ fn rules() -> Vec<Asked> {
             expression.push('\n');
             expression.push_str(more);
         }
-        all.push(Asked { by: alert.to_owned(), expression, shown: Vec::new() });
+        all.push(PrometheusQuery { by: alert.to_owned(), expression, shown: Vec::new() });
     }
     all
 }
 
-fn dashboard() -> Vec<Asked> {
+fn dashboard() -> Vec<PrometheusQuery> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| {
@@ -92,16 +92,16 @@ fn dashboard() -> Vec<Asked> {
         let shown = legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap().to_owned());
         let expression =
             expression.as_str().unwrap().replace("$__rate_interval", "5m").replace("$tool", ".*");
-        Asked { by: by.to_owned(), expression, shown: shown.collect() }
+        PrometheusQuery { by: by.to_owned(), expression, shown: shown.collect() }
     };
     targets.chain(notes).map(asked).collect()
 }
 
 /// A label matcher: name, operator, value.
-type Matcher<'a> = (&'a str, &'a str, &'a str);
+type LabelMatcher<'a> = (&'a str, &'a str, &'a str);
 
 /// Returns the metrics in an expression, each with its label matchers.
-fn selectors(expression: &str) -> Vec<(&str, Vec<Matcher<'_>>)> {
+fn selectors(expression: &str) -> Vec<(&str, Vec<LabelMatcher<'_>>)> {
     let mut found = Vec::new();
     let mut rest = expression;
     while let Some(at) = rest.find("steadfast_") {
@@ -134,9 +134,9 @@ fn groups(expression: &str) -> Vec<&str> {
 /// Returns the metrics of an engine for which everything has happened that can happen, one line of each kind. Its
 /// store and the servers of its gateway are healthy, so those events are added by hand.
 async fn lived() -> String {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let fault = |status| {
-        move |_: Attempt| std::future::ready::<Answer>(Err(Fault::new(Source::Http { status }, "no").into()))
+        move |_: Attempt| std::future::ready::<ToolResult>(Err(AttemptFault::new(FaultSource::Http { status }, "no").into()))
     };
     let called = |tool: &str, amount: u32, key: Option<&str>| {
         let mut call = pay(amount, key.unwrap_or("none"));
@@ -146,10 +146,10 @@ async fn lived() -> String {
         }
         call
     };
-    let by = By::new("ann", Surface::Library);
+    let by = OperatorIdentity::new("ann", OperatorSurface::Library);
 
     let mut policy = standard(ToolClass::Idempotent);
-    policy.modes.guard = Mode::Off;
+    policy.modes.guard = EnforcementMode::Off;
     let clock: Arc<RuntimeClock> = Arc::new(RuntimeClock::new());
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let builder = Engine::builder().clock(clock.clone()).store(store.clone()).policies(Arc::new(policy));
@@ -164,39 +164,39 @@ async fn lived() -> String {
         tokio::time::advance(Duration::from_secs(31)).await;
     }
     let key = BreakerKey::Tool(pay(1, "k").tool());
-    engine.steer_breaker(None, &key, Steer::Reset, &by).await;
+    engine.update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     engine.call(called("pay", 9, None), well).await;
     while engine.approvals(None).is_empty() {
         tokio::task::yield_now().await;
     }
     heard.assert_counted("steadfast_approvals_pending{} 1");
     let (id, _) = engine.approvals(None).pop().unwrap();
-    engine.decide(None, id, Decision::Once, Grantor::Operator, &by).await.unwrap();
+    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by).await.unwrap();
     heard.assert_counted("steadfast_approvals_pending{} 0");
     heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
-    engine.steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
+    engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"FORCED_OPEN\"} 1");
     let report = br#"{"toolName":"pay","pluginName":"bank","error":"x","severity":"security"}"#;
-    engine.take_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
-    heard.telemetry.metrics().show(&Census::take(&*store, 100).await.unwrap());
+    engine.record_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
+    heard.telemetry.metrics().show(&StoreCensus::take(&*store, 100).await.unwrap());
     engine.shutdown(Duration::ZERO).await;
     engine.call(called("pay", 1, None), well).await;
 
     let mut policy = standard(ToolClass::Mutating);
-    policy.modes.trust = Mode::Off;
+    policy.modes.trust = EnforcementMode::Off;
     let engine = heard.engine(policy.clone()).await;
     engine.call(called("send", 1, Some("lost")), async |_: Attempt| reset()).await;
     for _ in 0..3 {
         engine.call(called("send", 2, None), fault(404)).await;
     }
     policy.class = ToolClass::ReadOnly;
-    policy.time.silence = Silence::Stuck;
+    policy.time.silence = SilencePolicy::Stuck;
     heard
         .engine(policy.clone())
         .await
         .call(called("get", 1, None), async |_: Attempt| std::future::pending().await)
         .await;
-    policy.modes = Modes::all(Mode::Shadow);
+    policy.modes = MechanismModes::all(EnforcementMode::Shadow);
     let engine = heard.engine(policy).await;
     for _ in 0..2 {
         engine.call(called("get", 1, Some("twice")), well).await;
@@ -204,8 +204,8 @@ async fn lived() -> String {
 
     let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     turns::turn(&engine, None, turns::TRIP).await;
-    heard.telemetry.store_failed("redis", &StoreError::not_done(Trouble::Unreachable, "gone"));
-    heard.telemetry.store_news("redis", &News::Emptied);
+    heard.telemetry.store_failed("redis", &StoreError::not_done(StoreErrorKind::Unreachable, "gone"));
+    heard.telemetry.store_event("redis", &StoreEvent::Emptied);
     for state in ["up", "backing_off", "down"] {
         heard.telemetry.metrics().server_changed("files", None, Some(state), 1);
     }
@@ -231,7 +231,7 @@ async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
     let series = series(&metrics);
     let asked = asked();
     assert!(asked.len() > 40, "{}", asked.len());
-    for Asked { by, expression, shown } in &asked {
+    for PrometheusQuery { by, expression, shown } in &asked {
         let selectors = selectors(expression);
         let mut known: BTreeSet<&str> = BTreeSet::new();
         for (name, matchers) in &selectors {
@@ -258,7 +258,7 @@ async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
 
 #[test]
 fn expressions_of_the_dashboard_are_some_that_prometheus_reads() {
-    let rule = |(number, asked): (usize, &Asked)| {
+    let rule = |(number, asked): (usize, &PrometheusQuery)| {
         format!(
             "      - record: dashboard:expression:{number}\n        expr: {}\n",
             serde_json::json!(asked.expression)

@@ -86,7 +86,7 @@ async fn a_collector_that_is_not_there_holds_up_no_call() {
     let telemetry = Arc::new(Telemetry::start(options).unwrap());
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     let called = engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
-    assert_eq!(called.result.status, steadfast_core::code::Status::Success);
+    assert_eq!(called.result.status, steadfast_core::code::CallStatus::Success);
 }
 
 #[test]

@@ -11,30 +11,30 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use steadfast_config::{HttpMethod, HttpToolSettings, UrlTemplate};
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
 use steadfast_core::envelope::write_baggage;
 use steadfast_core::id::{Domain, ToolRef};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_executor::{Answer, Attempt, NotDone, Tool};
-use steadfast_mcp::http::back::{Asked, Origin, Replied, UnderWay};
+use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_executor::{ToolResult, Attempt, AttemptError, ToolHandler};
+use steadfast_mcp::http::upstream::{OriginRequest, HttpOrigin, OriginResponse, RequestProgress};
 use steadfast_mcp::http::encode_value;
 use tokio::time::Instant;
 
-use self::request::{Filled, fill};
-use crate::said::{Secrets, content, excerpt};
-use crate::toolbox::Unusable;
+use self::request::{FilledRequest, fill};
+use crate::output::{Secrets, content, excerpt};
+use crate::toolbox::UnusableReason;
 
 /// A tool that is one HTTP request. Clones share their connections. Its debug output has neither its headers nor its
 /// path, which may be secret.
 #[derive(Clone)]
 pub struct HttpTool {
-    parts: Arc<Parts>,
+    parts: Arc<HttpParts>,
 }
 
-struct Parts {
+struct HttpParts {
     tool: ToolRef,
     domain: Option<Domain>,
-    origin: Origin,
+    origin: HttpOrigin,
     method: HttpMethod,
     url: UrlTemplate,
     /// Headers of every request.
@@ -43,7 +43,7 @@ struct Parts {
 }
 
 impl HttpTool {
-    pub(crate) fn new(tool: ToolRef, settings: &HttpToolSettings, origin: Origin) -> Result<Self, Unusable> {
+    pub(crate) fn new(tool: ToolRef, settings: &HttpToolSettings, origin: HttpOrigin) -> Result<Self, UnusableReason> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/plain;q=0.9, */*;q=0.8"));
         // Compressed responses are not supported.
@@ -55,13 +55,13 @@ impl HttpTool {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         for (name, value) in &settings.headers {
-            let wrong = || Unusable::Header(name.clone());
+            let wrong = || UnusableReason::Header(name.clone());
             let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
             let mut value = HeaderValue::from_str(value.expose()).map_err(|_| wrong())?;
             value.set_sensitive(true);
             headers.insert(header, value);
         }
-        let parts = Parts {
+        let parts = HttpParts {
             tool,
             domain: Domain::new(settings.url.host().to_ascii_lowercase()).ok(),
             origin,
@@ -94,11 +94,11 @@ impl fmt::Debug for HttpTool {
     }
 }
 
-impl Tool for HttpTool {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for HttpTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let parts = Arc::clone(&self.parts);
         async move {
-            let (begin, under_way) = (Instant::now(), UnderWay::default());
+            let (begin, under_way) = (Instant::now(), RequestProgress::default());
             let asked = parts.asked(&attempt)?;
             tokio::select! {
                 biased;
@@ -107,18 +107,18 @@ impl Tool for HttpTool {
                     Err(failure) => Err(failure.fault().into()),
                 },
                 // Dropping the future drops the request and closes its connection.
-                () = attempt.cancelled() => Err(withdrawn(begin, &under_way)),
+                () = attempt.cancelled() => Err(cancelled_fault(begin, &under_way)),
             }
         }
     }
 }
 
-impl Parts {
-    fn asked(&self, attempt: &Attempt) -> Result<Asked, Fault> {
+impl HttpParts {
+    fn asked(&self, attempt: &Attempt) -> Result<OriginRequest, AttemptFault> {
         let filled = fill(self.method, &self.url, attempt.params());
-        let Filled { target, body } = filled.map_err(request::Unfit::fault)?;
+        let FilledRequest { target, body } = filled.map_err(request::ParameterError::fault)?;
         let mut headers = self.headers.clone();
-        if !attempt.modes.leave_alone() {
+        if !attempt.modes.is_pass_through() {
             headers.insert(IDEMPOTENCY_KEY, encode_value(attempt.idempotency_key()));
         }
         if let Some(trace) = attempt.traceparent.as_deref().and_then(|text| HeaderValue::from_str(text).ok())
@@ -129,26 +129,26 @@ impl Parts {
         if let Some(baggage) = baggage.and_then(|text| HeaderValue::try_from(text).ok()) {
             headers.insert(BAGGAGE, baggage);
         }
-        Ok(Asked { method: method(self.method), target, headers, body: body.unwrap_or_default() })
+        Ok(OriginRequest { method: method(self.method), target, headers, body: body.unwrap_or_default() })
     }
 
-    fn answer(&self, replied: &Replied) -> Answer {
-        let Replied { status, headers, body } = replied;
+    fn answer(&self, replied: &OriginResponse) -> ToolResult {
+        let OriginResponse { status, headers, body } = replied;
         if !status.is_success() {
             return Err(self.refusal(*status, headers, body).into());
         }
         let packed = text_of(headers, &CONTENT_ENCODING).filter(|packed| *packed != "identity");
         if let Some(packed) = packed {
             let message = format!("the response is compressed ({packed}), which was not requested");
-            return Err(Fault::new(Source::BadAnswer, message).into());
+            return Err(AttemptFault::new(FaultSource::BadAnswer, message).into());
         }
         // Only the status shows that a request was accepted but not completed yet.
         let metadata = RawJson::from_trusted(format!("{{\"status\":{}}}", status.as_u16()));
-        Ok(Output { content: content(body), metadata: Some(metadata) })
+        Ok(ToolOutput { content: content(body), metadata: Some(metadata) })
     }
 
     /// Returns the fault for an unsuccessful response.
-    fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Fault {
+    fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> AttemptFault {
         let text = |name: &HeaderName| text_of(headers, name);
         let number = status.as_u16();
         let said = excerpt(&String::from_utf8_lossy(body), &self.secrets);
@@ -164,18 +164,18 @@ impl Parts {
             format!("the server answered with the status {number}{reason}{said}")
         };
         let retry_after = RetryAfter::from_headers(text(&RETRY_AFTER), text(&RETRY_AFTER_MS));
-        Fault { retry_after, ..Fault::new(Source::Http { status: number }, message) }
+        AttemptFault { retry_after, ..AttemptFault::new(FaultSource::Http { status: number }, message) }
     }
 }
 
 /// Returns the fault of a cancelled attempt.
-fn withdrawn(begin: Instant, under_way: &UnderWay) -> NotDone {
+fn cancelled_fault(begin: Instant, under_way: &RequestProgress) -> AttemptError {
     let fault = if under_way.is_sent() {
-        let source = Source::Timeout { after: begin.elapsed() };
-        Fault::new(source, "the server had not responded when the request was cancelled")
+        let source = FaultSource::Timeout { after: begin.elapsed() };
+        AttemptFault::new(source, "the server had not responded when the request was cancelled")
     } else {
-        let source = Source::Transport { error: Transport::TimedOut, written: false };
-        Fault::new(source, "there was no connection yet when the request was withdrawn")
+        let source = FaultSource::Transport { error: TransportError::TimedOut, written: false };
+        AttemptFault::new(source, "there was no connection yet when the request was withdrawn")
     };
     fault.into()
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::classify::{Match, Nature, OverrideRule, Overrides};
-use steadfast_core::code::{Code, Status};
-use steadfast_core::policy::{Mode, Modes, ToolClass};
-use steadfast_executor::Called;
+use steadfast_core::classify::{FaultMatcher, FaultNature, OverrideRule, Overrides};
+use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::policy::{EnforcementMode, MechanismModes, ToolClass};
+use steadfast_executor::CallResponse;
 use steadfast_tools::{PlainTool, Toolbox};
 
 use crate::{
-    Folder, PATIENCE, SECRET, StoppedClock, call, code, content, engine, message, once, soon, standard, tool,
+    ToolTestFolder, PATIENCE, SECRET, StoppedClock, call, code, content, engine, message, once, soon, standard, tool,
     toolbox,
 };
 
@@ -26,7 +26,7 @@ fn tools(script: &str, more: &str) -> Toolbox {
     toolbox(&format!("[command_tools.t]\ncommand = [\"sh\", \"-c\", {script}]\n{more}\n"))
 }
 
-async fn run(class: ToolClass, script: &str, params: &str) -> Called {
+async fn run(class: ToolClass, script: &str, params: &str) -> CallResponse {
     soon(engine(once(class)).await.call(call("command", params, Some("k")), sh(script))).await
 }
 
@@ -51,14 +51,14 @@ async fn a_command_gets_parameters_on_its_input_and_answers_on_its_output() {
 
 #[tokio::test]
 async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of_the_attempt() {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let place = &folder.0;
     let more = format!("env = {{ UNITS = \"si\" }}\ncwd = {:?}", place.to_str().unwrap());
     let told = r#"pwd; echo "$UNITS|$TOOL_IDEMPOTENCY_KEY|$TOOL_ATTEMPT|${TOOL_DEADLINE_MS:+there}"; env | grep -c '^CARGO'; true"#;
     let tools = tools(told, &more);
     let place = place.canonicalize().unwrap();
     let mut off = once(ToolClass::Mutating);
-    off.modes = Modes::all(Mode::Off);
+    off.modes = MechanismModes::all(EnforcementMode::Off);
     for (policy, attempt) in [(once(ToolClass::Mutating), "si|order 7|1|there"), (off, "si|||")] {
         let called = soon(
             engine(policy).await.call(call("command", "{}", Some("order 7")), tool(&tools, "command", "t")),
@@ -98,14 +98,14 @@ async fn an_exit_code_is_reported_with_the_end_of_stderr() {
 
 #[tokio::test]
 async fn eh_1_5_a_rule_of_the_tool_classifies_an_exit_code() {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let place = folder.join("tried");
     let script =
         format!("if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; exit 75; fi", place.display());
     let rule = |exit: i32| OverrideRule {
         name: Some("try later".to_owned()),
-        when: Match { exit: Some(exit), ..Match::default() },
-        nature: Nature::Transient,
+        when: FaultMatcher { exit: Some(exit), ..FaultMatcher::default() },
+        nature: FaultNature::Transient,
         severity: None,
         reach: None,
         retry_after: None,
@@ -125,7 +125,7 @@ async fn eh_1_5_a_rule_of_the_tool_classifies_an_exit_code() {
 
 #[tokio::test]
 async fn tr_5_transient_faults_are_retried() {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let place = folder.join("tried");
     let script = format!(
         "if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; echo 'connection refused' >&2; exit 1; fi",
@@ -138,7 +138,7 @@ async fn tr_5_transient_faults_are_retried() {
 
 #[tokio::test]
 async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let place = folder.join("runs");
     let script = format!("echo run >> {}; kill -9 $$", place.display());
     let engine = engine(standard(ToolClass::Mutating)).await;
@@ -151,7 +151,7 @@ async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
 
 #[tokio::test]
 async fn a_command_that_cannot_be_started_did_not_run() {
-    let place = Folder::new();
+    let place = ToolTestFolder::new();
     std::fs::write(place.join("text"), "no program").unwrap();
     let missing = place.join("missing");
     for (text, said) in [
@@ -202,9 +202,9 @@ mod groups {
     use super::*;
 
     /// A process that can be waited for, although it is not a child of the test.
-    struct Watched(OwnedFd);
+    struct WatchedPidfd(OwnedFd);
 
-    impl Watched {
+    impl WatchedPidfd {
         fn new(pid: Pid) -> Self {
             Self(pidfd_open(pid, PidfdFlags::empty()).expect("it is there"))
         }
@@ -246,7 +246,7 @@ mod groups {
     /// Number of processes of such a script.
     const HANGING: usize = 4;
 
-    async fn all_end(watched: Vec<Watched>) {
+    async fn all_end(watched: Vec<WatchedPidfd>) {
         let ended =
             tokio::task::spawn_blocking(move || watched.iter().all(|process| process.ends_within(PATIENCE)));
         assert!(soon(ended).await.unwrap());
@@ -259,7 +259,7 @@ mod groups {
             (ToolClass::Mutating, "", Code::OutcomeUnknown),
             (ToolClass::Mutating, "trap '' TERM;", Code::OutcomeUnknown),
         ] {
-            let folder = Folder::new();
+            let folder = ToolTestFolder::new();
             let path = folder.join("pids");
             let mut policy = once(class);
             policy.time.attempt = Duration::from_secs(30);
@@ -268,7 +268,7 @@ mod groups {
             let clock = StoppedClock::new();
             let calling =
                 tokio::spawn(engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, trap))));
-            let watched: Vec<Watched> = written(&path, HANGING).await.into_iter().map(Watched::new).collect();
+            let watched: Vec<WatchedPidfd> = written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
             clock.pass(policy.time.attempt).await;
             let called = soon(calling).await.unwrap();
             assert_eq!(code(&called), Some(code_is), "{class:?} {trap}: {called:?}");
@@ -280,13 +280,13 @@ mod groups {
     #[tokio::test]
     async fn a_cancelled_command_is_ended_with_its_processes() {
         for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
-            let folder = Folder::new();
+            let folder = ToolTestFolder::new();
             let path = folder.join("pids");
             let engine = engine(once(class)).await;
             let calling = engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, "")));
             let cancel = calling.canceller();
             let calling = tokio::spawn(calling);
-            let watched: Vec<Watched> = written(&path, HANGING).await.into_iter().map(Watched::new).collect();
+            let watched: Vec<WatchedPidfd> = written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
             cancel.cancel();
             all_end(watched).await;
             let called = soon(calling).await.unwrap();
@@ -296,7 +296,7 @@ mod groups {
 
     #[tokio::test]
     async fn processes_left_by_a_command_are_ended_even_daemons() {
-        let folder = Folder::new();
+        let folder = ToolTestFolder::new();
         let path = folder.join("pids");
         let script = format!(
             "sleep 600 & echo $! >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 600' & \
@@ -304,7 +304,7 @@ mod groups {
             path.display()
         );
         let called = run(ToolClass::Mutating, &script, "{}").await;
-        assert_eq!((called.result.status, content(&called)), (Status::Success, "\"started\""));
+        assert_eq!((called.result.status, content(&called)), (CallStatus::Success, "\"started\""));
         let pids = written(&path, 2).await;
         let there: Vec<Pid> =
             pids.into_iter().filter(|pid| pidfd_open(*pid, PidfdFlags::empty()).is_ok()).collect();

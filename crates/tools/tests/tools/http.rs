@@ -2,17 +2,17 @@
 
 use std::time::{Duration, SystemTime};
 
-use steadfast_core::code::{Code, Status};
-use steadfast_core::policy::{Mode, Modes, ToolClass};
+use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::policy::{EnforcementMode, MechanismModes, ToolClass};
 use steadfast_tools::LONGEST_ANSWER;
 use tokio::net::TcpListener;
 
-use crate::listener::{Reply, Server, answer};
+use crate::listener::{ListenerReply, ToolTestServer, answer};
 use crate::{StoppedClock, call, code, content, engine, message, once, soon, standard, tool, toolbox};
 
 #[tokio::test]
 async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
-    let server = Server::start(|_| answer("200 OK", "", r#"{"flights": [1.50]}"#)).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", r#"{"flights": [1.50]}"#)).await;
     let text =
         server.tool("POST", "/{airline}/search?v=1", "headers = { Authorization = \"Bearer ${SECRET}\" }");
     let search = tool(&toolbox(&text), "http", "t");
@@ -46,13 +46,13 @@ async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
 
 #[tokio::test]
 async fn tr_14_switched_off_a_request_carries_no_key() {
-    let server = Server::start(|_| answer("200 OK", "", "")).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "")).await;
     let mut policy = standard(ToolClass::Mutating);
-    policy.modes = Modes::all(Mode::Off);
+    policy.modes = MechanismModes::all(EnforcementMode::Off);
     let engine = engine(policy).await;
     let put = tool(&toolbox(&server.tool("PUT", "/", "")), "http", "t");
     let called = soon(engine.call(call("http", "{}", Some("k")), put)).await;
-    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(called.result.status, CallStatus::Success);
     assert_eq!(server.requests()[0].header("idempotency-key"), None);
 }
 
@@ -65,7 +65,7 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
         ("PATCH", ("200 OK", "", ""), "null", 200),
     ] {
         let (line, headers, body) = reply;
-        let server = Server::start(move |_| answer(line, headers, body)).await;
+        let server = ToolTestServer::start(move |_| answer(line, headers, body)).await;
         let asking = tool(&toolbox(&server.tool(method, "/x", "")), "http", "t");
         let called =
             soon(engine(once(ToolClass::Unknown)).await.call(call("http", "{\"a\":1}", None), asking)).await;
@@ -76,10 +76,10 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
         assert_eq!(server.requests()[0].line, format!("{method} /x{query} HTTP/1.1"));
     }
     // A response without a body ends with its head.
-    let head = || Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".to_vec());
-    let none = || Reply::Raw(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
+    let head = || ListenerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".to_vec());
+    let none = || ListenerReply::Raw(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
     for (method, server) in
-        [("HEAD", Server::start(move |_| head()).await), ("GET", Server::start(move |_| none()).await)]
+        [("HEAD", ToolTestServer::start(move |_| head()).await), ("GET", ToolTestServer::start(move |_| none()).await)]
     {
         let asking = tool(&toolbox(&server.tool(method, "/x", "")), "http", "t");
         let called =
@@ -90,7 +90,7 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
 
 #[tokio::test]
 async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
-    let server = Server::start(|number| match number {
+    let server = ToolTestServer::start(|number| match number {
         0 => answer("503 Service Unavailable", "Retry-After: 1\r\n", "busy"),
         _ => answer("200 OK", "", "{}"),
     })
@@ -99,7 +99,7 @@ async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
     let called =
         soon(engine(standard(ToolClass::Mutating)).await.call(call("http", "{\"n\":1}", Some("k")), pay))
             .await;
-    assert_eq!((called.result.status, called.result.attempts), (Status::Success, 2));
+    assert_eq!((called.result.status, called.result.attempts), (CallStatus::Success, 2));
     let waits: Vec<u64> = called.result.retried_by.iter().map(|retried| retried.delay_ms).collect();
     assert!(waits.len() == 1 && waits.iter().all(|wait| *wait >= 1000), "{waits:?}");
     let [first, second] = &*server.requests() else { panic!("two requests") };
@@ -111,7 +111,7 @@ async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
 async fn a_date_in_retry_after_is_passed_on() {
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
     let server =
-        Server::start(move |_| answer("429 Too Many Requests", &format!("Retry-After: {date}\r\n"), ""))
+        ToolTestServer::start(move |_| answer("429 Too Many Requests", &format!("Retry-After: {date}\r\n"), ""))
             .await;
     let asking = tool(&toolbox(&server.tool("GET", "/", "")), "http", "t");
     let called =
@@ -124,7 +124,7 @@ async fn a_date_in_retry_after_is_passed_on() {
 
 #[tokio::test]
 async fn sf_1_a_write_whose_connection_is_lost_is_unknown_and_does_not_run_again() {
-    let server = Server::start(|_| Reply::Cut).await;
+    let server = ToolTestServer::start(|_| ListenerReply::Cut).await;
     let tools = toolbox(&server.tool("POST", "/pay", ""));
     let engine = engine(standard(ToolClass::Mutating)).await;
     for _ in 0..2 {
@@ -139,8 +139,8 @@ async fn a_write_with_an_incomplete_response_is_unknown_and_a_read_is_retried() 
     for (class, runs, code_is) in
         [(ToolClass::Mutating, 1, Some(Code::OutcomeUnknown)), (ToolClass::ReadOnly, 2, None)]
     {
-        let server = Server::start(|number| match number {
-            0 => Reply::Broken(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_vec()),
+        let server = ToolTestServer::start(|number| match number {
+            0 => ListenerReply::Broken(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_vec()),
             _ => answer("200 OK", "", "{}"),
         })
         .await;
@@ -163,7 +163,7 @@ async fn a_server_that_is_not_there_got_nothing_so_that_a_write_is_tried_again()
 
 #[tokio::test]
 async fn unsendable_parameters_are_not_sent() {
-    let server = Server::start(|_| answer("200 OK", "", "")).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "")).await;
     let asking = tool(&toolbox(&server.tool("GET", "/users/{id}", "")), "http", "t");
     let engine = engine(standard(ToolClass::Mutating)).await;
     for params in ["{}", r#"{"id":".."}"#, r#"{"id":"../../admin"}"#, r#"{"id":"a","filter":{"x":1}}"#] {
@@ -175,12 +175,12 @@ async fn unsendable_parameters_are_not_sent() {
 
 #[tokio::test]
 async fn hostile_values_arrive_as_one_segment_and_one_value() {
-    let server = Server::start(|_| answer("200 OK", "", "")).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "")).await;
     let asking = tool(&toolbox(&server.tool("DELETE", "/users/{id}/keys?q={q}", "")), "http", "t");
     let engine = engine(once(ToolClass::Mutating)).await;
     let hostile = r#"{"id":"a/b?x=1#y","q":"a&role=admin\r\nX-Evil: 1","größe &=":"日本/#"}"#;
     let called = soon(engine.call(call("http", hostile, None), asking)).await;
-    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(called.result.status, CallStatus::Success);
     let asked = &server.requests()[0];
     assert_eq!(
         asked.line,
@@ -205,7 +205,7 @@ async fn an_error_response_is_reported_with_the_text_of_the_server() {
         ("500 Internal Server Error", &"<p> x </p>".repeat(1000), Code::ToolError, "…"),
     ] {
         let body = body.to_owned();
-        let server = Server::start(move |_| answer(status, "", &body)).await;
+        let server = ToolTestServer::start(move |_| answer(status, "", &body)).await;
         let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
         let called =
             soon(engine(once(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
@@ -219,7 +219,7 @@ async fn an_error_response_is_reported_with_the_text_of_the_server() {
 #[tokio::test]
 async fn redirects_are_reported_and_not_followed() {
     let away = "Location: https://evil.example/in?token=hunter2hunter2\r\n";
-    let server = Server::start(move |_| answer("302 Found", away, "")).await;
+    let server = ToolTestServer::start(move |_| answer("302 Found", away, "")).await;
     let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
     let called =
         soon(engine(standard(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
@@ -232,8 +232,8 @@ async fn redirects_are_reported_and_not_followed() {
 #[tokio::test]
 async fn a_response_that_is_too_long_or_compressed_is_a_fault() {
     let long = vec![b'x'; LONGEST_ANSWER + 1];
-    let server = Server::start(move |_| answer("200 OK", "", &long)).await;
-    let packed = Server::start(|_| answer("200 OK", "Content-Encoding: gzip\r\n", "\x1f")).await;
+    let server = ToolTestServer::start(move |_| answer("200 OK", "", &long)).await;
+    let packed = ToolTestServer::start(|_| answer("200 OK", "Content-Encoding: gzip\r\n", "\x1f")).await;
     for (server, said) in
         [(server, "it has 67108865 bytes, and the limit is 67108864"), (packed, "packed (gzip)")]
     {
@@ -246,7 +246,7 @@ async fn a_response_that_is_too_long_or_compressed_is_a_fault() {
 
 #[tokio::test]
 async fn sf_6_headers_and_paths_are_in_no_error_and_no_debug_output() {
-    let server = Server::start(|_| {
+    let server = ToolTestServer::start(|_| {
         let repeated = "you sent authorization=Bearer hunter2 hunter2hunter2 and hunter2hunter2";
         answer("401 Unauthorized", "WWW-Authenticate: Bearer hunter2hunter2\r\n", repeated)
     })
@@ -273,7 +273,7 @@ async fn sf_6_headers_and_paths_are_in_no_error_and_no_debug_output() {
 
 #[tokio::test]
 async fn a_cancelled_request_is_dropped() {
-    let server = Server::start(|_| Reply::Hang).await;
+    let server = ToolTestServer::start(|_| ListenerReply::Hang).await;
     let asking = tool(&toolbox(&server.tool("GET", "/", "")), "http", "t");
     // Cancelled by the timeout, which is reported as such.
     let mut policy = once(ToolClass::ReadOnly);
@@ -301,7 +301,7 @@ async fn a_cancelled_request_is_dropped() {
 
 #[tokio::test]
 async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
-    let server = Server::start(|_| Reply::Hang).await;
+    let server = ToolTestServer::start(|_| ListenerReply::Hang).await;
     let mut policy = standard(ToolClass::Mutating);
     policy.time.attempt = Duration::from_secs(30);
     let engine = engine(policy.clone()).await;
@@ -318,7 +318,7 @@ async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
     soon(server.left()).await;
     assert_eq!(server.requests().len(), 1);
     soon(async {
-        while engine.open_calls() > 0 {
+        while engine.in_flight_calls() > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -327,14 +327,14 @@ async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
 
 #[tokio::test]
 async fn tools_of_one_host_share_their_connections() {
-    let server = Server::start(|_| answer("200 OK", "", "{}")).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "{}")).await;
     let one = server.tool("POST", "/one", "");
     let text = format!("{one}{}", one.replace("http_tools.t", "http_tools.u").replace("/one", "/two"));
     let tools = toolbox(&text);
     let engine = engine(standard(ToolClass::ReadOnly)).await;
     for name in ["t", "u", "t"] {
         let called = soon(engine.call(call("http", "{}", None), tool(&tools, "http", name))).await;
-        assert_eq!(called.result.status, Status::Success);
+        assert_eq!(called.result.status, CallStatus::Success);
         // The connection notices the end of the response slightly later.
         for _ in 0..50 {
             tokio::task::yield_now().await;

@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use steadfast_config::{Config, Flag, Sources};
+use steadfast_config::{Config, CommandLineFlag, Sources};
 use steadfast_core::code::Code;
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_core::policy::{Policy, Profile, ToolClass};
-use steadfast_executor::{Called, Engine, RuntimeClock};
+use steadfast_core::policy::{ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_executor::{CallResponse, Engine, RuntimeClock};
 use steadfast_process::Leash;
 use steadfast_tools::{PlainTool, Toolbox};
 
@@ -35,13 +35,13 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Returns an engine that uses the time of the runtime, so that a test can stop it.
-async fn engine(policy: Policy) -> Engine {
+async fn engine(policy: ToolPolicy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
 /// Returns a policy without timeouts, because the machine may be slow. Tests of timeouts set their own.
-fn standard(class: ToolClass) -> Policy {
-    let mut policy = Profile::Standard.policy(class);
+fn standard(class: ToolClass) -> ToolPolicy {
+    let mut policy = PolicyProfile::Standard.policy(class);
     (policy.time.attempt, policy.time.total) = (Duration::from_secs(3600), Duration::from_secs(3600));
     policy
 }
@@ -73,9 +73,9 @@ impl StoppedClock {
 }
 
 /// A folder of a test, removed on drop.
-struct Folder(PathBuf);
+struct ToolTestFolder(PathBuf);
 
-impl Folder {
+impl ToolTestFolder {
     fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ToolTestFolder {
     fn drop(&mut self) {
         // A folder that is left over does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -98,7 +98,7 @@ impl Drop for Folder {
 }
 
 /// Returns a policy with a single attempt.
-fn once(class: ToolClass) -> Policy {
+fn once(class: ToolClass) -> ToolPolicy {
     let mut policy = standard(class);
     policy.retry.attempts = 1.try_into().unwrap();
     policy
@@ -106,10 +106,10 @@ fn once(class: ToolClass) -> Policy {
 
 /// Returns the tools of a file with this text.
 fn toolbox(text: &str) -> Toolbox {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let path = folder.join("steadfast.toml");
     std::fs::write(&path, text).unwrap();
-    let file = steadfast_config::ConfigFile { path, needed: steadfast_config::Needed::Always };
+    let file = steadfast_config::ConfigFile { path, needed: steadfast_config::FileRequirement::Always };
     let environment = BTreeMap::from([("SECRET".to_owned(), SECRET.to_owned())]);
     let sources = Sources { files: vec![file], environment, ..Sources::default() };
     let config = Config::load(&sources).unwrap_or_else(|errors| panic!("{errors}"));
@@ -133,18 +133,18 @@ fn call(namespace: &str, params: &str, key: Option<&str>) -> CallEnvelope {
             "target":{{"sessionKey":"s","actorId":"ann"}},
             "payload":{{"version":"1.0","params":{params}{key}}}}}"#
     );
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-fn message(called: &Called) -> &str {
+fn message(called: &CallResponse) -> &str {
     called.result.error.as_ref().map_or("", |error| &error.message)
 }
 
-fn content(called: &Called) -> &str {
+fn content(called: &CallResponse) -> &str {
     match &called.result.output {
         Some(output) => output.content.as_str(),
         None => panic!("no answer: {called:?}"),
@@ -166,7 +166,7 @@ fn a_toolbox_has_only_the_configured_tools() {
     }
     // Without commands, no leash is needed.
     let flags = ["method", "url"].into_iter().zip(["GET", "http://h/"]);
-    let flags = flags.map(|(setting, value)| Flag {
+    let flags = flags.map(|(setting, value)| CommandLineFlag {
         name: "--set".to_owned(),
         setting: format!("http_tools.a.{setting}"),
         value: value.to_owned(),

@@ -12,31 +12,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Decision, Grantor, Wanted};
-use steadfast_core::breaker::{Breaker, Verdict};
+use steadfast_core::approval::{ApprovalDecision, Grantor, ApprovalSubject};
+use steadfast_core::breaker::{CircuitBreaker, BreakerVerdict};
 use steadfast_core::call::{
-    Call, CallResult, Event, Kept, Misuse, Notice, Others, Outcome, Provenance, Recorded, Request, Shared,
-    Step, StoreFault, Upstream, Wake,
+    Call, CallResult, CallEvent, DeferredWrite, CallMisuse, CallNotice, OtherWaiters, AttemptReport, Provenance, RecordStatus, CallRequest, CallMechanisms,
+    NextStep, StoreFault, UpstreamSignal, WakeReason,
 };
-use steadfast_core::classify::{Fault, Severity, classify};
+use steadfast_core::classify::{AttemptFault, Severity, classify};
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Ending, Intent, LeaseSight, Owner, Record, Release, Role, Rules, Save,
+    Claim, ClaimVerdict, RunOutcome, ClaimIntent, LeaseOwnerState, ClaimOwner, DedupeRecord, ReleaseRequest, ClaimRole, DedupeRules, SaveRequest,
 };
 use steadfast_core::guard::{self, GuardedCall, LoopGuard};
 use steadfast_core::id::Digest;
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::{Mode, Policy};
+use steadfast_core::policy::{EnforcementMode, ToolPolicy};
 use steadfast_core::retry::RetryBudget;
-use steadfast_core::trust::{self, Finished, Subject, TrustLedger};
+use steadfast_core::trust::{self, FinishedOutcome, TrustSubject, TrustLedger};
 
-use crate::draw::Draw;
-use store::Store;
+use crate::draw::InputDraw;
+use store::FuzzStore;
 
 /// Checks that any order of events leads to a step or to a report of misuse, that a finished call stays finished, and
 /// that the same events have the same results.
 pub fn call_events(input: &[u8]) {
-    let story = World::live(input);
-    assert_eq!(World::live(input), story, "the same bytes had two results");
+    let story = FuzzWorld::live(input);
+    assert_eq!(FuzzWorld::live(input), story, "the same bytes had two results");
 }
 
 /// Maximum number of consecutive calls, which share their machines.
@@ -47,31 +47,31 @@ const MOST_EVENTS: u32 = 200;
 /// for the end of another run polls twice a second.
 const WAY_HOME: u32 = 300;
 
-struct World<'i> {
-    draw: Draw<'i>,
+struct FuzzWorld<'i> {
+    draw: InputDraw<'i>,
     now: Timestamp,
     /// The store's knowledge about other processes.
-    sight: LeaseSight,
-    store: Store,
-    breaker: Breaker,
-    dependency: Option<Breaker>,
+    sight: LeaseOwnerState,
+    store: FuzzStore,
+    breaker: CircuitBreaker,
+    dependency: Option<CircuitBreaker>,
     budget: RetryBudget,
     limiter: Limiter,
     dependency_limiter: Limiter,
     guard: LoopGuard,
     trust: TrustLedger,
     /// The record that another process claimed.
-    rival: Option<Arc<Record>>,
+    rival: Option<Arc<DedupeRecord>>,
     rivals: u64,
     events: u32,
     story: String,
 }
 
 /// A call and its driver's knowledge of it.
-struct Driven {
+struct FuzzedCall {
     call: Call,
     /// The step that waits for an answer.
-    pending: Step,
+    pending: NextStep,
     attempts: u32,
     /// Start of the first attempt.
     first: Option<Timestamp>,
@@ -82,20 +82,20 @@ struct Driven {
     cancelled_upstream: bool,
     /// True if that was because the time of the attempt was up.
     cut_upstream: bool,
-    last_fault: Option<Fault>,
+    last_fault: Option<AttemptFault>,
     /// True if its outcome is unknown, so that the end of its attempt may stay unobserved.
     unknown: bool,
 }
 
 /// The relation of an event to the pending step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Meant {
+enum AnswerIntent {
     Answer,
     Anything,
 }
 
 /// Prints the story when a failing input is run by hand.
-impl Drop for World<'_> {
+impl Drop for FuzzWorld<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.story);
@@ -103,18 +103,18 @@ impl Drop for World<'_> {
     }
 }
 
-impl<'i> World<'i> {
+impl<'i> FuzzWorld<'i> {
     /// Runs an input. Returns all steps and notices as text.
     fn live(input: &'i [u8]) -> String {
-        let mut draw = Draw::new(input);
+        let mut draw = InputDraw::new(input);
         let policy = Arc::new(setup::policy(&mut draw));
         let start = draw.pick([1_000_000, 0, u64::MAX - 50_000_000]);
         let mut world = Self {
             now: Timestamp::from_millis(start),
-            sight: draw.pick([LeaseSight::Time, LeaseSight::Gone, LeaseSight::Alive]),
-            store: Store::default(),
-            breaker: Breaker::default(),
-            dependency: draw.flag().then(Breaker::default),
+            sight: draw.pick([LeaseOwnerState::Time, LeaseOwnerState::Gone, LeaseOwnerState::Alive]),
+            store: FuzzStore::default(),
+            breaker: CircuitBreaker::default(),
+            dependency: draw.flag().then(CircuitBreaker::default),
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
             dependency_limiter: Limiter::default(),
@@ -130,8 +130,8 @@ impl<'i> World<'i> {
         for number in 0..MOST_CALLS {
             let request = setup::request(&mut world.draw, number, world.now);
             world.call(request, &policy);
-            assert_eq!(world.limiter.inside(), 0, "the call is over and its place is still taken");
-            assert_eq!(world.dependency_limiter.inside(), 0, "the call is over and its place is still taken");
+            assert_eq!(world.limiter.in_flight(), 0, "the call is over and its place is still taken");
+            assert_eq!(world.dependency_limiter.in_flight(), 0, "the call is over and its place is still taken");
             if world.draw.rest().is_empty() {
                 break;
             }
@@ -140,19 +140,19 @@ impl<'i> World<'i> {
     }
 
     /// Makes a history of failures: of the tool, of the model, of the service.
-    fn past(&mut self, policy: &Policy) {
+    fn past(&mut self, policy: &ToolPolicy) {
         let failures = self.draw.byte();
         let (tool, signature) = (setup::tool(), setup::signature());
-        let subject = Subject { tool: &tool, signature: &signature, domain: None };
-        let rules = trust::Rules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
+        let subject = TrustSubject { tool: &tool, signature: &signature, domain: None };
+        let rules = trust::TrustRules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
         for _ in 0..failures % 4 {
-            let finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+            let finished = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
             self.trust.record(rules, subject, finished, self.now);
         }
         for _ in 0..failures / 4 % 4 {
             let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
             self.guard.begin(&policy.guard, call, self.now);
-            let ending = guard::Ending::Failure { message: "no", mistake: None };
+            let ending = guard::GuardedResult::Failure { message: "no", mistake: None };
             self.guard.end(&policy.guard, call, ending, self.now);
         }
         for _ in 0..failures / 16 {
@@ -160,7 +160,7 @@ impl<'i> World<'i> {
                 self.breaker.record(
                     &policy.breaker,
                     ticket,
-                    Verdict::Failure { took: Duration::ZERO },
+                    BreakerVerdict::Failure { took: Duration::ZERO },
                     self.now,
                 );
             }
@@ -168,13 +168,13 @@ impl<'i> World<'i> {
     }
 
     /// Runs one call from its beginning to its end.
-    fn call(&mut self, request: Request, policy: &Arc<Policy>) {
+    fn call(&mut self, request: CallRequest, policy: &Arc<ToolPolicy>) {
         let mut notices = Vec::new();
         let (now, seed) = (self.now, request.number);
         let (call, step) = Call::begin(&mut self.shared(), request, policy.clone(), seed, now, &mut notices);
-        let mut driven = Driven {
+        let mut driven = FuzzedCall {
             call,
-            pending: Step::Stay,
+            pending: NextStep::Stay,
             attempts: 0,
             first: None,
             runs: false,
@@ -185,18 +185,18 @@ impl<'i> World<'i> {
             last_fault: None,
             unknown: false,
         };
-        self.heed(&mut driven, step, &notices);
+        self.check_step(&mut driven, step, &notices);
         while !driven.call.is_finished() {
             self.events += 1;
             match self.draw.next().filter(|_| self.events <= MOST_EVENTS) {
                 Some(byte) => self.happen(&mut driven, byte),
-                None => self.bring_home(&mut driven),
+                None => self.finish_call(&mut driven),
             }
         }
         self.stays_finished(&mut driven);
     }
 
-    fn happen(&mut self, driven: &mut Driven, byte: u8) {
+    fn happen(&mut self, driven: &mut FuzzedCall, byte: u8) {
         let span = [0, 1, 20, 500, 60_000, 120_000, 3_600_000];
         match span.get(usize::from(byte >> 3 & 7)) {
             Some(millis) => self.now = self.now + Duration::from_millis(*millis),
@@ -205,165 +205,165 @@ impl<'i> World<'i> {
         match byte & 7 {
             0..=4 => self.answer(driven),
             5 => {
-                let owner = driven.call.claimed().map(|record| record.owner.clone());
+                let owner = driven.call.claimed_record().map(|record| record.owner.clone());
                 let event = setup::stray(&mut self.draw, owner, self.now);
-                self.feed(driven, event, Meant::Anything);
+                self.feed(driven, event, AnswerIntent::Anything);
             }
-            6 => self.elsewhere(driven),
-            _ => self.aside(driven),
+            6 => self.act_as_other_process(driven),
+            _ => self.send_stray_event(driven),
         }
     }
 
     /// Answers the pending step.
-    fn answer(&mut self, driven: &mut Driven) {
+    fn answer(&mut self, driven: &mut FuzzedCall) {
         let now = self.now;
         let event = match &driven.pending {
-            Step::Follow(_) | Step::AwaitEnd(_) => Event::Woke(self.draw.pick([Wake::Changed, Wake::Time])),
-            Step::Ask(_) => Event::Answered(setup::answer(&mut self.draw)),
-            Step::Run(_) | Step::Cut(_) => Event::Ran(setup::outcome(&mut self.draw)),
-            Step::Wait if driven.call.is_settling() => self.settles(driven),
-            Step::Wait | Step::Answer { .. } | Step::CancelUpstream | Step::Stay | Step::Finish { .. } => {
-                Event::Woke(Wake::Time)
+            NextStep::Follow(_) | NextStep::AwaitEnd(_) => CallEvent::Woke(self.draw.pick([WakeReason::Changed, WakeReason::Time])),
+            NextStep::Ask(_) => CallEvent::Answered(setup::answer(&mut self.draw)),
+            NextStep::Run(_) | NextStep::Cut(_) => CallEvent::Ran(setup::outcome(&mut self.draw)),
+            NextStep::Wait if driven.call.is_settling() => self.settles(driven),
+            NextStep::Wait | NextStep::Answer { .. } | NextStep::CancelUpstream | NextStep::Stay | NextStep::Finish { .. } => {
+                CallEvent::Woke(WakeReason::Time)
             }
-            Step::Claim(_)
-            | Step::Spend { .. }
-            | Step::Start { .. }
-            | Step::Probe(_)
-            | Step::Save(_)
-            | Step::Release(_)
-            | Step::Renew => {
+            NextStep::Claim(_)
+            | NextStep::Spend { .. }
+            | NextStep::Start { .. }
+            | NextStep::Probe(_)
+            | NextStep::Save(_)
+            | NextStep::Release(_)
+            | NextStep::Renew => {
                 match self.draw.byte() % 6 {
-                    3 => Event::StoreFailed(StoreFault::NotDone),
-                    4 => Event::StoreFailed(StoreFault::Unanswered),
+                    3 => CallEvent::StoreFailed(StoreFault::NotDone),
+                    4 => CallEvent::StoreFailed(StoreFault::Unanswered),
                     5 => {
                         // Done, and the reply is lost.
                         let _ = self.ask_the_store(driven, now);
-                        Event::StoreFailed(StoreFault::Unanswered)
+                        CallEvent::StoreFailed(StoreFault::Unanswered)
                     }
                     _ => self.ask_the_store(driven, now),
                 }
             }
         };
-        self.feed(driven, event, Meant::Answer);
+        self.feed(driven, event, AnswerIntent::Answer);
     }
 
     /// Returns an event of an attempt with an unknown outcome.
-    fn settles(&mut self, driven: &Driven) -> Event {
+    fn settles(&mut self, driven: &FuzzedCall) -> CallEvent {
         match self.draw.byte() % 4 {
-            1 if driven.runs => Event::Ran(setup::outcome(&mut self.draw)),
-            2 if driven.call.awaits_end() => Event::Settled,
-            3 => Event::DriverEnds,
-            _ => Event::Woke(Wake::Time),
+            1 if driven.runs => CallEvent::Ran(setup::outcome(&mut self.draw)),
+            2 if driven.call.awaits_end() => CallEvent::Settled,
+            3 => CallEvent::DriverEnds,
+            _ => CallEvent::Woke(WakeReason::Time),
         }
     }
 
     /// Carries out the pending step in the store.
-    fn ask_the_store(&mut self, driven: &Driven, now: Timestamp) -> Event {
+    fn ask_the_store(&mut self, driven: &FuzzedCall, now: Timestamp) -> CallEvent {
         match &driven.pending {
-            Step::Claim(claim) => Event::Claimed(self.claim(claim)),
-            Step::Spend { grant, owner } => Event::Spent(self.store.spend(*grant, owner, now)),
-            Step::Start { key, owner } => Event::Started(self.store.start(key, owner, now)),
-            Step::Probe(_) => {
+            NextStep::Claim(claim) => CallEvent::Claimed(self.claim(claim)),
+            NextStep::Spend { grant, owner } => CallEvent::Spent(self.store.spend(*grant, owner, now)),
+            NextStep::Start { key, owner } => CallEvent::Started(self.store.start(key, owner, now)),
+            NextStep::Probe(_) => {
                 if self.draw.byte().is_multiple_of(2) {
                     // Another process was faster, with another state.
-                    let mut there = Breaker::restore(&self.breaker.snapshot(), now);
+                    let mut there = CircuitBreaker::restore(&self.breaker.snapshot(), now);
                     there.force_open(None, now);
                     self.breaker.adopt(&there.snapshot(), now);
                 }
-                Event::Probed
+                CallEvent::Probed
             }
-            Step::Save(save) => Event::Saved(self.store.save(save, now)),
-            Step::Release(release) => {
+            NextStep::Save(save) => CallEvent::Saved(self.store.save(save, now)),
+            NextStep::Release(release) => {
                 self.store.release(release);
-                Event::Released
+                CallEvent::Released
             }
-            Step::Renew => self.renewal(driven),
-            Step::Follow(_)
-            | Step::AwaitEnd(_)
-            | Step::Ask(_)
-            | Step::Run(_)
-            | Step::Cut(_)
-            | Step::Wait
-            | Step::Answer { .. }
-            | Step::CancelUpstream
-            | Step::Stay
-            | Step::Finish { .. } => unreachable!("not for the store: {:?}", driven.pending),
+            NextStep::Renew => self.renewal(driven),
+            NextStep::Follow(_)
+            | NextStep::AwaitEnd(_)
+            | NextStep::Ask(_)
+            | NextStep::Run(_)
+            | NextStep::Cut(_)
+            | NextStep::Wait
+            | NextStep::Answer { .. }
+            | NextStep::CancelUpstream
+            | NextStep::Stay
+            | NextStep::Finish { .. } => unreachable!("not for the store: {:?}", driven.pending),
         }
     }
 
-    fn renewal(&mut self, driven: &Driven) -> Event {
+    fn renewal(&mut self, driven: &FuzzedCall) -> CallEvent {
         let keep = driven.call.policy().dedupe.keep;
         match driven.call.record() {
-            Some(record) => Event::Renewed {
+            Some(record) => CallEvent::Renewed {
                 owner: record.owner.clone(),
                 sent: self.now,
                 verdict: self.store.renew(record, &keep, self.now),
             },
-            None => Event::StoreFailed(StoreFault::NotDone),
+            None => CallEvent::StoreFailed(StoreFault::NotDone),
         }
     }
 
     fn claim(&mut self, claim: &Claim) -> ClaimVerdict {
         let others = self.sight;
-        let sight = |owner: &Owner| match others {
-            LeaseSight::Time => LeaseSight::Time,
-            LeaseSight::Alive | LeaseSight::Gone if owner.process == setup::process(1) => LeaseSight::Alive,
-            LeaseSight::Alive | LeaseSight::Gone => others,
+        let sight = |owner: &ClaimOwner| match others {
+            LeaseOwnerState::Time => LeaseOwnerState::Time,
+            LeaseOwnerState::Alive | LeaseOwnerState::Gone if owner.process == setup::process(1) => LeaseOwnerState::Alive,
+            LeaseOwnerState::Alive | LeaseOwnerState::Gone => others,
         };
         self.store.claim(claim, sight, self.now)
     }
 
     /// Sends an event that a driver may send at any time.
-    fn aside(&mut self, driven: &mut Driven) {
+    fn send_stray_event(&mut self, driven: &mut FuzzedCall) {
         let event = match self.draw.byte() % 6 {
-            0 => Event::Woke(Wake::Time),
-            1 => Event::Cancelled(Others::None),
-            2 => Event::Cancelled(Others::Waiting),
-            3 => Event::Disconnected(Others::None),
-            4 => Event::Progressed,
+            0 => CallEvent::Woke(WakeReason::Time),
+            1 => CallEvent::Cancelled(OtherWaiters::None),
+            2 => CallEvent::Cancelled(OtherWaiters::Waiting),
+            3 => CallEvent::Disconnected(OtherWaiters::None),
+            4 => CallEvent::Progressed,
             _ => match driven.call.record() {
                 Some(_) => self.renewal(driven),
                 None => return,
             },
         };
-        self.feed(driven, event, Meant::Answer);
+        self.feed(driven, event, AnswerIntent::Answer);
     }
 
     /// Acts as another process, or directly on the store.
-    fn elsewhere(&mut self, driven: &Driven) {
+    fn act_as_other_process(&mut self, driven: &FuzzedCall) {
         let keep = driven.call.policy().dedupe.keep;
         match self.draw.byte() % 7 {
             0 => self.rival_claims(driven),
             1 => {
                 if let Some(claimed) = self.rival.clone() {
-                    let ending = Ending::Done(Some(setup::output()));
+                    let ending = RunOutcome::Done(Some(setup::output()));
                     let save =
-                        Save { claimed, ending, attempts: Vec::new(), delivered: None, hold: false, keep };
+                        SaveRequest { claimed, ending, attempts: Vec::new(), delivered: None, hold: false, keep };
                     let _ = self.store.save(&save, self.now);
                 }
             }
             2 => {
                 if let Some(record) = self.rival.take() {
-                    let Record { key, index, owner, .. } = &*record;
-                    self.store.release(&Release { key: *key, index: *index, owner: owner.clone() });
+                    let DedupeRecord { key, index, owner, .. } = &*record;
+                    self.store.release(&ReleaseRequest { key: *key, index: *index, owner: owner.clone() });
                 }
             }
             3 => self.store.empty(),
             4 => self.store.sweep(self.now),
             5 => self.store.deliver_all(self.now),
-            _ => self.store.resolve_all(&Rules::from(driven.call.policy()), self.now),
+            _ => self.store.resolve_all(&DedupeRules::from(driven.call.policy()), self.now),
         }
     }
 
-    fn rival_claims(&mut self, driven: &Driven) {
+    fn rival_claims(&mut self, driven: &FuzzedCall) {
         let (request, policy) = (driven.call.request(), driven.call.policy());
         let Some(address) = request.address() else { return };
         self.rivals += 1;
         let claim = Claim {
             address,
-            intent: Intent::Take { started: self.draw.flag() },
-            role: Role::Fresh,
-            owner: Owner { process: setup::process(2), call: self.rivals, claim: 1 },
+            intent: ClaimIntent::Take { started: self.draw.flag() },
+            role: ClaimRole::Fresh,
+            owner: ClaimOwner { process: setup::process(2), call: self.rivals, claim: 1 },
             digest: request.digest,
             retry_safe: request.is_retry_safe(policy),
             best_effort: false,
@@ -371,7 +371,7 @@ impl<'i> World<'i> {
             age: Duration::ZERO,
             seen_end_within: None,
             run: request.run.clone(),
-            rules: Rules::from(policy),
+            rules: DedupeRules::from(policy),
             tool: request.tool.clone(),
             request: request.id.clone(),
             tool_call: None,
@@ -380,40 +380,40 @@ impl<'i> World<'i> {
             actor: None,
             tenant: None,
         };
-        if let ClaimVerdict::Mine(record) = self.claim(&claim) {
+        if let ClaimVerdict::Acquired(record) = self.claim(&claim) {
             self.rival = Some(record);
         }
     }
 
     /// Brings the call to its end, with a correct driver, a store that answers, and a tool that works.
-    fn bring_home(&mut self, driven: &mut Driven) {
+    fn finish_call(&mut self, driven: &mut FuzzedCall) {
         for _ in 0..WAY_HOME {
             let event = match &driven.pending {
-                Step::Claim(_)
-                | Step::Spend { .. }
-                | Step::Start { .. }
-                | Step::Probe(_)
-                | Step::Save(_)
-                | Step::Release(_)
-                | Step::Renew => self.ask_the_store(driven, self.now),
-                Step::Run(_) | Step::Cut(_) => {
-                    Event::Ran(Outcome::Success { output: setup::output(), concern: None })
+                NextStep::Claim(_)
+                | NextStep::Spend { .. }
+                | NextStep::Start { .. }
+                | NextStep::Probe(_)
+                | NextStep::Save(_)
+                | NextStep::Release(_)
+                | NextStep::Renew => self.ask_the_store(driven, self.now),
+                NextStep::Run(_) | NextStep::Cut(_) => {
+                    CallEvent::Ran(AttemptReport::Success { output: setup::output(), concern: None })
                 }
-                Step::Follow(_)
-                | Step::AwaitEnd(_)
-                | Step::Ask(_)
-                | Step::Wait
-                | Step::Answer { .. }
-                | Step::CancelUpstream
-                | Step::Stay
-                | Step::Finish { .. } => {
+                NextStep::Follow(_)
+                | NextStep::AwaitEnd(_)
+                | NextStep::Ask(_)
+                | NextStep::Wait
+                | NextStep::Answer { .. }
+                | NextStep::CancelUpstream
+                | NextStep::Stay
+                | NextStep::Finish { .. } => {
                     let at = driven.call.wake_at();
                     assert!(at.is_some(), "waits in {} for nothing", driven.call.state());
                     self.now = self.now.max(at.unwrap_or(self.now));
-                    Event::Woke(Wake::Time)
+                    CallEvent::Woke(WakeReason::Time)
                 }
             };
-            self.feed(driven, event, Meant::Answer);
+            self.feed(driven, event, AnswerIntent::Answer);
             if driven.call.is_finished() {
                 return;
             }
@@ -426,22 +426,22 @@ impl<'i> World<'i> {
     }
 
     /// Feeds one event to the machine, and checks the properties that must hold after it.
-    fn feed(&mut self, driven: &mut Driven, event: Event, meant: Meant) {
+    fn feed(&mut self, driven: &mut FuzzedCall, event: CallEvent, meant: AnswerIntent) {
         let now = self.now;
         // The machine is only formatted if misuse is possible, because that is slow.
         let wake_at = driven.call.wake_at();
         let before =
-            (meant == Meant::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
-        let ran = matches!(event, Event::Ran(_));
+            (meant == AnswerIntent::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
+        let ran = matches!(event, CallEvent::Ran(_));
         let settling = driven.call.is_settling();
-        let is_gone = matches!(event, Event::Settled) && driven.call.awaits_end();
-        let owner = driven.call.claimed().map(|record| &record.owner);
-        let foreign = matches!(&event, Event::Renewed { owner: renewed, .. } if owner != Some(renewed));
+        let is_gone = matches!(event, CallEvent::Settled) && driven.call.awaits_end();
+        let owner = driven.call.claimed_record().map(|record| &record.owner);
+        let foreign = matches!(&event, CallEvent::Renewed { owner: renewed, .. } if owner != Some(renewed));
         let fault =
-            if let Event::Ran(Outcome::Failure { fault, .. }) = &event { Some(fault.clone()) } else { None };
-        let timer = matches!(event, Event::Woke(Wake::Time)) && wake_at.is_some_and(|at| at <= now);
+            if let CallEvent::Ran(AttemptReport::Failure { fault, .. }) = &event { Some(fault.clone()) } else { None };
+        let timer = matches!(event, CallEvent::Woke(WakeReason::Time)) && wake_at.is_some_and(|at| at <= now);
         let mut notices = Vec::new();
-        match driven.call.on(&mut self.shared(), now, event, &mut notices) {
+        match driven.call.handle_event(&mut self.shared(), now, event, &mut notices) {
             Ok(step) => {
                 if ran {
                     assert!(driven.runs || settling, "an answer was accepted without an attempt");
@@ -457,12 +457,12 @@ impl<'i> World<'i> {
                         "a renewal of another claim was heeded"
                     );
                 }
-                let idle = timer && step == Step::Stay;
-                self.heed(driven, step, &notices);
+                let idle = timer && step == NextStep::Stay;
+                self.check_step(driven, step, &notices);
                 let later = driven.call.wake_at().is_none_or(|at| at > now || now == Timestamp::MAX);
                 assert!(!idle || later, "the timer fires again and again in {}", driven.call.state());
             }
-            Err(Misuse { state, event }) => {
+            Err(CallMisuse { state, event }) => {
                 assert!(before.is_some(), "{event} answers {:?} and is misuse in {state}", driven.pending);
                 let after = (driven.call.state(), driven.call.wake_at(), format!("{:?}", driven.call));
                 assert_eq!(Some(after), before, "{event} was misuse and changed the machine");
@@ -472,56 +472,56 @@ impl<'i> World<'i> {
     }
 
     /// Checks the properties of a step, whatever led to it.
-    fn heed(&mut self, driven: &mut Driven, step: Step, notices: &[Notice]) {
+    fn check_step(&mut self, driven: &mut FuzzedCall, step: NextStep, notices: &[CallNotice]) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.story, "{} {} {step:?} {notices:?}", self.now, driven.call.state());
         assert_eq!(
-            matches!(step, Step::Finish { .. }),
+            matches!(step, NextStep::Finish { .. }),
             driven.call.is_finished(),
             "the end and its step: {step:?}"
         );
-        driven.unknown |= notices.iter().any(|notice| matches!(notice, Notice::OutcomeUnknown { .. }));
+        driven.unknown |= notices.iter().any(|notice| matches!(notice, CallNotice::OutcomeUnknown { .. }));
         match &step {
-            Step::Run(run) => self.may_run(driven, run.attempt),
-            Step::Cut(cut) => {
+            NextStep::Run(run) => self.may_run(driven, run.attempt),
+            NextStep::Cut(cut) => {
                 assert!(driven.runs && !driven.cut, "cut what does not run, or a second time: {cut:?}");
                 driven.cut = true;
             }
-            Step::Answer { upstream, .. } => {
+            NextStep::Answer { upstream, .. } => {
                 assert!(!driven.answered, "the caller is answered a second time: {step:?}");
                 driven.answered = true;
-                if *upstream == Upstream::Cancel {
+                if *upstream == UpstreamSignal::Cancel {
                     Self::cancels_upstream(driven);
                 }
             }
-            Step::CancelUpstream => Self::cancels_upstream(driven),
-            Step::Finish { result, kept } => {
+            NextStep::CancelUpstream => Self::cancels_upstream(driven),
+            NextStep::Finish { result, deferred: kept } => {
                 assert!(!driven.runs || driven.unknown, "the call ended and its attempt runs on: {step:?}");
                 self.ended(driven, result, kept);
             }
-            Step::Follow(_) | Step::AwaitEnd(_) | Step::Ask(_) | Step::Wait => {
+            NextStep::Follow(_) | NextStep::AwaitEnd(_) | NextStep::Ask(_) | NextStep::Wait => {
                 assert!(driven.call.wake_at().is_some(), "waits for nothing: {step:?}");
             }
-            Step::Claim(_)
-            | Step::Spend { .. }
-            | Step::Start { .. }
-            | Step::Probe(_)
-            | Step::Renew
-            | Step::Save(_)
-            | Step::Release(_)
-            | Step::Stay => {}
+            NextStep::Claim(_)
+            | NextStep::Spend { .. }
+            | NextStep::Start { .. }
+            | NextStep::Probe(_)
+            | NextStep::Renew
+            | NextStep::Save(_)
+            | NextStep::Release(_)
+            | NextStep::Stay => {}
         }
-        let is_aside = matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream);
+        let is_aside = matches!(step, NextStep::Stay | NextStep::Answer { .. } | NextStep::CancelUpstream);
         if !is_aside {
             driven.pending = step;
-        } else if step != Step::Stay && matches!(driven.pending, Step::Save(_)) {
+        } else if step != NextStep::Stay && matches!(driven.pending, NextStep::Save(_)) {
             // The unknown outcome is recorded now, and the call waits for the end of the attempt.
-            driven.pending = Step::Wait;
+            driven.pending = NextStep::Wait;
         }
     }
 
     /// Checks that the tool receives cancellations only for a running attempt: one for its caller, one for the cut.
-    fn cancels_upstream(driven: &mut Driven) {
+    fn cancels_upstream(driven: &mut FuzzedCall) {
         let is_cut = driven.call.is_settling();
         let told = if is_cut { &mut driven.cut_upstream } else { &mut driven.cancelled_upstream };
         assert!(driven.runs && !driven.cut && !*told, "a cancellation without a reason");
@@ -529,7 +529,7 @@ impl<'i> World<'i> {
     }
 
     /// Checks that an attempt may start now.
-    fn may_run(&mut self, driven: &mut Driven, attempt: u32) {
+    fn may_run(&mut self, driven: &mut FuzzedCall, attempt: u32) {
         let (request, policy) = (driven.call.request(), driven.call.policy());
         assert!(!driven.runs, "a second attempt beside the first");
         assert_eq!(attempt, driven.attempts + 1, "attempts are counted from one, each once");
@@ -543,7 +543,7 @@ impl<'i> World<'i> {
             assert!(safe, "it may have run and must not twice: {fault:?}");
         }
         // In shadow mode the record protects nothing, and a start that could not be written delays nothing.
-        if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == Mode::Enforce) {
+        if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == EnforcementMode::Enforce) {
             assert!(
                 self.store.started.contains(&record.owner),
                 "runs before `started` is written: {record:?}"
@@ -556,10 +556,10 @@ impl<'i> World<'i> {
 
     /// Checks that deadline and total time limit the start of an attempt, however late a timer fires or a store
     /// answers.
-    fn is_in_time(&self, driven: &Driven) {
+    fn is_in_time(&self, driven: &FuzzedCall) {
         let (limits, policy) = (driven.call.request().limits, driven.call.policy());
         // In shadow mode no call is delayed or refused.
-        if policy.modes.leave_alone() {
+        if policy.modes.is_pass_through() {
             return;
         }
         // A deadline at the end of time is none.
@@ -572,12 +572,12 @@ impl<'i> World<'i> {
     }
 
     /// Handles the end of a call: its answer, and its remaining work.
-    fn ended(&mut self, driven: &Driven, result: &CallResult, kept: &[Kept]) {
+    fn ended(&mut self, driven: &FuzzedCall, result: &CallResult, kept: &[DeferredWrite]) {
         assert_eq!(result.attempts, driven.attempts, "the attempts are counted wrong");
         // In shadow mode nothing counts as recorded, but deliveries are marked. Otherwise every equal call would look
         // like a resend.
-        let shadow = driven.call.policy().modes.dedupe == Mode::Shadow;
-        let (receipt, recorded) = (result.receipt.is_some(), result.recorded == Recorded::Yes);
+        let shadow = driven.call.policy().modes.dedupe == EnforcementMode::Shadow;
+        let (receipt, recorded) = (result.receipt.is_some(), result.recorded == RecordStatus::Yes);
         assert!(shadow || recorded || !receipt, "a receipt for what is not recorded: {result:?}");
         // An answer that comes too late, or only asks the caller to wait, does not count as delivered.
         let is_late = result.took > driven.call.policy().dedupe.late_after;
@@ -592,12 +592,12 @@ impl<'i> World<'i> {
         }
         for kept in kept {
             match kept {
-                Kept::Save(save) => drop(self.store.save(save, self.now)),
-                Kept::Release(release) => self.store.release(release),
-                Kept::GiveBack { grant, owner } => self.store.approvals.give_back(*grant, owner.digest()),
-                Kept::Park(ask) => {
+                DeferredWrite::Save(save) => drop(self.store.save(save, self.now)),
+                DeferredWrite::Release(release) => self.store.release(release),
+                DeferredWrite::GiveBack { grant, owner } => self.store.approvals.return_grant(*grant, owner.digest()),
+                DeferredWrite::Park(ask) => {
                     let request = driven.call.request();
-                    let wanted = Wanted {
+                    let wanted = ApprovalSubject {
                         tool: &request.tool,
                         arguments: request.digest,
                         signature: &request.signature,
@@ -606,7 +606,7 @@ impl<'i> World<'i> {
                     };
                     let policy = &driven.call.policy().approval;
                     let asked = self.store.approvals.ask(wanted, &ask.escalation, None, policy, self.now);
-                    let decision = self.draw.pick([Decision::Once, Decision::Session, Decision::Deny]);
+                    let decision = self.draw.pick([ApprovalDecision::Once, ApprovalDecision::Session, ApprovalDecision::Deny]);
                     let _ = self.store.approvals.decide(asked.id, decision, Grantor::Operator, self.now);
                 }
             }
@@ -614,19 +614,19 @@ impl<'i> World<'i> {
     }
 
     /// Checks that after the end every event is misuse.
-    fn stays_finished(&mut self, driven: &mut Driven) {
+    fn stays_finished(&mut self, driven: &mut FuzzedCall) {
         let now = self.now;
         for kind in 0..setup::STRAYS {
-            let event = setup::stray(&mut Draw::new(&[kind]), None, now);
+            let event = setup::stray(&mut InputDraw::new(&[kind]), None, now);
             let mut notices = Vec::new();
-            let answer = driven.call.on(&mut self.shared(), now, event, &mut notices);
+            let answer = driven.call.handle_event(&mut self.shared(), now, event, &mut notices);
             assert!(answer.is_err() && notices.is_empty(), "the call was over: {answer:?}");
         }
         assert!(driven.call.is_finished() && driven.call.wake_at().is_none());
     }
 
-    fn shared(&mut self) -> Shared<'_> {
-        Shared {
+    fn shared(&mut self) -> CallMechanisms<'_> {
+        CallMechanisms {
             breaker: &mut self.breaker,
             dependency: self.dependency.as_mut(),
             budget: &mut self.budget,

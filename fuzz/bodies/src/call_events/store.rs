@@ -3,27 +3,27 @@
 use std::collections::BTreeSet;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, GrantId, Spend};
+use steadfast_core::approval::{ApprovalLedger, GrantId, SpendVerdict};
 use steadfast_core::dedupe::{
-    Absence, Claim, ClaimVerdict, Known, LeaseSight, Owner, Receipt, Record, RecordState, Records, Release,
-    RenewVerdict, Resolution, Resolve, Rules, Save, SaveVerdict, StartVerdict,
+    RecordAbsence, Claim, ClaimVerdict, LocalKnowledge, LeaseOwnerState, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, MemoryRecords, ReleaseRequest,
+    RenewVerdict, Resolution, ResolutionRequest, DedupeRules, SaveRequest, SaveVerdict, StartVerdict,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 
 #[derive(Debug, Default)]
-pub(super) struct Store {
-    records: Records,
-    pub(super) approvals: Approvals,
+pub(super) struct FuzzStore {
+    records: MemoryRecords,
+    pub(super) approvals: ApprovalLedger,
     /// Owners whose `started` was ever written.
-    pub(super) started: BTreeSet<Owner>,
+    pub(super) started: BTreeSet<ClaimOwner>,
 }
 
-impl Store {
+impl FuzzStore {
     pub(super) fn claim(
         &mut self,
         claim: &Claim,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ClaimVerdict {
         let verdict = self.records.claim(claim, &self.known(), sight, now);
@@ -31,46 +31,46 @@ impl Store {
         verdict
     }
 
-    pub(super) fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+    pub(super) fn start(&mut self, key: &RecordKey, owner: &ClaimOwner, now: Timestamp) -> StartVerdict {
         let verdict = self.records.start(key, owner, now);
         self.note_started();
         verdict
     }
 
-    pub(super) fn renew(&mut self, claimed: &Record, keep: &Lifetimes, now: Timestamp) -> RenewVerdict {
-        self.records.renew(claimed, keep, Absence::Removed, now)
+    pub(super) fn renew(&mut self, claimed: &DedupeRecord, keep: &RecordLifetimes, now: Timestamp) -> RenewVerdict {
+        self.records.renew(claimed, keep, RecordAbsence::Removed, now)
     }
 
-    pub(super) fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
+    pub(super) fn save(&mut self, save: &SaveRequest, now: Timestamp) -> SaveVerdict {
         self.records.save(save, now)
     }
 
-    pub(super) fn release(&mut self, release: &Release) {
+    pub(super) fn release(&mut self, release: &ReleaseRequest) {
         self.records.release(release);
     }
 
-    pub(super) fn spend(&mut self, grant: GrantId, owner: &Owner, now: Timestamp) -> Spend {
+    pub(super) fn spend(&mut self, grant: GrantId, owner: &ClaimOwner, now: Timestamp) -> SpendVerdict {
         self.approvals.spend(grant, owner.digest(), now)
     }
 
-    pub(super) fn delivered(&mut self, receipt: &Receipt, now: Timestamp) {
-        self.records.delivered(receipt, now);
+    pub(super) fn delivered(&mut self, receipt: &DeliveryReceipt, now: Timestamp) {
+        self.records.mark_delivered(receipt, now);
     }
 
     /// Returns the knowledge of a caller that has verified every unknown outcome that it received.
-    fn known(&self) -> Known {
-        let unknown = self.records.iter().filter(|record| matches!(record.state, RecordState::Unknown(_)));
-        Known { verified: unknown.map(|record| record.owner.clone()).collect(), ..Known::default() }
+    fn known(&self) -> LocalKnowledge {
+        let unknown = self.records.iter().filter(|record| matches!(record.state, DedupeState::Unknown(_)));
+        LocalKnowledge { verified: unknown.map(|record| record.owner.clone()).collect(), ..LocalKnowledge::default() }
     }
 
     /// Resolves every unknown outcome as not run, like an operator.
-    pub(super) fn resolve_all(&mut self, rules: &Rules, now: Timestamp) {
-        let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+    pub(super) fn resolve_all(&mut self, rules: &DedupeRules, now: Timestamp) {
+        let keys: Vec<RecordKey> = self.records.iter().map(|record| record.key).collect();
         for key in keys {
             let _ = self.records.resolve(
-                &Resolve::by_hand(key, Resolution::DidNotRun),
+                &ResolutionRequest::by_operator(key, Resolution::DidNotRun),
                 rules,
-                |_| LeaseSight::Alive,
+                |_| LeaseOwnerState::Alive,
                 now,
             );
         }
@@ -78,13 +78,13 @@ impl Store {
 
     /// Marks every answer as delivered.
     pub(super) fn deliver_all(&mut self, now: Timestamp) {
-        let receipts: Vec<Receipt> = self.records.iter().map(Record::receipt).collect();
-        receipts.iter().for_each(|receipt| self.records.delivered(receipt, now));
+        let receipts: Vec<DeliveryReceipt> = self.records.iter().map(DedupeRecord::receipt).collect();
+        receipts.iter().for_each(|receipt| self.records.mark_delivered(receipt, now));
     }
 
     /// Removes everything.
     pub(super) fn empty(&mut self) {
-        self.records = Records::default();
+        self.records = MemoryRecords::default();
     }
 
     pub(super) fn sweep(&mut self, now: Timestamp) {

@@ -1,7 +1,7 @@
 //! The acceptance matrix of the tool reliability layer, row by row. Each case also checks the last column of its row:
 //! the state that must not have changed.
 
-mod around;
+mod telemetry;
 mod breaker;
 mod duplicates;
 mod retries;
@@ -28,7 +28,7 @@ crate::world::for_every_store! {
         tr_9_a_fleet_sends_one_probe,
         tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down,
     },
-    around::{
+    telemetry::{
         tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circuit,
         tr_13_every_transition_is_counted_and_logged_within_bounds,
         tr_14_switched_off_a_call_goes_straight_through,

@@ -67,12 +67,12 @@ impl Browser {
 }
 
 /// An open page, isolated from all others.
-pub(crate) struct Page {
+pub(crate) struct BrowserPage {
     name: String,
     closed: bool,
 }
 
-impl Page {
+impl BrowserPage {
     /// Opens the page of the gateway at this address, with an ordinary screen and a light theme.
     pub(crate) fn open(address: SocketAddr) -> Self {
         Self::open_as(
@@ -184,7 +184,7 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for BrowserPage {
     fn drop(&mut self) {
         if !self.closed {
             let _ = BROWSER.ask(json!({ "page": self.name, "close": true }));

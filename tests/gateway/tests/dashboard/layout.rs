@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::browser::Page;
-use crate::client::Client;
+use crate::browser::BrowserPage;
+use crate::client::McpTestClient;
 use crate::tenants::{client_of, shared};
-use crate::world::World;
-use crate::{Gateway, TOKEN};
+use crate::world::GatewayWorld;
+use crate::{DashboardGateway, TOKEN};
 
 /// Number of tools whose calls have an unknown outcome. They lose their trust, so that the next call waits for
 /// approval.
@@ -42,7 +42,7 @@ fn tools() -> Vec<String> {
 }
 
 /// Fills every list with more than ten rows.
-fn fill(client: &mut Client) {
+fn fill(client: &mut McpTestClient) {
     for tool in names() {
         client.call(&tool, json!({ "id": "a", "fault": "504" }));
         client.call(&tool, json!({ "id": "https://example.com/a/long/path/without/any/spaces/in/it/at/all?invoice=2026-0117" }));
@@ -62,7 +62,7 @@ fn fill(client: &mut Client) {
 
 /// Checks that this many rows are visible.
 #[track_caller]
-fn rows(page: &Page, place: &str, number: usize) {
+fn rows(page: &BrowserPage, place: &str, number: usize) {
     page.run(&format!(
         "await wait(([place, number]) => [...document.querySelectorAll(place)].filter((row) => row.checkVisibility()).length === number, {})",
         json!([place, number])
@@ -71,8 +71,8 @@ fn rows(page: &Page, place: &str, number: usize) {
 
 #[test]
 fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
-    let mut gateway = Gateway::with_tools("folded", CONFIG, &tools());
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::with_tools("folded", CONFIG, &tools());
+    let page = BrowserPage::open(gateway.address());
     page.sees("#live", "live");
     fill(&mut gateway.client);
     // More servers than any test starts.
@@ -133,7 +133,7 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
 }
 
 /// Returns elements that extend beyond the screen, are cut off, or cannot be pressed.
-fn spills(page: &Page) -> Value {
+fn spills(page: &BrowserPage) -> Value {
     page.run(
         "return await page.evaluate(() => {
             const words = (one) => `${one.tagName} .${one.className} ${one.innerText ?? ''}`.slice(0, 120);
@@ -150,18 +150,18 @@ fn spills(page: &Page) -> Value {
 }
 
 #[track_caller]
-fn fits(page: &Page, what: &str) {
+fn fits(page: &BrowserPage, what: &str) {
     let spilt = spills(page);
     assert_eq!(spilt, json!([]), "{what}");
 }
 
 #[test]
 fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
-    let (_world, gateway): (World, Client) = shared("narrow", CONFIG, &tools());
+    let (_world, gateway): (GatewayWorld, McpTestClient) = shared("narrow", CONFIG, &tools());
     let mut ann = client_of(&gateway, "ann");
     client_of(&gateway, "bob").call("look", json!({ "id": "b" }));
     let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
-    let page = Page::open_as(gateway.address(), phone);
+    let page = BrowserPage::open_as(gateway.address(), phone);
     page.sees("#dialog[open]", "token");
     fits(&page, "the token is asked for");
     page.gives_token(TOKEN);

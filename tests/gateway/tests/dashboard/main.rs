@@ -13,12 +13,12 @@ mod browser;
 #[path = "../gateway/client.rs"]
 mod client;
 mod layout;
-mod looking;
+mod views;
 mod notifications;
 mod outcomes;
 mod pictures;
-mod steering;
-mod strange;
+mod actions;
+mod hostile_data;
 mod tenants;
 mod tool;
 mod turns;
@@ -29,26 +29,26 @@ mod world;
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::client::Client;
-use crate::world::{By, World};
+use crate::client::McpTestClient;
+use crate::world::{TestTransport, GatewayWorld};
 
 /// The admin token of every gateway here.
 pub(crate) const TOKEN: &str = "the-person-who-runs-this";
 
 /// A gateway with the test server behind it, and one client.
-pub(crate) struct Gateway {
-    pub(crate) world: World,
-    pub(crate) client: Client,
+pub(crate) struct DashboardGateway {
+    pub(crate) world: GatewayWorld,
+    pub(crate) client: McpTestClient,
 }
 
-impl Gateway {
+impl DashboardGateway {
     pub(crate) fn new(test: &str, config: &str) -> Self {
         Self::with_tools(test, config, &[])
     }
 
     /// Creates one whose server has additional tools.
     pub(crate) fn with_tools(test: &str, config: &str, tools: &[String]) -> Self {
-        let world = World::of(&format!("dashboard_{test}"), config, By::Http, By::Stdio);
+        let world = GatewayWorld::of(&format!("dashboard_{test}"), config, TestTransport::Http, TestTransport::Stdio);
         fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
         let client = world.client_of("bank", |command| {
             command.env("STEADFAST_ADMIN_TOKEN", TOKEN);

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::Gateway;
-use crate::browser::Page;
+use crate::DashboardGateway;
+use crate::browser::BrowserPage;
 
 const CONFIG: &str = "
 [trust]
@@ -15,15 +15,15 @@ breaker.mode = \"off\"
 approval = \"always\"
 ";
 
-fn rows(page: &Page) -> Vec<String> {
+fn rows(page: &BrowserPage) -> Vec<String> {
     let texts = page.run("return await page.locator('.notifications li').allInnerTexts()");
     texts.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
-    let mut gateway = Gateway::new("notifications", CONFIG);
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("notifications", CONFIG);
+    let page = BrowserPage::open(gateway.address());
     page.sees("#notifications", "No notifications yet");
     page.sees("#live", "live");
     let client = &mut gateway.client;
@@ -41,7 +41,7 @@ fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
         page.run("return await page.locator('.notifications li time').evaluateAll((all) => all.map((one) => one.dateTime))");
     assert_eq!(moments.as_array().unwrap().len(), 3, "{moments}");
     // A page that is opened later shows them too, and each once.
-    let other = Page::open(gateway.address());
+    let other = BrowserPage::open(gateway.address());
     other.sees(".notifications", "bank/draw needs approval");
     assert_eq!(rows(&other).len(), 3);
     other.run("await page.reload()");
@@ -54,9 +54,9 @@ fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
 /// The page is opened because of a notification.
 #[test]
 fn rp_8_a_notification_from_before_the_page_was_opened_is_shown() {
-    let mut gateway = Gateway::new("notifications_before", CONFIG);
+    let mut gateway = DashboardGateway::new("notifications_before", CONFIG);
     gateway.client.call("draw", json!({ "id": "a" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.sees(".notifications", "bank/draw needs approval");
     assert_eq!(rows(&page).len(), 1);
     page.close();
@@ -65,8 +65,8 @@ fn rp_8_a_notification_from_before_the_page_was_opened_is_shown() {
 /// A proxy or a sleeping laptop may end a stream at any time.
 #[test]
 fn a_stream_that_ends_resumes_after_the_last_notification() {
-    let gateway = Gateway::new("notifications_ended", "");
-    let page = Page::open(gateway.address());
+    let gateway = DashboardGateway::new("notifications_ended", "");
+    let page = BrowserPage::open(gateway.address());
     page.sees("#live", "live");
     let asked = page.run(
         "const asked = [];

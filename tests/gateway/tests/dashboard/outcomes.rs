@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::browser::Page;
-use crate::client::Client;
-use crate::world::{By, World, wait};
-use crate::{Gateway, TOKEN};
+use crate::browser::BrowserPage;
+use crate::client::McpTestClient;
+use crate::world::{TestTransport, GatewayWorld, wait};
+use crate::{DashboardGateway, TOKEN};
 
 #[test]
 fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_click() {
-    let mut gateway = Gateway::new("unknown", "");
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("unknown", "");
+    let page = BrowserPage::open(gateway.address());
     page.sees("#unknown", "No call has an unknown outcome");
     let lost = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
     assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
@@ -42,11 +42,11 @@ fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_clic
 /// The end of a call on a remote server cannot be observed, so it may still take effect for a while.
 #[test]
 fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run() {
-    let world = World::of("dashboard_unsettled", "settling.settle = \"10m\"\n", By::Http, By::Http);
-    let mut client: Client = world.client_of("bank", |command| {
+    let world = GatewayWorld::of("dashboard_unsettled", "settling.settle = \"10m\"\n", TestTransport::Http, TestTransport::Http);
+    let mut client: McpTestClient = world.client_of("bank", |command| {
         command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
     });
-    let page = Page::open(client.address());
+    let page = BrowserPage::open(client.address());
     let lost = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
     assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
     page.sees("#unknown .checkable", "It cannot be checked yet, because it may still take effect.");

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::browser::Page;
-use crate::client::Client;
-use crate::world::{By, LISTEN, World};
-use crate::{Gateway, TOKEN};
+use crate::browser::BrowserPage;
+use crate::client::McpTestClient;
+use crate::world::{TestTransport, LISTEN, GatewayWorld};
+use crate::{DashboardGateway, TOKEN};
 
 /// Tokens of two tenants.
 pub(crate) const TOKENS: &str = "
@@ -18,19 +18,19 @@ tenant = \"umbra\"
 ";
 
 /// Returns a gateway for both of them, with these additional tools. The first client keeps it running.
-pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (World, Client) {
-    let world = World::of(&format!("dashboard_{test}"), &format!("{config}{TOKENS}"), By::Http, By::Stdio);
+pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (GatewayWorld, McpTestClient) {
+    let world = GatewayWorld::of(&format!("dashboard_{test}"), &format!("{config}{TOKENS}"), TestTransport::Http, TestTransport::Stdio);
     std::fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
     let mut command = world.wrap(&LISTEN);
     command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
-    let gateway = Client::over_http(command);
+    let gateway = McpTestClient::over_http(command);
     (world, gateway)
 }
 
 /// Returns a client of one of them.
-pub(crate) fn client_of(gateway: &Client, who: &str) -> Client {
+pub(crate) fn client_of(gateway: &McpTestClient, who: &str) -> McpTestClient {
     let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
-    let mut client = Client::at(gateway.address()).with_headers(&headers);
+    let mut client = McpTestClient::at(gateway.address()).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
     client
@@ -55,7 +55,7 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_names_its_tenant() {
     bob.call("draw", json!({ "id": "of bob" }));
     bob.call("pay", json!({ "id": "b", "fault": "die_after" }));
     ann.call("look", json!({ "id": "a" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.gives_token(TOKEN);
     // All rows at first, each with its tenant.
     for (place, words) in [
@@ -100,9 +100,9 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_names_its_tenant() {
 
 #[test]
 fn without_tenants_there_is_nothing_to_choose() {
-    let mut gateway = Gateway::new("no_tenants", "");
+    let mut gateway = DashboardGateway::new("no_tenants", "");
     gateway.client.call("look", json!({ "id": "a" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.sees("#calls tbody", "bank/look");
     assert_eq!(page.run("return await page.getByLabel('Tenant').isVisible()"), false);
     page.close();

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::Gateway;
-use crate::browser::Page;
+use crate::DashboardGateway;
+use crate::browser::BrowserPage;
 
 const CONFIG: &str = "gateway.run_turn = true\n[guard]\nmode = \"off\"\n[trust]\nmode = \"off\"\n";
 
@@ -24,7 +24,7 @@ fn trip() -> Value {
 }
 
 /// Returns the texts of all rows of a waterfall.
-fn rows(page: &Page) -> Vec<String> {
+fn rows(page: &BrowserPage) -> Vec<String> {
     let texts = page.run("return await page.locator('#dialog .rows li').allInnerTexts()");
     let texts = texts.as_array().unwrap().iter();
     texts.map(|text| text.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")).collect()
@@ -38,8 +38,8 @@ fn has(rows: &[String], words: &[&str]) {
 
 #[test]
 fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it() {
-    let mut gateway = Gateway::new("turn", CONFIG);
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("turn", CONFIG);
+    let page = BrowserPage::open(gateway.address());
     page.sees("#turns", "No turns yet");
     gateway.client.call("run_turn", trip());
     // The list shows its user message, and that it needs attention.
@@ -85,12 +85,12 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
 
 #[test]
 fn one_gets_from_a_turn_to_its_calls_and_back() {
-    let mut gateway = Gateway::new("turn_calls", CONFIG);
+    let mut gateway = DashboardGateway::new("turn_calls", CONFIG);
     gateway.client.call("run_turn", trip());
     // A host has turns of its own, of which only the names are known.
     let host = json!({ "dev.steadfast/turn": "turn of the host" });
     gateway.client.call_with("look", json!({ "id": "of the host" }), host);
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     // By keyboard alone, from the row of the turn to the call.
     page.sees("#turns tbody", "trip");
     page.run("await page.evaluate(() => document.querySelector('#turns tbody tr').focus())");
@@ -130,10 +130,10 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
 
 #[test]
 fn a_turn_that_runs_is_followed_to_its_end() {
-    let mut gateway = Gateway::new("turn_live", CONFIG);
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("turn_live", CONFIG);
+    let page = BrowserPage::open(gateway.address());
     page.sees("#turns", "No turns yet");
-    let gate = gateway.world.makes_it("gate");
+    let gate = gateway.world.set_behavior("gate");
     let running = gateway.client.send_call(
         "run_turn",
         json!({ "turnId": "night", "calls": [
@@ -171,7 +171,7 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
         &long,
     ];
     let tools: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-    let mut gateway = Gateway::with_tools("turn_hostile", CONFIG, &tools);
+    let mut gateway = DashboardGateway::with_tools("turn_hostile", CONFIG, &tools);
     let calls: Vec<Value> = names
         .iter()
         .enumerate()
@@ -184,7 +184,7 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
         gateway.client.call("run_turn", json!({ "turnId": "<img src=x onerror=alert(4)>", "calls": calls }));
     assert!(!said.structured["calls"].as_array().unwrap().is_empty(), "{said:?}");
     for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
-        let page = Page::open_as(gateway.address(), visitor);
+        let page = BrowserPage::open_as(gateway.address(), visitor);
         page.sees("#turns tbody", "<img src=x onerror=alert(4)>");
         page.clicks("#turns tbody", "Open turn <img");
         page.sees("#dialog h2", "Turn <img src=x onerror=alert(4)>");
@@ -200,11 +200,11 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
 
 #[test]
 fn a_turn_of_a_thousand_calls_is_no_burden() {
-    let mut gateway = Gateway::new("turn_thousand", CONFIG);
+    let mut gateway = DashboardGateway::new("turn_thousand", CONFIG);
     let calls: Vec<Value> =
         (0..1000).map(|number| json!({ "id": format!("c{number:04}"), "tool": "look", "params": { "id": format!("{number}") } })).collect();
     gateway.client.call("run_turn", json!({ "turnId": "many", "calls": calls }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.sees("#turns tbody", "1000");
     page.clicks("#turns tbody", "Open turn many");
     page.sees("#dialog", "Show 200 more of 1000");
@@ -219,10 +219,10 @@ fn a_turn_of_a_thousand_calls_is_no_burden() {
 
 #[test]
 fn a_turn_is_readable_on_a_phone() {
-    let mut gateway = Gateway::new("turn_phone", CONFIG);
+    let mut gateway = DashboardGateway::new("turn_phone", CONFIG);
     gateway.client.call("run_turn", trip());
     let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
-    let page = Page::open_as(gateway.address(), phone);
+    let page = BrowserPage::open_as(gateway.address(), phone);
     page.sees("#turns tbody", "trip");
     page.run("await page.locator('#turns').getByRole('button', { name: 'Open turn trip' }).first().tap()");
     page.sees("#dialog .rows", "default for hotel");

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::client::{Client, keyed};
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 use crate::world::{By, LISTEN, World};
 
 /// Returns a gateway in this world with this token, or with none.
@@ -25,8 +25,8 @@ fn gateway(world: &World, token: Option<&str>) -> Client {
     client
 }
 
-fn ping(address: SocketAddr) -> Request {
-    Request::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
+fn ping(address: SocketAddr) -> RawRequest {
+    RawRequest::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
 }
 
 #[test]

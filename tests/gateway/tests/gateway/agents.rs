@@ -35,13 +35,13 @@ const FAULTS: [&str; 8] = [
 const ITEMS: [&str; 3] = ["apples", "bread", "cheese"];
 
 /// A shop with a database of its own.
-struct Shop {
+struct ShopWorld {
     world: World,
     front: By,
     database: PathBuf,
 }
 
-impl Shop {
+impl ShopWorld {
     fn new(test: &str, front: By, config: &str) -> Self {
         let world = World::of(test, config, front, By::Stdio);
         let database = world.folder().join("shop.db");
@@ -100,7 +100,7 @@ fn is_there(client: &mut Client, item: &str) -> bool {
     listed.text.lines().any(|line| line == item)
 }
 
-type Agent = fn(&mut Client, &str);
+type AgentBehavior = fn(&mut Client, &str);
 
 fn naive(client: &mut Client, item: &str) {
     for _ in 0..4 {
@@ -153,12 +153,12 @@ fn careful(client: &mut Client, item: &str) {
 
 #[test]
 fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
-    let agents: [(&str, Agent); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
+    let agents: [(&str, AgentBehavior); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
     let fronts = [By::Stdio, By::Http];
     thread::scope(|scope| {
         for ((front, fault), (name, agent)) in all_of(&all_of(&fronts, &FAULTS), &agents) {
             scope.spawn(move || {
-                let shop = Shop::new(&format!("agents_{fault}_{name}"), front, CONFIG);
+                let shop = ShopWorld::new(&format!("agents_{fault}_{name}"), front, CONFIG);
                 shop.plan("bread", fault);
                 let mut client = shop.client();
                 for item in ITEMS {
@@ -178,7 +178,7 @@ fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
 /// The same with faults in almost every call, some of them twice.
 #[test]
 fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
-    let agents: [(&str, Agent); 2] = [("obedient", obedient), ("careful", careful)];
+    let agents: [(&str, AgentBehavior); 2] = [("obedient", obedient), ("careful", careful)];
     let fronts = [By::Stdio, By::Http];
     let days: Vec<usize> = (0..FAULTS.len()).step_by(2).collect();
     thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
             scope.spawn(move || {
                 // With this many faults an approval would be requested.
                 let config = format!("trust.mode = \"off\"\n{CONFIG}");
-                let shop = Shop::new(&format!("agents_day_{day}_{name}"), front, &config);
+                let shop = ShopWorld::new(&format!("agents_day_{day}_{name}"), front, &config);
                 let fault = |number: usize| FAULTS[(day + number) % FAULTS.len()];
                 for (number, item) in ITEMS.into_iter().enumerate() {
                     shop.plan(item, fault(number * 3));
@@ -232,7 +232,7 @@ fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
         for ((front, fault), key) in all_of(&all_of(&fronts, &FAULTS), &keys) {
             scope.spawn(move || {
                 let config = format!("{CONFIG}{VERIFY}");
-                let shop = Shop::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
+                let shop = ShopWorld::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
                 shop.plan("bread", fault);
                 let mut client = shop.client();
                 let heard = done_in_the_end(&mut client, "bread", key);
@@ -265,7 +265,7 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
         (VERIFY.replace("orders_find", "orders_add"), "not known to be read-only"),
         (VERIFY.replace("shop/", "store/"), "there is no tool"),
     ] {
-        let shop = Shop::new("agents_unverified", By::Stdio, &format!("{CONFIG}{verify}"));
+        let shop = ShopWorld::new("agents_unverified", By::Stdio, &format!("{CONFIG}{verify}"));
         shop.plan("bread", "crash_after");
         let mut client = shop.client();
         let said = order(&mut client, "bread");
@@ -285,7 +285,7 @@ fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
     for (fault, ran, after) in
         [("hang_after", "ran", "it ran"), ("hang_before", "did_not_run", "it did not run")]
     {
-        let shop = Shop::new(&format!("agents_alone_{fault}"), By::Http, &format!("{CONFIG}{VERIFY}"));
+        let shop = ShopWorld::new(&format!("agents_alone_{fault}"), By::Http, &format!("{CONFIG}{VERIFY}"));
         shop.plan("bread", fault);
         let mut client = shop.client();
         client.send_call("orders_add", json!({ "item": "bread" }));
@@ -309,7 +309,7 @@ fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
 
 #[test]
 fn sf_10_a_verification_that_does_not_answer_is_given_up() {
-    let shop = Shop::new("agents_verify_hangs", By::Stdio, &format!("{CONFIG}{VERIFY}"));
+    let shop = ShopWorld::new("agents_verify_hangs", By::Stdio, &format!("{CONFIG}{VERIFY}"));
     shop.plan("bread", "crash_after");
     shop.plan("orders_find", "hang");
     let mut client = shop.client();
@@ -334,7 +334,7 @@ fn is_heard(client: &mut Client) {
 #[test]
 fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run_again() {
     for front in [By::Stdio, By::Http] {
-        let shop = Shop::new("agents_twice", front, "");
+        let shop = ShopWorld::new("agents_twice", front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
         shop.plan("apples", "gate");
@@ -359,7 +359,7 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
 #[test]
 fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call() {
     for (front, cancels) in [(By::Stdio, true), (By::Stdio, false), (By::Http, true), (By::Http, false)] {
-        let shop = Shop::new(&format!("agents_resend_{cancels}"), front, "");
+        let shop = ShopWorld::new(&format!("agents_resend_{cancels}"), front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
         shop.plan("apples", "gate");
@@ -381,7 +381,7 @@ fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call
 #[test]
 fn sf_10_an_answer_that_came_too_late_is_given_once_more() {
     for front in [By::Stdio, By::Http] {
-        let shop = Shop::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
+        let shop = ShopWorld::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
         let mut client = shop.client();
         assert!(!order(&mut client, "apples").is_error);
         is_heard(&mut client);

@@ -10,12 +10,12 @@ use std::thread;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, Process, start_gateway};
+use crate::world::{PATIENCE, TestProcess, start_gateway};
 
-pub(crate) struct Client {
+pub(crate) struct McpTestClient {
     /// The gateway, if this client has one of its own.
-    child: Option<Process>,
-    way: Way,
+    child: Option<TestProcess>,
+    way: TestClientTransport,
     incoming: Receiver<Value>,
     next: u64,
     /// The client fields of every request, in the era without a handshake.
@@ -24,15 +24,15 @@ pub(crate) struct Client {
     pub(crate) heard: Vec<Value>,
 }
 
-enum Way {
+enum TestClientTransport {
     Line(Option<ChildStdin>),
-    Http(Http),
+    Http(HttpTestTransport),
 }
 
-impl Client {
+impl McpTestClient {
     /// Connects over the stdio of this command.
     pub(crate) fn on_streams(mut command: Command) -> Self {
-        let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut child = TestProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (sender, incoming) = channel();
         let (stdin, stdout) = child.streams();
         let out = BufReader::new(stdout);
@@ -44,7 +44,7 @@ impl Client {
                 }
             }
         });
-        let way = Way::Line(Some(stdin));
+        let way = TestClientTransport::Line(Some(stdin));
         Self { child: Some(child), way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
@@ -62,20 +62,20 @@ impl Client {
         let (path, headers) = ("/mcp".to_owned(), String::new());
         let (session, open, last_event) = (Arc::default(), Arc::default(), Arc::default());
         let went = Arc::default();
-        let way = Way::Http(Http { address, path, headers, session, messages, open, last_event, went });
+        let way = TestClientTransport::Http(HttpTestTransport { address, path, headers, session, messages, open, last_event, went });
         Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
     /// Uses this path instead of the usual one.
     pub(crate) fn behind(mut self, path: &str) -> Self {
-        let Way::Http(http) = &mut self.way else { panic!("only HTTP has paths") };
+        let TestClientTransport::Http(http) = &mut self.way else { panic!("only HTTP has paths") };
         http.path = path.to_owned();
         self
     }
 
     /// Adds these headers to those that every client sends. Each ends with a line break.
     pub(crate) fn with_headers(mut self, more: &str) -> Self {
-        let Way::Http(http) = &mut self.way else { panic!("only HTTP has headers") };
+        let TestClientTransport::Http(http) = &mut self.way else { panic!("only HTTP has headers") };
         http.headers = more.to_owned();
         self
     }
@@ -89,18 +89,18 @@ impl Client {
 
     /// Continues the session with a gateway that is already running.
     pub(crate) fn moves_to_address(&mut self, address: SocketAddr) {
-        let Way::Http(http) = &mut self.way else { panic!("only a session over HTTP outlives its gateway") };
+        let TestClientTransport::Http(http) = &mut self.way else { panic!("only a session over HTTP outlives its gateway") };
         http.address = address;
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has one") };
         http.address
     }
 
     /// Returns the id of its session.
     pub(crate) fn session(&self) -> String {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has one") };
         http.session.lock().clone().expect("it is past the handshake")
     }
 
@@ -144,8 +144,8 @@ impl Client {
         self.next += 1;
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         match &mut self.way {
-            Way::Line(_) => self.say(&line),
-            Way::Http(http) => http.post(line.as_bytes(), Wait::No),
+            TestClientTransport::Line(_) => self.say(&line),
+            TestClientTransport::Http(http) => http.post(line.as_bytes(), ResponseWait::No),
         }
         id
     }
@@ -161,12 +161,12 @@ impl Client {
     /// Sends bytes that need not be text.
     pub(crate) fn say_bytes(&mut self, line: &[u8]) {
         match &mut self.way {
-            Way::Line(stdin) => {
+            TestClientTransport::Line(stdin) => {
                 let stdin = stdin.as_mut().expect("the client has not hung up");
                 stdin.write_all(&[line, b"\n"].concat()).unwrap();
                 stdin.flush().unwrap();
             }
-            Way::Http(http) => http.post(line, Wait::ForTheEnd),
+            TestClientTransport::Http(http) => http.post(line, ResponseWait::ForTheEnd),
         }
     }
 
@@ -191,18 +191,18 @@ impl Client {
     }
 
     /// Waits for the next request of the server.
-    pub(crate) fn asked(&mut self) -> Value {
+    pub(crate) fn next_request(&mut self) -> Value {
         let is_it = |message: &Value| message.get("method").is_some() && message.get("id").is_some();
         self.first(is_it)
     }
 
     /// Waits for the next notification of this kind.
-    pub(crate) fn told(&mut self, method: &str) -> Value {
+    pub(crate) fn next_notification(&mut self, method: &str) -> Value {
         self.first(|message| message["method"] == method && message.get("id").is_none())
     }
 
     /// Returns the number of notifications of this kind so far.
-    pub(crate) fn unheard(&mut self, method: &str) -> usize {
+    pub(crate) fn count_notifications(&mut self, method: &str) -> usize {
         while let Ok(message) = self.incoming.try_recv() {
             self.heard.push(message);
         }
@@ -217,20 +217,20 @@ impl Client {
     /// Waits for the next message of any kind.
     pub(crate) fn next(&mut self) -> Value {
         let message = self.incoming.recv_timeout(PATIENCE);
-        message.unwrap_or_else(|_| panic!("no message within the time\n{}", self.how_it_went()))
+        message.unwrap_or_else(|_| panic!("no message within the time\n{}", self.connection_history()))
     }
 
     /// Returns the history of its connections, for the investigation of a missing answer.
-    fn how_it_went(&self) -> String {
+    fn connection_history(&self) -> String {
         match &self.way {
-            Way::Line(_) => String::new(),
-            Way::Http(http) => http.went.lock().join("\n"),
+            TestClientTransport::Line(_) => String::new(),
+            TestClientTransport::Http(http) => http.went.lock().join("\n"),
         }
     }
 
-    pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> Said {
+    pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> ToolResponse {
         let id = self.send_call(tool, arguments);
-        Said::of(&self.answer(id))
+        ToolResponse::of(&self.answer(id))
     }
 
     pub(crate) fn send_call(&mut self, tool: &str, arguments: Value) -> u64 {
@@ -238,9 +238,9 @@ impl Client {
     }
 
     /// Calls a tool with this `_meta`.
-    pub(crate) fn call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> Said {
+    pub(crate) fn call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> ToolResponse {
         let id = self.send_call_with(tool, arguments, meta);
-        Said::of(&self.answer(id))
+        ToolResponse::of(&self.answer(id))
     }
 
     pub(crate) fn send_call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> u64 {
@@ -248,7 +248,7 @@ impl Client {
     }
 
     /// Calls a tool with an explicit key.
-    pub(crate) fn call_keyed(&mut self, tool: &str, arguments: Value, key: &str) -> Said {
+    pub(crate) fn call_keyed(&mut self, tool: &str, arguments: Value, key: &str) -> ToolResponse {
         self.call_with(tool, arguments, keyed(key))
     }
 
@@ -258,18 +258,18 @@ impl Client {
 
     /// Closes the input of the program, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
-        self.says_no_more();
+        self.close_input();
         self.ended()
     }
 
     /// Closes the input of the program.
-    pub(crate) fn says_no_more(&mut self) {
-        self.way = Way::Line(None);
+    pub(crate) fn close_input(&mut self) {
+        self.way = TestClientTransport::Line(None);
     }
 
     /// Breaks every connection, like a client that lost its network.
     pub(crate) fn disconnect(&self) {
-        if let Way::Http(http) = &self.way {
+        if let TestClientTransport::Http(http) = &self.way {
             for connection in http.open.lock().drain(..) {
                 let _ = connection.shutdown(Shutdown::Both);
             }
@@ -278,20 +278,20 @@ impl Client {
 
     /// Returns the id of the last event that had one.
     pub(crate) fn last_event(&self) -> Option<String> {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has events") };
         http.last_event.lock().clone()
     }
 
     /// Opens the stream for messages that belong to no request, over HTTP. They are received like all others.
     pub(crate) fn listen(&self) {
-        if let Way::Http(http) = &self.way {
-            http.ask("GET", "", b"", Wait::No);
+        if let TestClientTransport::Http(http) = &self.way {
+            http.ask("GET", "", b"", ResponseWait::No);
         }
     }
 
     /// Resumes that stream after this event. Its messages are received like all others.
     pub(crate) fn listen_behind(&self, event: &str) {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has events") };
         http.listen(event);
     }
 
@@ -302,7 +302,7 @@ impl Client {
 }
 
 /// The part of streamable HTTP that a client needs.
-struct Http {
+struct HttpTestTransport {
     address: SocketAddr,
     path: String,
     headers: String,
@@ -315,23 +315,23 @@ struct Http {
 }
 
 #[derive(PartialEq)]
-enum Wait {
+enum ResponseWait {
     No,
     ForTheEnd,
 }
 
-impl Http {
+impl HttpTestTransport {
     /// Posts a message on a connection of its own. Its answers are received like all other messages.
-    fn post(&self, body: &[u8], wait: Wait) {
+    fn post(&self, body: &[u8], wait: ResponseWait) {
         self.ask("POST", "", body, wait);
     }
 
     /// Listens on a connection of its own, after this event.
     fn listen(&self, last: &str) {
-        self.ask("GET", &format!("last-event-id: {last}\r\n"), b"", Wait::No);
+        self.ask("GET", &format!("last-event-id: {last}\r\n"), b"", ResponseWait::No);
     }
 
-    fn ask(&self, method: &str, more: &str, body: &[u8], wait: Wait) {
+    fn ask(&self, method: &str, more: &str, body: &[u8], wait: ResponseWait) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
         let session = session.or_else(|| modern_headers(body));
@@ -382,7 +382,7 @@ impl Http {
             // The client closes a connection when it is done with it.
             let _ = stream.shutdown(Shutdown::Both);
         });
-        if wait == Wait::ForTheEnd {
+        if wait == ResponseWait::ForTheEnd {
             reading.join().unwrap();
         }
     }
@@ -406,7 +406,7 @@ fn modern_headers(body: &[u8]) -> Option<String> {
 
 /// The response to a call.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct ToolResponse {
     /// All of its texts.
     pub(crate) text: String,
     pub(crate) is_error: bool,
@@ -419,7 +419,7 @@ pub(crate) struct Said {
     pub(crate) structured: Value,
 }
 
-impl Said {
+impl ToolResponse {
     pub(crate) fn of(message: &Value) -> Self {
         let result = &message["result"];
         let ours = &result["_meta"]["dev.steadfast/result"];

@@ -16,12 +16,12 @@ use crate::world::{Folder, LISTEN, Port, Process, start_gateway};
 
 #[test]
 fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_older_era() {
-    Comparison::begin("2025-11-25").same_checks_through_us();
+    SuiteComparison::begin("2025-11-25").same_checks_through_us();
 }
 
 #[test]
 fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_modern_era() {
-    Comparison::begin("2026-07-28").same_checks_through_us();
+    SuiteComparison::begin("2026-07-28").same_checks_through_us();
 }
 
 /// Checks that differ on purpose: scenario, id, and reason.
@@ -44,16 +44,16 @@ const RESUMED: &str =
 const LEFT_OUT: &str = "tasks-";
 
 /// The suite for one version of the protocol, against a server alone and behind the gateway.
-struct Comparison {
+struct SuiteComparison {
     version: &'static str,
-    server: Started,
+    server: ListeningProgram,
     folder: Folder,
 }
 
-impl Comparison {
+impl SuiteComparison {
     fn begin(version: &'static str) -> Self {
         let folder = Folder::new(&format!("conformance_{version}"));
-        let server = Started::server(&folder);
+        let server = ListeningProgram::server(&folder);
         Self { version, server, folder }
     }
 
@@ -77,12 +77,12 @@ impl Comparison {
     }
 
     /// Runs the suite against a new gateway without a history.
-    fn through(&self, server: &[OsString], name: &str, arguments: &[&str]) -> Found {
-        self.run(&Started::gateway(&self.folder, server), name, arguments)
+    fn through(&self, server: &[OsString], name: &str, arguments: &[&str]) -> SuiteFindings {
+        self.run(&ListeningProgram::gateway(&self.folder, server), name, arguments)
     }
 
     /// Runs the suite against a listening program.
-    fn run(&self, started: &Started, name: &str, arguments: &[&str]) -> Found {
+    fn run(&self, started: &ListeningProgram, name: &str, arguments: &[&str]) -> SuiteFindings {
         let folder = self.folder.join(name);
         let _ = fs::remove_dir_all(&folder);
         let mut suite = program(&self.folder, installed().join(".bin/conformance"));
@@ -91,7 +91,7 @@ impl Comparison {
         // It fails if any check does. The results are in the folder.
         suite.stdout(Stdio::null()).status().unwrap();
         let scenarios = fs::read_dir(&folder).expect("the suite has left what it found");
-        let mut found = Found::default();
+        let mut found = SuiteFindings::default();
         for scenario in scenarios {
             found.add(&scenario.unwrap().path());
         }
@@ -102,17 +102,17 @@ impl Comparison {
 
 /// The results of the suite, by scenario.
 #[derive(Default)]
-struct Found(BTreeMap<String, Checks>);
+struct SuiteFindings(BTreeMap<String, ScenarioChecks>);
 
 /// The checks of a scenario.
 #[derive(Default, PartialEq, Eq)]
-struct Checks {
+struct ScenarioChecks {
     /// Number of passes per check, by id and name. Some checks run more than once.
     passed: BTreeMap<(String, String), usize>,
     failed: usize,
 }
 
-impl Found {
+impl SuiteFindings {
     /// Adds a scenario from a folder named `server-SCENARIO-TIME`.
     fn add(&mut self, folder: &Path) {
         const TIME: usize = "-2026-11-16T04-50-44-191Z".len();
@@ -161,7 +161,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for SuiteFindings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let passed: usize = self.0.values().flat_map(|checks| checks.passed.values()).sum();
         let failed: usize = self.0.values().map(|checks| checks.failed).sum();
@@ -170,13 +170,13 @@ impl fmt::Display for Found {
 }
 
 /// A program that listens until it is dropped.
-struct Started {
+struct ListeningProgram {
     _process: Process,
     _port: Option<Port>,
     address: SocketAddr,
 }
 
-impl Started {
+impl ListeningProgram {
     /// Starts the server over HTTP.
     fn server(folder: &Path) -> Self {
         let (port, line) = (Port::reserve(), server_line());

@@ -10,8 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::raw::{Answered, Kept, Request, send};
-use crate::serve::Served;
+use crate::raw::{RawResponse, PersistentConnection, RawRequest, send};
+use crate::serve::TwoServerGateway;
 use crate::world::{By, LISTEN, PATIENCE, World, wait};
 
 /// Returns a gateway in front of the server of this world. Its operator has the token `person`.
@@ -27,12 +27,12 @@ fn many_files() {
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
 
-fn get(address: SocketAddr, path: &str) -> Request {
-    Request::to(address).line(&format!("GET {path} HTTP/1.1")).header("accept", "application/json")
+fn get(address: SocketAddr, path: &str) -> RawRequest {
+    RawRequest::to(address).line(&format!("GET {path} HTTP/1.1")).header("accept", "application/json")
 }
 
 /// Returns an operator's view of the gateway.
-fn operator(address: SocketAddr, path: &str) -> Answered {
+fn operator(address: SocketAddr, path: &str) -> RawResponse {
     send(&get(address, path).header("authorization", "Bearer person")).expect("an answer")
 }
 
@@ -84,7 +84,7 @@ fn sf_5_idle_connections_block_no_client() {
     let world = World::of("sf_5_idle", "", By::Http, By::Stdio);
     let client = gateway(&world, |command| command);
     let kept = |_| {
-        let mut kept = Kept::to(client.address());
+        let mut kept = PersistentConnection::to(client.address());
         kept.ask(&get(client.address(), "/healthz"));
         kept
     };
@@ -117,7 +117,7 @@ fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
 }
 
 /// Follows an event stream until this is dropped. Otherwise returns the response.
-fn follow(request: &Request) -> Result<TcpStream, Answered> {
+fn follow(request: &RawRequest) -> Result<TcpStream, RawResponse> {
     let mut stream = TcpStream::connect(request.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = request.clone().header("accept", "text/event-stream");
@@ -128,7 +128,7 @@ fn follow(request: &Request) -> Result<TcpStream, Answered> {
 }
 
 /// Listens in a session of its own.
-fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, Answered> {
+fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, RawResponse> {
     let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let mut client = Client::at(address).with_headers(&authorization);
     client.initialize();
@@ -139,7 +139,7 @@ fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, Answere
     })
 }
 
-fn is_full(refused: &Answered) -> bool {
+fn is_full(refused: &RawResponse) -> bool {
     let says_when =
         refused.header("retry-after").is_some_and(|wait| wait.parse::<u64>().is_ok_and(|wait| wait > 0));
     refused.status == 503 && says_when && serde_json::from_slice::<Value>(&refused.body).is_ok()
@@ -174,7 +174,7 @@ fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
 fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
     many_files();
     // Sessions share their servers here.
-    let served = Served::new("sf_5_local", "");
+    let served = TwoServerGateway::new("sf_5_local", "");
     let sessions: Vec<_> = (0..200).map(|_| listen(served.address(), None).expect("a stream")).collect();
     let mut client = Client::at(served.address());
     client.initialize();
@@ -195,7 +195,7 @@ fn sf_5_with_all_connections_busy_health_checks_and_operators_are_served_and_oth
     let calls: Vec<_> =
         (0..8).map(|id| client.send_call("pay", json!({ "id": id.to_string(), "fault": "gate" }))).collect();
     (0..8).for_each(|id| world.until(&format!("pay {id}"), 1));
-    let ping = Request::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    let ping = RawRequest::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     for request in [
         ping.clone(),
         // However long its body is, its client can read the reason.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::raw::{Kept, Request};
+use crate::raw::{PersistentConnection, RawRequest};
 use crate::world::{By, World, kill, lives, wait};
 
 #[test]
@@ -179,14 +179,14 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
     for world in World::every("crosses", "") {
         let mut client = world.client();
         // The client keeps its connection. If it closed it after the answer, the answer would count as delivered.
-        let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
+        let mut kept = (world.front == By::Http).then(|| PersistentConnection::to(client.address()));
         let mut say = |message: Value| match &mut kept {
             None => {
                 client.say(&message.to_string());
                 message["id"].as_u64().map(|id| client.answer(id))
             }
             Some(kept) => {
-                let request = Request::to(client.address()).header("mcp-session-id", &client.session());
+                let request = RawRequest::to(client.address()).header("mcp-session-id", &client.session());
                 serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).ok()
             }
         };

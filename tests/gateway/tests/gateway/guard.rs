@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::raw::{Kept, Request};
+use crate::raw::{PersistentConnection, RawRequest};
 use crate::world::{By, World};
 
 /// Makes a call that names its turn.
@@ -255,25 +255,25 @@ fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
 }
 
 /// A step of honest work: a tool, its arguments, and its `_meta`.
-type Step = (&'static str, Value, Value);
+type WorkStep = (&'static str, Value, Value);
 
-fn good(tool: &'static str, id: &str) -> Step {
+fn good(tool: &'static str, id: &str) -> WorkStep {
     (tool, json!({ "id": id }), json!({}))
 }
 
 /// Returns a call that fails until it was made this often.
-fn failing(tool: &'static str, id: &str, text: &str, times: u32) -> Step {
+fn failing(tool: &'static str, id: &str, text: &str, times: u32) -> WorkStep {
     (tool, json!({ "id": id, "fault": "error", "text": text, "times": times }), json!({}))
 }
 
-fn of_turn((tool, arguments, _): Step, turn: u32) -> Step {
+fn of_turn((tool, arguments, _): WorkStep, turn: u32) -> WorkStep {
     (tool, arguments, json!({ "dev.steadfast/turn": turn.to_string() }))
 }
 
 #[test]
 fn tg_9_legitimate_sequences_pass_untouched() {
     let words = "errors.log: Missing required parameter: path, HTTP 503, type error, ECONNRESET";
-    let corpus: Vec<(&str, Vec<Step>)> = vec![
+    let corpus: Vec<(&str, Vec<WorkStep>)> = vec![
         (
             "a retry after a fault that passed",
             [
@@ -358,7 +358,7 @@ fn tg_9_legitimate_sequences_pass_untouched() {
             let _ = fs::remove_dir_all(world.folder().join(".local"));
             let (mut client, mut bare) = (world.client(), world.bare());
             // The arrival of an answer is known from its connection, which clients keep.
-            let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
+            let mut kept = (world.front == By::Http).then(|| PersistentConnection::to(client.address()));
             for (number, (tool, arguments, meta)) in steps.iter().enumerate() {
                 let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
                 let ours = match &mut kept {
@@ -368,7 +368,7 @@ fn tg_9_legitimate_sequences_pass_untouched() {
                         let message =
                             json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
                         let request =
-                            Request::to(client.address()).header("mcp-session-id", &client.session());
+                            RawRequest::to(client.address()).header("mcp-session-id", &client.session());
                         serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).unwrap()
                     }
                 };

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said, keyed};
-use crate::raw::{Answered, Request, send};
+use crate::raw::{RawResponse, RawRequest, send};
 use crate::world::{By, Era, LISTEN, World, begun, kill, wait};
 
 const LIMIT: &str = "result_limit = \"1KiB\"\n";
@@ -69,13 +69,13 @@ fn read_all(client: &mut Client, uri: &str) -> String {
 }
 
 /// A client of the HTTP API of a gateway.
-struct Api<'c>(&'c Client);
+struct LargeResultApi<'c>(&'c Client);
 
-impl Api<'_> {
+impl LargeResultApi<'_> {
     fn ask(&self, line: &str, accept: &str, body: &str) -> (u16, Vec<u8>) {
         let request =
-            Request::to(self.0.address()).header("accept", accept).line(&format!("{line} HTTP/1.1"));
-        let Answered { status, body, .. } = send(&request.body(body)).unwrap();
+            RawRequest::to(self.0.address()).header("accept", accept).line(&format!("{line} HTTP/1.1"));
+        let RawResponse { status, body, .. } = send(&request.body(body)).unwrap();
         (status, body)
     }
 
@@ -212,7 +212,7 @@ fn a_client_over_http_without_resources_reads_the_rest_with_get() {
         let path = about["readAt"].as_str().unwrap();
         let place = format!("send `GET {path}?offset={}` to this gateway", about["gapStart"]);
         assert_shortened(&said.text, &long, about, &place);
-        let api = Api(&client);
+        let api = LargeResultApi(&client);
         assert_eq!(api.read_all(path), long);
         let (status, refused) = api.get(&format!("{path}?offset=8"));
         assert_eq!(status, 400, "{refused}");
@@ -244,7 +244,7 @@ fn a_client_of_the_modern_era_has_resources_if_the_server_says_so() {
 fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
     let world = World::of("large_calls", LIMIT, By::Http, By::Stdio);
     let (client, long) = (world.client(), long());
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     let first = api.call("pay", saying("a", &long), Some("k"));
     for (said, from_cache) in [(&first, false), (&api.call("pay", saying("a", &long), Some("k")), true)] {
         assert_eq!(said["fromCache"], from_cache, "{said}");
@@ -267,7 +267,7 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
 fn a_call_with_an_event_stream_ends_with_the_same_shortened_result() {
     let world = World::of("large_events", LIMIT, By::Http, By::Stdio);
     let (client, long) = (world.client(), long());
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     let (_, events) = api.ask("POST /v1/calls", "text/event-stream", &call("look", saying("a", &long), None));
     let events = String::from_utf8(events).unwrap();
     let result = events.split("event: result\ndata: ").nth(1).and_then(|rest| rest.lines().next());
@@ -282,7 +282,7 @@ fn tools_without_a_server_are_shortened_like_any_other() {
     let config = format!("{LIMIT}[command_tools.print]\ncommand = [\"cat\"]\n");
     let world = World::of("large_command", &config, By::Http, By::Stdio);
     let client = world.client();
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     // A command that prints its arguments prints JSON, which is structured content and passes whole.
     let long = long();
     let body = call("print", json!({ "text": long }), None).replace("\"bank\"", "\"command\"");
@@ -367,7 +367,7 @@ fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
     let config = format!("{LIMIT}[results]\nkeep = \"1ms\"\n");
     let world = World::of("large_expired", &config, By::Http, By::Stdio);
     let client = world.client();
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     let said = api.call("look", saying("a", &long()), None);
     let path = shortened(&said)["readAt"].as_str().unwrap().to_owned();
     wait(|| api.get(&path).0 == 404, || format!("the end of {path}"));

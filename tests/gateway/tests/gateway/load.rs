@@ -13,34 +13,34 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use steadfast_testkit::effort::Effort;
+use steadfast_testkit::effort::TestEffort;
 
 use crate::client::Client;
-use crate::raw::{Kept, Request, send};
+use crate::raw::{PersistentConnection, RawRequest, send};
 use crate::world::{Folder, LISTEN, replace_file, wait};
 
 /// Number of concurrent callers.
 const CALLERS: usize = 200;
 
 /// The minimum load, however long it takes.
-struct Load {
+struct LoadSize {
     /// Invoices that each caller pays.
     invoices: usize,
     /// Number of rounds in which the operator changes everything.
     rounds: usize,
 }
 
-impl Load {
+impl LoadSize {
     /// Returns the load. It is ten times as large under `cargo xtask test --long`.
     fn wanted() -> Self {
-        let (invoices, rounds) = Effort::of_this_run().pick((2, 1), (10, 4), (100, 40));
+        let (invoices, rounds) = TestEffort::of_this_run().pick((2, 1), (10, 4), (100, 40));
         Self { invoices, rounds }
     }
 }
 
 /// State that callers and the operator share.
 #[derive(Default)]
-struct Progress {
+struct LoadProgress {
     /// Calls that were refused so far.
     refused: AtomicUsize,
     /// True if the operator has made all changes, or has failed.
@@ -49,9 +49,9 @@ struct Progress {
 
 /// A payment service over HTTP. It counts the payments by invoice.
 #[derive(Clone, Default)]
-struct Till(Arc<Mutex<HashMap<String, u32>>>);
+struct PaymentServer(Arc<Mutex<HashMap<String, u32>>>);
 
-impl Till {
+impl PaymentServer {
     fn open() -> (Self, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (till, address) = (Self::default(), listener.local_addr().unwrap());
@@ -94,16 +94,16 @@ impl Till {
 
 /// The results of all calls for one invoice.
 #[derive(Clone, Copy, Debug, Default)]
-struct Became {
+struct InvoiceOutcome {
     paid: u32,
     refused: u32,
 }
 
 /// Pays one invoice after the other, some of them again. Returns the results of each. Ends when enough are paid and the
 /// operator is done.
-fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) -> BTreeMap<String, Became> {
-    let mut connection = Kept::to(gateway);
-    let mut became = BTreeMap::<String, Became>::new();
+fn pay_invoices(caller: usize, gateway: SocketAddr, enough: usize, progress: &LoadProgress) -> BTreeMap<String, InvoiceOutcome> {
+    let mut connection = PersistentConnection::to(gateway);
+    let mut became = BTreeMap::<String, InvoiceOutcome>::new();
     let mut paid = 0;
     for number in 0.. {
         if paid >= enough && progress.is_turned.load(Ordering::Relaxed) {
@@ -116,7 +116,7 @@ fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) 
             "payload": { "version": "1.0", "params": { "invoice": invoice }, "idempotencyKey": invoice },
         });
         let request =
-            Request::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
+            RawRequest::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
         let request = request.body(envelope.to_string());
         for _ in 0..if number % 5 == 0 { 2 } else { 1 } {
             let said: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
@@ -139,11 +139,11 @@ fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) 
 }
 
 /// Makes one change after the other while calls are in flight. Returns the number of changes.
-fn steers(gateway: SocketAddr, config: &Path, rounds: usize, progress: &Progress) -> usize {
+fn make_changes(gateway: SocketAddr, config: &Path, rounds: usize, progress: &LoadProgress) -> usize {
     // However this ends. Otherwise the callers would wait for ever.
-    let _turned = Turned(progress);
+    let _turned = CallerStopGuard(progress);
     let ask = |line: &str, body: Value| {
-        let request = Request::to(gateway).line(&format!("{line} HTTP/1.1")).body(body.to_string());
+        let request = RawRequest::to(gateway).line(&format!("{line} HTTP/1.1")).body(body.to_string());
         let answered = send(&request.header("authorization", "Bearer person")).expect("an answer");
         assert_eq!(answered.status, 200, "{line} {body}: {}", String::from_utf8_lossy(&answered.body));
     };
@@ -177,9 +177,9 @@ fn steers(gateway: SocketAddr, config: &Path, rounds: usize, progress: &Progress
 }
 
 /// Lets the callers end when it is dropped.
-struct Turned<'a>(&'a Progress);
+struct CallerStopGuard<'a>(&'a LoadProgress);
 
-impl Drop for Turned<'_> {
+impl Drop for CallerStopGuard<'_> {
     fn drop(&mut self) {
         self.0.is_turned.store(true, Ordering::Relaxed);
     }
@@ -187,7 +187,7 @@ impl Drop for Turned<'_> {
 
 #[test]
 fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() {
-    let (till, address) = Till::open();
+    let (till, address) = PaymentServer::open();
     let folder = Folder::new("load");
     let config = folder.join("steadfast.toml");
     let tool = format!(
@@ -204,16 +204,16 @@ fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() 
     let client = Client::over_http(command);
     let gateway = client.address();
 
-    let (load, progress) = (Load::wanted(), Progress::default());
+    let (load, progress) = (LoadSize::wanted(), LoadProgress::default());
     let (became, turns) = thread::scope(|scope| {
         let (progress, enough) = (&progress, load.invoices);
-        let steering = scope.spawn(|| steers(gateway, &config, load.rounds, progress));
+        let steering = scope.spawn(|| make_changes(gateway, &config, load.rounds, progress));
         let callers: Vec<_> =
-            (0..CALLERS).map(|caller| scope.spawn(move || pays(caller, gateway, enough, progress))).collect();
+            (0..CALLERS).map(|caller| scope.spawn(move || pay_invoices(caller, gateway, enough, progress))).collect();
         let became: Vec<_> = callers.into_iter().map(|caller| caller.join()).collect();
         (became, steering.join().unwrap())
     });
-    let became: BTreeMap<String, Became> =
+    let became: BTreeMap<String, InvoiceOutcome> =
         became.into_iter().flat_map(|became| became.expect("every call is answered")).collect();
 
     let paid = till.0.lock().clone();
@@ -222,7 +222,7 @@ fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() 
         assert_eq!(runs, u32::from(became.paid > 0), "{invoice}: {became:?}");
     }
     assert_eq!(paid.len(), became.values().filter(|became| became.paid > 0).count(), "nobody else paid");
-    let sum = |count: fn(&Became) -> u32| became.values().map(count).sum::<u32>();
+    let sum = |count: fn(&InvoiceOutcome) -> u32| became.values().map(count).sum::<u32>();
     let (answered, refused) = (sum(|one| one.paid), sum(|one| one.refused));
     eprintln!("{answered} paid, {refused} refused, {turns} turns");
     assert!(paid.len() >= CALLERS * load.invoices && refused > 0, "{answered} paid, {refused} refused");

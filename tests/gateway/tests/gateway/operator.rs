@@ -10,7 +10,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 use crate::world::{By, LISTEN, Port, Process, World, begun, start_gateway, wait};
 
 const TOKENS: &str = "
@@ -221,7 +221,7 @@ fn a_failure_shows_its_type_its_http_status_and_the_context_of_the_host() {
         "error": { "type": "UpstreamError", "message": "bad gateway" },
         "arguments": { "url": "https://example.com/rates" }, "context": { "region": "eu-1" },
     });
-    let request = Request::to(client.address()).line("POST /v1/failures HTTP/1.1").body(report.to_string());
+    let request = RawRequest::to(client.address()).line("POST /v1/failures HTTP/1.1").body(report.to_string());
     assert_eq!(send(&request).unwrap().status, 200);
     let (said, _) = world.steadfast(&["failures"]);
     for fact in ["web/search", "UpstreamError", "502", "example.com", "region=eu-1"] {
@@ -305,7 +305,7 @@ fn d_48_a_dead_server_of_one_session_is_reported_after_that_session_has_ended() 
         words.filter(|what| what.starts_with(how) && what.contains(CAUSE)).count()
     };
     wait(|| down("server db is down: ") == 1, || told_by(address, "/v1/status").to_string());
-    let bye = Request::to(address).line("DELETE /mcp HTTP/1.1").header("mcp-session-id", &client.session());
+    let bye = RawRequest::to(address).line("DELETE /mcp HTTP/1.1").header("mcp-session-id", &client.session());
     send(&bye).unwrap();
     let instances = || told_by(address, "/v1/servers")["servers"][0]["instances"].clone();
     wait(|| instances() == json!([]), || format!("no instance, not {}", instances()));
@@ -313,7 +313,7 @@ fn d_48_a_dead_server_of_one_session_is_reported_after_that_session_has_ended() 
 }
 
 fn told_by(address: SocketAddr, path: &str) -> Value {
-    let seen = send(&Request::to(address).line(&format!("GET {path} HTTP/1.1"))).unwrap();
+    let seen = send(&RawRequest::to(address).line(&format!("GET {path} HTTP/1.1"))).unwrap();
     serde_json::from_slice(&seen.body).unwrap()
 }
 

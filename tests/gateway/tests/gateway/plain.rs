@@ -7,8 +7,8 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::raw::{Answered, Request, send};
-use crate::serve::Served;
+use crate::raw::{RawResponse, RawRequest, send};
+use crate::serve::TwoServerGateway;
 use crate::world::{By, Era, LISTEN, PATIENCE, World, kill, lives, wait};
 
 /// Returns a gateway in front of a server with this transport, and a client that keeps it running.
@@ -18,7 +18,7 @@ fn opened(test: &str, config: &str, back: By) -> (World, Client) {
     (world, client)
 }
 
-fn post(client: &Client, path: &str, body: &Value) -> (Answered, Value) {
+fn post(client: &Client, path: &str, body: &Value) -> (RawResponse, Value) {
     ask(client, &format!("POST {path} HTTP/1.1"), &body.to_string())
 }
 
@@ -28,8 +28,8 @@ fn get(client: &Client, path: &str) -> Value {
     body
 }
 
-fn ask(client: &Client, line: &str, body: &str) -> (Answered, Value) {
-    let request = Request::to(client.address()).header("accept", "application/json").line(line).body(body);
+fn ask(client: &Client, line: &str, body: &str) -> (RawResponse, Value) {
+    let request = RawRequest::to(client.address()).header("accept", "application/json").line(line).body(body);
     let answered = send(&request).expect("an answer");
     let value = serde_json::from_slice(&answered.body).unwrap();
     (answered, value)
@@ -194,7 +194,7 @@ fn progress_of_a_call_over_http_is_a_sign_of_life() {
         let (world, client) = opened("plain_progress", "", back);
         let gate = world.makes_it("gate");
         let call = envelope("look", json!({ "id": "a", "fault": "pulse" }), "ann").to_string();
-        let request = Request::to(client.address()).line("POST /v1/calls HTTP/1.1").body(call);
+        let request = RawRequest::to(client.address()).line("POST /v1/calls HTTP/1.1").body(call);
         let mut stream = TcpStream::connect(client.address()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&request.header("accept", "text/event-stream").bytes()).unwrap();
@@ -214,7 +214,7 @@ fn progress_of_a_call_over_http_is_a_sign_of_life() {
 /// With a limit of one process, an unused server makes room: its process ends before the next one begins.
 #[test]
 fn an_unused_server_makes_room_for_another() {
-    let served = Served::new("plain_room", "isolation = \"per_session\"\nmost_sessions = 1\n");
+    let served = TwoServerGateway::new("plain_room", "isolation = \"per_session\"\nmost_sessions = 1\n");
     let client = Client::at(served.address());
     let look = |actor: &str| {
         let mut call = envelope("look", json!({ "id": actor }), actor);

@@ -7,14 +7,14 @@ use crate::world::PATIENCE;
 
 /// A request of which every part can be wrong.
 #[derive(Clone)]
-pub(crate) struct Request {
+pub(crate) struct RawRequest {
     address: SocketAddr,
     line: String,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
-impl Request {
+impl RawRequest {
     /// Creates an empty POST with the headers that every client sends.
     pub(crate) fn to(address: SocketAddr) -> Self {
         let headers = [
@@ -77,13 +77,13 @@ impl Request {
 
 /// The response.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct RawResponse {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answered {
+impl RawResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
@@ -95,7 +95,7 @@ impl Answered {
 }
 
 /// Sends a request on a connection of its own and reads to its end. `None` if it was closed without an answer.
-pub(crate) fn send(request: &Request) -> Option<Answered> {
+pub(crate) fn send(request: &RawRequest) -> Option<RawResponse> {
     let mut stream = TcpStream::connect(request.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // A request that is refused early is not read to its end.
@@ -115,13 +115,13 @@ pub(crate) fn send(request: &Request) -> Option<Answered> {
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
     let headers =
         lines.filter_map(|line| line.split_once(": ")).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
-    Some(Answered { status, headers, body: answer[end + 4..].to_vec() })
+    Some(RawResponse { status, headers, body: answer[end + 4..].to_vec() })
 }
 
 /// A connection that is kept from one request to the next, as most clients do.
-pub(crate) struct Kept(BufReader<TcpStream>);
+pub(crate) struct PersistentConnection(BufReader<TcpStream>);
 
-impl Kept {
+impl PersistentConnection {
     pub(crate) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -130,7 +130,7 @@ impl Kept {
     }
 
     /// Sends a request whose answer comes in one piece, and returns that.
-    pub(crate) fn ask(&mut self, request: &Request) -> Vec<u8> {
+    pub(crate) fn ask(&mut self, request: &RawRequest) -> Vec<u8> {
         self.0.get_mut().write_all(&request.clone().without("connection").bytes()).unwrap();
         let (mut line, mut length) = (String::new(), None);
         loop {

@@ -8,17 +8,17 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 use crate::world::{By, Folder, LISTEN, Process, World, begun, kill, lives, signal, start_gateway, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
-pub(crate) struct Served {
+pub(crate) struct TwoServerGateway {
     /// The gateway and its address, if it listens. The address changes with every start.
     gateway: Option<(Process, SocketAddr)>,
     folder: Folder,
 }
 
-impl Served {
+impl TwoServerGateway {
     /// Creates one with these lines in the configuration beside those of the two servers.
     pub(crate) fn new(test: &str, more: &str) -> Self {
         let mut served = Self::quiet(test, more);
@@ -111,7 +111,7 @@ fn names(listed: &Value) -> Vec<&str> {
 
 #[test]
 fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
-    let served = Served::new("several", "");
+    let served = TwoServerGateway::new("several", "");
     let mut client = Client::at(served.address());
     let agreed = client.initialize();
     assert_eq!(agreed["result"]["protocolVersion"], "2025-11-25");
@@ -137,7 +137,7 @@ fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
 fn sessions_share_a_process_unless_each_is_to_have_its_own() {
     for (isolation, processes) in [("shared", 1), ("per_session", 3)] {
         let more = format!("isolation = \"{isolation}\"\n");
-        let served = Served::new(&format!("isolation_{isolation}"), &more);
+        let served = TwoServerGateway::new(&format!("isolation_{isolation}"), &more);
         let mut clients: Vec<_> = ["/mcp", "/mcp", "/mcp/mail"].map(|path| served.client(path)).into();
         for (number, client) in clients.iter_mut().enumerate() {
             let tool = if number == 2 { "look" } else { "mail__look" };
@@ -161,7 +161,7 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
 #[test]
 fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
     let served =
-        Served::new("rp_16", "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n");
+        TwoServerGateway::new("rp_16", "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n");
     let mut client = served.client("/mcp");
     client.request("tools/list", json!({}));
     for number in 0..2 {
@@ -177,14 +177,14 @@ fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
 #[test]
 fn sf_12_a_server_that_cannot_be_started_is_missing_and_the_others_continue() {
     let more = "[servers.ghost]\ncommand = [\"no-such-program-anywhere\"]\n";
-    let served = Served::new("ghost", more);
+    let served = TwoServerGateway::new("ghost", more);
     let mut client = served.client("/mcp");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
     let said = client.call("ghost__walk", json!({}));
     assert!(said.is_error && said.text.contains("no-such-program-anywhere"), "{said:?}");
     assert_eq!(client.call("bank__pay", json!({ "id": "a" })).text, "pay a, run 1");
     // Its state is not reported as healthy.
-    let seen = send(&Request::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
+    let seen = send(&RawRequest::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
     let status: Value = serde_json::from_slice(&seen.body).unwrap();
     let findings = status["findings"].as_array().unwrap();
     let found = findings.iter().find(|one| one["what"].as_str().unwrap().starts_with("server ghost is down"));
@@ -193,7 +193,7 @@ fn sf_12_a_server_that_cannot_be_started_is_missing_and_the_others_continue() {
 
 #[test]
 fn gr_8_a_server_that_dies_is_back_for_its_clients_and_its_neighbour_never_noticed() {
-    let served = Served::new("neighbour", "");
+    let served = TwoServerGateway::new("neighbour", "");
     let mut client = served.client("/mcp");
     assert!(!client.call("mail__look", json!({ "id": "a" })).is_error);
     let mail = served.process("mail");
@@ -210,7 +210,7 @@ fn gr_8_a_server_that_dies_is_back_for_its_clients_and_its_neighbour_never_notic
 
 #[test]
 fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
-    let mut served = Served::new("outlives", "");
+    let mut served = TwoServerGateway::new("outlives", "");
     let mut client = served.client("/mcp");
     assert_eq!(client.call("bank__pay", json!({ "id": "before" })).text, "pay before, run 1");
     served.restart(&mut [&mut client]);
@@ -221,7 +221,7 @@ fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
 
 #[test]
 fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_with_its_session() {
-    let mut served = Served::new("watches", "");
+    let mut served = TwoServerGateway::new("watches", "");
     let mut first = served.client("/mcp/bank");
     let mut second = served.client("/mcp/bank");
     let watch = |client: &mut Client, uri: &str| {
@@ -250,7 +250,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
         assert_eq!((times("level debug"), times("resources/subscribe note://a")), (round + 1, round + 1));
     }
     // A client that leaves ends subscriptions that no other one has.
-    let delete = Request::to(served.address()).line("DELETE /mcp/bank HTTP/1.1");
+    let delete = RawRequest::to(served.address()).line("DELETE /mcp/bank HTTP/1.1");
     send(&delete.header("mcp-session-id", &first.session())).unwrap();
     wait(
         || served.count("bank", "resources/unsubscribe note://a") == 1,
@@ -264,7 +264,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
 
 #[test]
 fn tg_1_a_model_that_insists_on_a_missing_tool_is_stopped() {
-    let served = Served::new("insists", "");
+    let served = TwoServerGateway::new("insists", "");
     let mut client = served.client("/mcp");
     let mut said: Vec<Said> = (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
     assert!(said.iter().all(|said| said.is_error));
@@ -274,7 +274,7 @@ fn tg_1_a_model_that_insists_on_a_missing_tool_is_stopped() {
 
 #[test]
 fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to_on_our_streams() {
-    let served = Served::quiet("of_a_client", "");
+    let served = TwoServerGateway::quiet("of_a_client", "");
     fs::remove_file(served.folder.join("steadfast.toml")).unwrap();
     let file = served.folder.join("mcp.json");
     let server = |name: &str| json!({ "command": env!("CARGO_BIN_EXE_steadfast-test-server"), "args": [served.folder.join(name)] });
@@ -294,7 +294,7 @@ fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to
 
 #[test]
 fn without_a_server_the_error_says_how_to_name_one() {
-    let served = Served::quiet("nobody", "");
+    let served = TwoServerGateway::quiet("nobody", "");
     fs::write(served.folder.join("steadfast.toml"), "").unwrap();
     let mut command = served.command(&[]);
     let output = command.stderr(Stdio::piped()).output().unwrap();
@@ -306,7 +306,7 @@ fn without_a_server_the_error_says_how_to_name_one() {
 #[test]
 fn rp_13_a_model_can_see_the_trust_of_its_tools_and_only_an_operator_can_restore_it() {
     let failing = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
-    let served = Served::new("rp_13", failing);
+    let served = TwoServerGateway::new("rp_13", failing);
     let mut client = served.client("/mcp");
     let listed = client.request("tools/list", json!({}));
     let names = names(&listed);
@@ -319,7 +319,7 @@ fn rp_13_a_model_can_see_the_trust_of_its_tools_and_only_an_operator_can_restore
     let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
     assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
     // Off unless configured.
-    let plain = Served::new("rp_13_off", "");
+    let plain = TwoServerGateway::new("rp_13_off", "");
     let mut client = plain.client("/mcp/bank");
     let listed = client.request("tools/list", json!({}));
     assert_eq!(self::names(&listed), ["pay", "look"]);
@@ -327,7 +327,7 @@ fn rp_13_a_model_can_see_the_trust_of_its_tools_and_only_an_operator_can_restore
 
 #[test]
 fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
-    let served = Served::quiet("longer_name", "");
+    let served = TwoServerGateway::quiet("longer_name", "");
     let file = served.folder.join("steadfast.toml");
     let config = fs::read_to_string(&file).unwrap().replace("[servers.mail]", "[servers.bank__mail]");
     fs::write(&file, config).unwrap();
@@ -340,7 +340,7 @@ fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
 
 #[test]
 fn what_one_server_may_have_done_is_not_asked_of_another() {
-    let served = Served::new("done_once", "");
+    let served = TwoServerGateway::new("done_once", "");
     let mut client = served.client("/mcp");
     let refused = client.request("test/fail", json!({ "code": -32603 }));
     assert_eq!(refused["error"]["code"], -32603, "{refused}");
@@ -358,7 +358,7 @@ fn what_one_server_may_have_done_is_not_asked_of_another() {
 #[test]
 fn requests_for_no_server_in_particular_are_answered_although_one_server_cannot_be_started() {
     // It comes first.
-    let served = Served::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
+    let served = TwoServerGateway::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
     let mut client = served.client("/mcp");
     assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
     let nobodys = client.request("test/unheard", json!({}));
@@ -367,7 +367,7 @@ fn requests_for_no_server_in_particular_are_answered_although_one_server_cannot_
 
 #[test]
 fn a_list_without_one_of_its_pages_is_none() {
-    let served = Served::new("pages", "");
+    let served = TwoServerGateway::new("pages", "");
     served.makes_it("mail", "pages");
     let mut client = served.client("/mcp");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
@@ -375,7 +375,7 @@ fn a_list_without_one_of_its_pages_is_none() {
 
 #[test]
 fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
-    let served = Served::quiet("late_list", "");
+    let served = TwoServerGateway::quiet("late_list", "");
     let mut client = served.on_streams();
     client.initialize();
     let slow = served.makes_it("mail", "slow");
@@ -387,7 +387,7 @@ fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
 
 #[test]
 fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
-    let served = Served::quiet("comes_later", "");
+    let served = TwoServerGateway::quiet("comes_later", "");
     let (there, ledger) = (served.folder.join("there"), served.folder.join("late"));
     let command =
         format!("test -f {there:?} && exec {:?} {ledger:?}", env!("CARGO_BIN_EXE_steadfast-test-server"));
@@ -414,7 +414,7 @@ fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
 
 #[test]
 fn a_server_that_hangs_does_not_delay_broadcasts() {
-    let served = Served::quiet("level", "");
+    let served = TwoServerGateway::quiet("level", "");
     let mut client = served.on_streams();
     client.initialize();
     let mail = served.process("mail");
@@ -428,7 +428,7 @@ fn a_server_that_hangs_does_not_delay_broadcasts() {
 
 #[test]
 fn a_client_that_listens_to_several_servers_gets_one_acknowledgement() {
-    let served = Served::quiet("listens", "");
+    let served = TwoServerGateway::quiet("listens", "");
     let mut client = served.on_streams();
     client.without_handshake(json!({}));
     let listened =
@@ -448,7 +448,7 @@ fn a_client_that_listens_to_several_servers_gets_one_acknowledgement() {
 
 #[test]
 fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessions_run() {
-    let served = Served::new("whose_question", "");
+    let served = TwoServerGateway::new("whose_question", "");
     let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address())).collect();
     for client in &mut clients {
         client.initialize_with(json!({ "elicitation": {} }));

@@ -8,37 +8,37 @@ use std::net::TcpStream;
 use std::ops::Range;
 
 use serde_json::json;
-use steadfast_testkit::effort::Effort;
+use steadfast_testkit::effort::TestEffort;
 
 use crate::client::Client;
 use crate::hostile::resident;
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 use crate::world::{By, World, lives, wait};
 
 /// The load on all transports together.
-struct Load {
+struct SoakLoad {
     calls: usize,
     sessions: usize,
     crashes: usize,
 }
 
-impl Load {
+impl SoakLoad {
     /// Returns the full load under `cargo xtask test --long`, otherwise a part.
     fn wanted() -> Self {
-        let share = Effort::of_this_run().pick(100, 10, 1);
+        let share = TestEffort::of_this_run().pick(100, 10, 1);
         Self { calls: 10_000 / share, sessions: 1_000 / share, crashes: 100 / share }
     }
 }
 
 /// The resources of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+struct MachineUsage {
     processes: usize,
     threads: usize,
     handles: usize,
 }
 
-impl Held {
+impl MachineUsage {
     fn by(pid: u32) -> Self {
         let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
         Self { processes: descendants(pid).len(), threads: count("task"), handles: count("fd") }
@@ -99,7 +99,7 @@ fn visit(gateway: &Client, name: &str, does: impl FnOnce(&mut Client)) {
     client.initialize();
     client.request("tools/list", json!({}));
     does(&mut client);
-    let end = Request::to(gateway.address())
+    let end = RawRequest::to(gateway.address())
         .line("DELETE /mcp HTTP/1.1")
         .header("mcp-session-id", &client.session());
     assert_eq!(send(&end).unwrap().status, 204, "{name}");
@@ -107,7 +107,7 @@ fn visit(gateway: &Client, name: &str, does: impl FnOnce(&mut Client)) {
 
 #[test]
 fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
-    let load = Load::wanted();
+    let load = SoakLoad::wanted();
     // With so many crashes among so few calls the breaker would open.
     World::each("sf_9_soak", "breaker.mode = \"off\"\n", |world| {
         let mut client = world.client();
@@ -121,12 +121,12 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
         }
         // Cleanup runs in the background.
         let settled = || {
-            let mut last = Held::by(pid);
+            let mut last = MachineUsage::by(pid);
             wait(
                 || {
                     // Two samples at the same moment would prove nothing.
                     std::thread::sleep(std::time::Duration::from_millis(100));
-                    let now = Held::by(pid);
+                    let now = MachineUsage::by(pid);
                     std::mem::replace(&mut last, now.clone()) == now
                 },
                 || "rest".to_owned(),
@@ -161,7 +161,7 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
                 );
             }
         }
-        wait(|| Held::by(pid).is_within(&base), || format!("{base:?}, and then {:?}", Held::by(pid)));
+        wait(|| MachineUsage::by(pid).is_within(&base), || format!("{base:?}, and then {:?}", MachineUsage::by(pid)));
         let after = resident(pid);
         assert!(after < memory + SLACK, "{memory} KiB, then {after} KiB");
         work(&mut client, 10, "still");

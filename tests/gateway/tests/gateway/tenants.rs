@@ -7,7 +7,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::raw::{Answered, Request, send};
+use crate::raw::{RawResponse, RawRequest, send};
 use crate::world::{By, LISTEN, World, wait};
 
 /// Ann and Bob belong to two tenants. Grafana is a viewer.
@@ -31,13 +31,13 @@ const GRAFANA: &str = "of-grafana-0123456789abcdef";
 const NEXT: &str = "of-ann-next-0123456789abcdef";
 
 /// A gateway that all of them use.
-struct Shared {
+struct SharedGateway {
     /// Keeps the gateway running.
     gateway: Client,
     world: World,
 }
 
-impl Shared {
+impl SharedGateway {
     fn new(test: &str, more: &str) -> Self {
         let world = World::of(test, &format!("{TOKENS}{more}"), By::Http, By::Stdio);
         let mut command = world.wrap(&LISTEN);
@@ -76,9 +76,9 @@ impl Shared {
 
     fn ask(&self, token: &str, line: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = Request::to(self.address()).header("accept", "application/json");
+        let request = RawRequest::to(self.address()).header("accept", "application/json");
         let request = request.header("authorization", &format!("Bearer {token}"));
-        let Answered { status, body, .. } =
+        let RawResponse { status, body, .. } =
             send(&request.line(&format!("{line} HTTP/1.1")).body(body)).unwrap();
         (status, serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into()))
     }
@@ -113,8 +113,8 @@ impl Shared {
         );
     }
 
-    fn ping(&self, token: &str, session: &str) -> Request {
-        Request::to(self.address())
+    fn ping(&self, token: &str, session: &str) -> RawRequest {
+        RawRequest::to(self.address())
             .body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
             .header("mcp-session-id", session)
             .header("authorization", &format!("Bearer {token}"))
@@ -133,7 +133,7 @@ fn call(tool: &str, params: Value, key: Option<&str>) -> Value {
 
 #[test]
 fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
-    let shared = Shared::new("sf_7_tenants_keys", "");
+    let shared = SharedGateway::new("sf_7_tenants_keys", "");
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     let arguments = json!({ "id": "m" });
     assert_eq!(ann.call_keyed("pay", arguments.clone(), "k").text, "pay m, run 1");
@@ -166,7 +166,7 @@ fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
 
 #[test]
 fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
-    let shared = Shared::new("sf_7_tenants_names", "");
+    let shared = SharedGateway::new("sf_7_tenants_names", "");
     let pay = call("bank/pay", json!({ "id": "a" }), None);
     for (field, own, other) in [("actorId", "ann", "bob"), ("tenantId", "acme", "umbra")] {
         let mut named = pay.clone();
@@ -187,7 +187,7 @@ fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
 #[test]
 fn sf_7_what_one_tenant_broke_works_for_the_other() {
     let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
-    let shared = Shared::new("sf_7_tenants_trust", config);
+    let shared = SharedGateway::new("sf_7_tenants_trust", config);
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     ann.call("pay", json!({ "id": "a", "fault": "die_after" }));
     // Trust, scores and requests for approval.
@@ -222,7 +222,7 @@ fn sf_7_what_one_tenant_broke_works_for_the_other() {
 
 #[test]
 fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
-    let shared = Shared::new("sf_7_tenants_guard", "");
+    let shared = SharedGateway::new("sf_7_tenants_guard", "");
     let burn = call("bank/burn", json!({}), None);
     let code = |token| shared.post(token, "/v1/calls", &burn).1["error"]["code"].clone();
     wait(|| code(ANN) == "loop_detected", || "that Ann is stopped".to_owned());
@@ -240,7 +240,7 @@ fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
 
 #[test]
 fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
-    let shared = Shared::new("sf_7_tenants_hosts", "");
+    let shared = SharedGateway::new("sf_7_tenants_hosts", "");
     let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/pay", json!({}), None));
     assert_eq!((status, &begun["next"]), (200, &json!("run")), "{begun}");
     let path = |deed: &str| format!("/v1/calls/{}/{deed}", begun["id"].as_str().unwrap());
@@ -263,7 +263,7 @@ fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
 
 #[test]
 fn sf_7_a_client_cannot_report_on_a_tool_that_runs_here() {
-    let shared = Shared::new(
+    let shared = SharedGateway::new(
         "sf_7_reports",
         "[command_tools.date]\ncommand = [\"date\"]\n\
          [http_tools.rates]\nmethod = \"GET\"\nurl = \"https://api.example.com/rates\"\n\
@@ -314,7 +314,7 @@ fn sf_7_a_client_cannot_report_on_a_tool_that_runs_here() {
 
 #[test]
 fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_makes_changes() {
-    let shared = Shared::new("sf_7_viewer", "");
+    let shared = SharedGateway::new("sf_7_viewer", "");
     let pay = call("bank/pay", json!({ "id": "a" }), None);
     shared.post(ANN, "/v1/calls", &pay);
     let (status, metrics) = shared.get(GRAFANA, "/metrics");
@@ -331,7 +331,7 @@ fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_makes_changes() {
 
 #[test]
 fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
-    let shared = Shared::new("sf_7_tokens_change", "");
+    let shared = SharedGateway::new("sf_7_tokens_change", "");
     let (ann, bob) = (shared.client(ANN), shared.client(BOB));
     let pay = call("bank/pay", json!({ "id": "a" }), Some("k"));
     assert_eq!(shared.post(ANN, "/v1/calls", &pay).0, 200);
@@ -369,7 +369,7 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
 
 #[test]
 fn sf_7_the_audit_log_distinguishes_commands_from_programs_and_names_the_operator() {
-    let shared = Shared::new("sf_7_audit", "");
+    let shared = SharedGateway::new("sf_7_audit", "");
     let admin = shared.admin();
     // The command line needs the tokens too if the configuration names them.
     let config = TOKENS.replace("${TOKEN_OF_ANN}", ANN).replace("${TOKEN_OF_BOB}", BOB);
@@ -387,7 +387,7 @@ fn sf_7_the_audit_log_distinguishes_commands_from_programs_and_names_the_operato
 
 #[test]
 fn sf_7_a_large_result_is_readable_only_by_the_caller() {
-    let shared = Shared::new("sf_7_tenants_results", "");
+    let shared = SharedGateway::new("sf_7_tenants_results", "");
     shared.configure(&format!(
         "result_limit = \"1KiB\"\n{TOKENS}\n[tokens.eve]\ntoken = \"${{NEXT_TOKEN}}\"\ntenant = \"acme\"\n"
     ));

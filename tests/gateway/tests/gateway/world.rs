@@ -16,23 +16,23 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
-use crate::client::Client;
+use crate::client::McpTestClient;
 
 /// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum TestTransport {
     Stdio,
     Http,
 }
 
 /// The protocol era of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Era {
+pub(crate) enum ServerEra {
     Older,
     Modern,
 }
 
-impl Era {
+impl ServerEra {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Older => &[],
@@ -47,53 +47,53 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Options with which a gateway listens on a port that the system chooses.
 pub(crate) const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
 
-pub(crate) struct World {
+pub(crate) struct GatewayWorld {
     /// Transport from clients to the gateway.
-    pub(crate) front: By,
-    era: Era,
+    pub(crate) front: TestTransport,
+    era: ServerEra,
     /// The listening server, if its transport is HTTP.
-    server: Option<Running>,
+    server: Option<RestartingServer>,
     /// Declared last, so that it is dropped last.
-    folder: Folder,
+    folder: GatewayTestFolder,
 }
 
 /// A server that is restarted whenever it ends.
-struct Running {
+struct RestartingServer {
     address: SocketAddr,
-    child: Arc<Mutex<Option<Process>>>,
+    child: Arc<Mutex<Option<TestProcess>>>,
     starting: Option<JoinHandle<()>>,
 }
 
-impl World {
+impl GatewayWorld {
     /// Creates a world in which client and server both use stdio.
     pub(crate) fn new(test: &str) -> Self {
-        Self::of(test, "", By::Stdio, By::Stdio)
+        Self::of(test, "", TestTransport::Stdio, TestTransport::Stdio)
     }
 
     /// Creates one world for each pair of transports.
     pub(crate) fn every(test: &str, config: &str) -> impl Iterator<Item = Self> {
-        Self::every_of(Era::Older, test, config)
+        Self::every_of(ServerEra::Older, test, config)
     }
 
     /// Creates the same with a server of this era.
-    pub(crate) fn every_of(era: Era, test: &str, config: &str) -> impl Iterator<Item = Self> {
+    pub(crate) fn every_of(era: ServerEra, test: &str, config: &str) -> impl Iterator<Item = Self> {
         let ways =
-            [(By::Stdio, By::Stdio), (By::Http, By::Stdio), (By::Stdio, By::Http), (By::Http, By::Http)];
+            [(TestTransport::Stdio, TestTransport::Stdio), (TestTransport::Http, TestTransport::Stdio), (TestTransport::Stdio, TestTransport::Http), (TestTransport::Http, TestTransport::Http)];
         ways.into_iter().map(move |(front, back)| {
             eprintln!("client by {front:?}, server by {back:?}");
             Self::of_era(era, test, config, front, back)
         })
     }
 
-    pub(crate) fn of(test: &str, config: &str, front: By, back: By) -> Self {
-        Self::of_era(Era::Older, test, config, front, back)
+    pub(crate) fn of(test: &str, config: &str, front: TestTransport, back: TestTransport) -> Self {
+        Self::of_era(ServerEra::Older, test, config, front, back)
     }
 
-    pub(crate) fn of_era(era: Era, test: &str, config: &str, front: By, back: By) -> Self {
-        let folder = Folder::new(&format!("{test}_{front:?}_{back:?}"));
+    pub(crate) fn of_era(era: ServerEra, test: &str, config: &str, front: TestTransport, back: TestTransport) -> Self {
+        let folder = GatewayTestFolder::new(&format!("{test}_{front:?}_{back:?}"));
         fs::write(folder.join("ledger"), "").unwrap();
         fs::write(folder.join("steadfast.toml"), config).unwrap();
-        let server = (back == By::Http).then(|| Running::start(&folder.join("ledger"), era));
+        let server = (back == TestTransport::Http).then(|| RestartingServer::start(&folder.join("ledger"), era));
         Self { front, era, server, folder }
     }
 
@@ -110,47 +110,47 @@ impl World {
     }
 
     /// Returns true if the server is not a child of the gateway, so that the end of its attempts cannot be observed.
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    pub(crate) fn is_remote(&self) -> bool {
         self.server.is_some()
     }
 
     /// Returns its name in messages.
     fn way(&self) -> String {
-        let back = if self.server.is_some() { By::Http } else { By::Stdio };
+        let back = if self.server.is_some() { TestTransport::Http } else { TestTransport::Stdio };
         format!("client by {:?}, server by {back:?}", self.front)
     }
 
     /// Returns a client of the server behind the gateway that has initialized and listed the tools.
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> McpTestClient {
         self.client_of("bank", |_| {})
     }
 
     /// Returns a client of a gateway that uses this name for its server, with a changed command.
-    pub(crate) fn client_of(&self, name: &str, change: impl FnOnce(&mut Command)) -> Client {
+    pub(crate) fn client_of(&self, name: &str, change: impl FnOnce(&mut Command)) -> McpTestClient {
         let listen: &[&str] = match self.front {
-            By::Stdio => &[],
-            By::Http => &LISTEN,
+            TestTransport::Stdio => &[],
+            TestTransport::Http => &LISTEN,
         };
         let mut command = self.wrap_as(name, listen);
         change(&mut command);
         let client = match self.front {
-            By::Stdio => Client::on_streams(command),
-            By::Http => Client::over_http(command),
+            TestTransport::Stdio => McpTestClient::on_streams(command),
+            TestTransport::Http => McpTestClient::over_http(command),
         };
-        begun(client)
+        initialized(client)
     }
 
     /// Returns a client of a server with a ledger of its own and no gateway.
-    pub(crate) fn bare(&self) -> Client {
+    pub(crate) fn bare(&self) -> McpTestClient {
         let ledger = self.folder.join("bare");
         fs::write(&ledger, "").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-test-server"));
         command.arg(ledger);
-        begun(Client::on_streams(command))
+        initialized(McpTestClient::on_streams(command))
     }
 
     /// Returns a client of the gateway with these capabilities.
-    pub(crate) fn client_that_can(&self, capabilities: Value) -> Client {
+    pub(crate) fn client_that_can(&self, capabilities: Value) -> McpTestClient {
         let mut client = self.new_client();
         client.initialize_with(capabilities);
         client.request("tools/list", serde_json::json!({}));
@@ -158,23 +158,23 @@ impl World {
     }
 
     /// Returns a client of the modern era with these capabilities, which has sent nothing yet.
-    pub(crate) fn modern_client(&self, capabilities: Value) -> Client {
+    pub(crate) fn modern_client(&self, capabilities: Value) -> McpTestClient {
         let mut client = self.new_client();
         client.without_handshake(capabilities);
         client
     }
 
     /// Returns a client of the gateway that has sent nothing yet.
-    pub(crate) fn new_client(&self) -> Client {
+    pub(crate) fn new_client(&self) -> McpTestClient {
         match self.front {
-            By::Stdio => Client::on_streams(self.wrap(&[])),
-            By::Http => Client::over_http(self.wrap(&LISTEN)),
+            TestTransport::Stdio => McpTestClient::on_streams(self.wrap(&[])),
+            TestTransport::Http => McpTestClient::over_http(self.wrap(&LISTEN)),
         }
     }
 
     /// Returns the transport from the gateway to the server.
-    pub(crate) fn back(&self) -> By {
-        if self.server.is_some() { By::Http } else { By::Stdio }
+    pub(crate) fn back(&self) -> TestTransport {
+        if self.server.is_some() { TestTransport::Http } else { TestTransport::Stdio }
     }
 
     /// Runs another `steadfast` command as an operator in the same folder. Returns its output, and true if it
@@ -265,7 +265,7 @@ impl World {
     }
 
     /// Makes the server behave like this until the file is removed.
-    pub(crate) fn makes_it(&self, what: &str) -> PathBuf {
+    pub(crate) fn set_behavior(&self, what: &str) -> PathBuf {
         let file = self.folder.join(format!("ledger.{what}"));
         fs::write(&file, "").unwrap();
         file
@@ -294,7 +294,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for GatewayWorld {
     // Where a test fails, the folder is often gone before it can be inspected.
     fn drop(&mut self) {
         const LAST: usize = 15;
@@ -309,10 +309,10 @@ impl Drop for World {
     }
 }
 
-impl Running {
+impl RestartingServer {
     /// Listens in the test itself and hands the socket to each server that it starts. So the address is never free for
     /// another process, and a client that connects without a running server waits for the next one.
-    fn start(ledger: &Path, era: Era) -> Self {
+    fn start(ledger: &Path, era: ServerEra) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let spawn = {
@@ -321,7 +321,7 @@ impl Running {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-test-server"));
                 command.arg(&ledger).arg("--listening").args(era.arguments());
                 command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
-                Process::spawn(&mut command)
+                TestProcess::spawn(&mut command)
             }
         };
         let child = Arc::new(Mutex::new(Some(spawn())));
@@ -340,7 +340,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RestartingServer {
     fn drop(&mut self) {
         drop(self.child.lock().take());
         if let Some(starting) = self.starting.take() {
@@ -350,9 +350,9 @@ impl Drop for Running {
 }
 
 /// A process that ends with the test, however the test ends.
-pub(crate) struct Process(Child);
+pub(crate) struct TestProcess(Child);
 
-impl Process {
+impl TestProcess {
     pub(crate) fn spawn(command: &mut Command) -> Self {
         Self::of(command.spawn().unwrap())
     }
@@ -382,7 +382,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -394,10 +394,10 @@ impl Drop for Process {
 /// No test chooses a port, checks that it is free and releases it again. Another process may get the port before the
 /// gateway does. Besides, while any thread starts a program, the child has a copy of each of our sockets until it
 /// becomes that program. So a socket that listened and was closed may still accept connections, and reset them.
-pub(crate) fn start_gateway(command: &mut Command) -> (Process, SocketAddr) {
+pub(crate) fn start_gateway(command: &mut Command) -> (TestProcess, SocketAddr) {
     let home = command.get_current_dir().expect("each gateway has a folder of its own");
     let announced = home.join(".local/state/steadfast/gateways");
-    let mut gateway = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+    let mut gateway = TestProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
     let announced = as_seen_by(gateway.id(), &announced);
     let own = format!("{}-", gateway.id());
     let find = || -> Option<SocketAddr> {
@@ -429,12 +429,12 @@ pub(crate) fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
 
 /// A port for a program that has to be given one. It is bound here without listening. So until this is dropped, no
 /// other program gets it unless it asks for its number, and none can listen on it.
-pub(crate) struct Port {
+pub(crate) struct ReservedPort {
     address: SocketAddr,
     _bound: TcpSocket,
 }
 
-impl Port {
+impl ReservedPort {
     pub(crate) fn reserve() -> Self {
         let bound = TcpSocket::new_v4().unwrap();
         bound.set_reuseaddr(true).unwrap();
@@ -447,8 +447,8 @@ impl Port {
     }
 
     /// Starts a program that was given this port, and waits until it listens.
-    pub(crate) fn start(&self, command: &mut Command) -> Process {
-        let mut program = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+    pub(crate) fn start(&self, command: &mut Command) -> TestProcess {
+        let mut program = TestProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
         wait(
             || {
                 let status = program.ended();
@@ -463,9 +463,9 @@ impl Port {
 
 /// The folder of one test in one process. It is removed after the test, unless that failed.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct GatewayTestFolder(PathBuf);
 
-impl Folder {
+impl GatewayTestFolder {
     pub(crate) fn new(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -478,7 +478,7 @@ impl Folder {
     }
 }
 
-impl Deref for Folder {
+impl Deref for GatewayTestFolder {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -486,7 +486,7 @@ impl Deref for Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for GatewayTestFolder {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("what the test left is in {}", self.0.display());
@@ -512,14 +512,14 @@ pub(crate) fn replace_file(path: &Path, text: &str) {
 }
 
 /// Initializes a client and lists the tools.
-pub(crate) fn begun(mut client: Client) -> Client {
+pub(crate) fn initialized(mut client: McpTestClient) -> McpTestClient {
     client.initialize();
     client.request("tools/list", json!({}));
     client
 }
 
 /// Returns true if this process runs and is not a zombie.
-pub(crate) fn lives(pid: u32) -> bool {
+pub(crate) fn is_running(pid: u32) -> bool {
     let state = fs::read_to_string(format!("/proc/{pid}/stat"));
     state.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| !rest.starts_with('Z')))
 }

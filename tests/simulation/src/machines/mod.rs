@@ -28,15 +28,15 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 
-use crate::Failure;
-use crate::coverage::Coverage;
-use crate::invariants::Broken;
+use crate::SimulationFailure;
+use crate::coverage::TableCoverage;
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 /// Drives one machine beside its reference.
-type Check = fn(&mut Rng, &mut Story) -> Result<(), Broken>;
+type MachineCheck = fn(&mut Rng, &mut MachineTrace) -> Result<(), InvariantViolation>;
 
-const MACHINES: [Check; 12] = [
+const MACHINES: [MachineCheck; 12] = [
     approval::check,
     breaker::check,
     call::check,
@@ -52,16 +52,16 @@ const MACHINES: [Check; 12] = [
 ];
 
 /// Runs every machine through the commands of this seed. Returns the coverage of the tables.
-pub(crate) fn run(seed: u64) -> Result<Coverage, Box<Failure>> {
-    let mut untold = Story::default();
+pub(crate) fn run(seed: u64) -> Result<TableCoverage, Box<SimulationFailure>> {
+    let mut untold = MachineTrace::default();
     for (place, check) in (0..).zip(MACHINES) {
         if check(&mut Rng::of_machine(seed, place), &mut untold).is_err() {
             // Run it again, with a trace.
-            let mut story = Story { lines: Some(Vec::new()), ..Story::default() };
+            let mut story = MachineTrace { lines: Some(Vec::new()), ..MachineTrace::default() };
             let broken = check(&mut Rng::of_machine(seed, place), &mut story);
             let (invariant, how) =
                 broken.err().unwrap_or(("the same again", "it broke once only".to_owned()));
-            return Err(Box::new(Failure { seed, invariant, how, story: story.lines.unwrap_or_default() }));
+            return Err(Box::new(SimulationFailure { seed, invariant, how, story: story.lines.unwrap_or_default() }));
         }
     }
     Ok(untold.coverage)
@@ -69,14 +69,14 @@ pub(crate) fn run(seed: u64) -> Result<Coverage, Box<Failure>> {
 
 /// The trace of a machine.
 #[derive(Default)]
-pub(crate) struct Story {
+pub(crate) struct MachineTrace {
     /// The commands, for the report of a failure. Most runs succeed and need none.
     lines: Option<Vec<String>>,
     /// Coverage of the tables.
-    coverage: Coverage,
+    coverage: TableCoverage,
 }
 
-impl Story {
+impl MachineTrace {
     pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push(line());
@@ -90,7 +90,7 @@ fn agree<T: PartialEq + std::fmt::Debug>(
     what: &str,
     got: &T,
     due: &T,
-) -> Result<(), Broken> {
+) -> Result<(), InvariantViolation> {
     if got == due { Ok(()) } else { Err((promise, format!("{what}: got {got:?}, due is {due:?}"))) }
 }
 

@@ -14,7 +14,7 @@
 
 mod clients;
 mod driver;
-mod holding;
+mod hold;
 mod plans;
 mod promises;
 
@@ -24,24 +24,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{CallResult, Notice};
+use steadfast_core::call::{CallResult, CallNotice};
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{Choice, Event, Heard, Hold, Plan, Step, Submitted, Turn, TurnResult, TurnStatus};
+use steadfast_core::turn::{CandidateChoice, TurnEvent, CallProgress, TurnLease, TurnPlan, TurnStep, SubmissionHistory, TurnMachine, TurnResult, TurnStatus};
 
 use crate::Defect;
-use crate::invariants::Broken;
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
-use crate::system::World;
-use crate::weather::Weather;
-use holding::{Document, Reply};
+use crate::system::SimulatedWorld;
+use crate::scenario::Scenario;
+use hold::{TurnDocumentRequest, TurnDocumentReply};
 pub(crate) use promises::done_once;
 
 /// A turn that a client wants done.
 #[derive(Clone, Debug)]
-pub(crate) struct TurnWish {
+pub(crate) struct TurnGoal {
     pub(crate) client: usize,
     /// The first plan, and the ones with which the client resubmits the turn.
-    pub(crate) plans: Vec<Arc<Plan>>,
+    pub(crate) plans: Vec<Arc<TurnPlan>>,
     pub(crate) parallelism: usize,
     pub(crate) tries: u32,
     pub(crate) over: bool,
@@ -49,9 +49,9 @@ pub(crate) struct TurnWish {
 
 /// One submission of a turn to a process.
 #[derive(Debug)]
-pub(crate) struct Submission {
+pub(crate) struct TurnSubmission {
     pub(crate) turn: usize,
-    plan: Arc<Plan>,
+    plan: Arc<TurnPlan>,
     pub(crate) node: usize,
     pub(crate) life: u64,
     /// The client's connection.
@@ -60,32 +60,32 @@ pub(crate) struct Submission {
     inner: usize,
     pub(crate) arrived: Timestamp,
     pub(crate) deadline: Timestamp,
-    stage: Stage,
-    machine: Option<Turn>,
-    hold: Option<Hold>,
+    stage: SubmissionStage,
+    machine: Option<TurnMachine>,
+    hold: Option<TurnLease>,
     /// Pending steps of the machine.
-    queue: VecDeque<Step>,
+    queue: VecDeque<TurnStep>,
     /// Events that arrived while the submission waited for the store.
-    inbox: VecDeque<Event>,
+    inbox: VecDeque<TurnEvent>,
     /// True once its deadline has come. The machine learns of it after all other events until then.
     is_due: bool,
     /// Time of the last event that the machine received.
     heard: Timestamp,
     /// Number of the current store command, so that a reply is not taken for that to another command.
     command: u64,
-    writing: Option<Writing>,
+    writing: Option<ChoiceWrite>,
     /// True states of its calls, whatever the machine believes.
-    truth: Truth,
+    truth: SubmissionTruth,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum SubmissionStage {
     /// The submission is in transit.
     Sent,
     /// The document is being read.
     Reading,
     /// The document is being written.
-    Taking(Submitted),
+    Taking(SubmissionHistory),
     Running,
     /// The turn is over and is being given back.
     Releasing(Box<TurnResult>),
@@ -94,15 +94,15 @@ enum Stage {
 
 /// A choice that is being written, and the call that waits for it.
 #[derive(Debug)]
-struct Writing {
-    kept: steadfast_core::turn::Kept,
+struct ChoiceWrite {
+    kept: steadfast_core::turn::TurnDocument,
     again: bool,
-    run: Option<Step>,
+    run: Option<TurnStep>,
 }
 
 /// True states of the calls of a submission.
 #[derive(Debug, Default)]
-struct Truth {
+struct SubmissionTruth {
     sent: BTreeSet<ToolCallId>,
     open: BTreeSet<ToolCallId>,
     succeeded: BTreeSet<ToolCallId>,
@@ -110,25 +110,25 @@ struct Truth {
 
 /// Knowledge that a call and its turn have of each other.
 #[derive(Clone, Debug)]
-pub(crate) struct InTurn {
+pub(crate) struct TurnMembership {
     pub(crate) submission: usize,
     id: ToolCallId,
-    choice: Choice,
-    heard: Heard,
+    choice: CandidateChoice,
+    heard: CallProgress,
 }
 
-impl InTurn {
-    pub(crate) fn hear(&mut self, notice: &Notice, defect: Option<Defect>) {
-        if let (Notice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
-            self.heard = Heard::default();
+impl TurnMembership {
+    pub(crate) fn hear(&mut self, notice: &CallNotice, defect: Option<Defect>) {
+        if let (CallNotice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
+            self.heard = CallProgress::default();
         }
-        self.heard.hear(notice);
+        self.heard.record(notice);
     }
 }
 
 /// The answer to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum TurnAnswer {
     Ended(TurnStatus),
     /// Another process runs the turn, or the store cannot be asked.
     Refused,
@@ -136,7 +136,7 @@ pub(crate) enum Told {
 
 /// An event of a turn.
 #[derive(Debug)]
-pub(crate) enum TurnHappening {
+pub(crate) enum SimulatedTurnEvent {
     Submit {
         turn: usize,
     },
@@ -147,7 +147,7 @@ pub(crate) enum TurnHappening {
     Asked {
         submission: usize,
         command: u64,
-        what: Box<Document>,
+        what: Box<TurnDocumentRequest>,
         unanswered: bool,
     },
     /// The store's reply reaches the process.
@@ -156,13 +156,13 @@ pub(crate) enum TurnHappening {
         life: u64,
         submission: usize,
         command: u64,
-        reply: Box<Reply>,
+        reply: Box<TurnDocumentReply>,
     },
     /// A call has ended.
     Hears {
         node: usize,
         life: u64,
-        in_turn: Box<InTurn>,
+        in_turn: Box<TurnMembership>,
         result: Box<CallResult>,
     },
     /// The deadline has come.
@@ -179,14 +179,14 @@ pub(crate) enum TurnHappening {
     },
     Answered {
         submission: usize,
-        told: Told,
+        told: TurnAnswer,
     },
     Impatient {
         submission: usize,
     },
 }
 
-impl TurnHappening {
+impl SimulatedTurnEvent {
     pub(crate) fn at_process(&self) -> Option<(usize, u64)> {
         match self {
             Self::Stored { node, life, .. }
@@ -202,41 +202,41 @@ impl TurnHappening {
     }
 }
 
-impl World {
-    pub(crate) fn turn_happens(&mut self, happening: TurnHappening) -> Result<(), Broken> {
+impl SimulatedWorld {
+    pub(crate) fn turn_happens(&mut self, happening: SimulatedTurnEvent) -> Result<(), InvariantViolation> {
         match happening {
-            TurnHappening::Submit { turn } => {
+            SimulatedTurnEvent::Submit { turn } => {
                 self.submit(turn);
                 Ok(())
             }
-            TurnHappening::Arrives { submission } => self.turn_arrives(submission),
-            TurnHappening::Asked { submission, command, what, unanswered } => {
+            SimulatedTurnEvent::Arrives { submission } => self.turn_arrives(submission),
+            SimulatedTurnEvent::Asked { submission, command, what, unanswered } => {
                 self.store_is_asked(submission, command, *what, unanswered);
                 Ok(())
             }
-            TurnHappening::Stored { submission, command, reply, .. } => {
+            SimulatedTurnEvent::Stored { submission, command, reply, .. } => {
                 self.turn_stored(submission, command, *reply)
             }
-            TurnHappening::Hears { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
-            TurnHappening::Tick { submission, .. } => {
+            SimulatedTurnEvent::Hears { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
+            SimulatedTurnEvent::Tick { submission, .. } => {
                 self.submissions[submission].is_due = true;
                 self.work(submission)
             }
-            TurnHappening::GivesBack { submission, .. } => {
+            SimulatedTurnEvent::GivesBack { submission, .. } => {
                 self.give_back(submission);
                 Ok(())
             }
-            TurnHappening::Answered { submission, told } => {
+            SimulatedTurnEvent::Answered { submission, told } => {
                 self.turn_answered(submission, told);
                 Ok(())
             }
-            TurnHappening::Impatient { submission } => self.turn_impatient(submission),
+            SimulatedTurnEvent::Impatient { submission } => self.turn_impatient(submission),
         }
     }
 }
 
 /// Decides whether this world has turns, and adapts the scenario.
-pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
+pub(crate) fn draw(weather: &mut Scenario, seed: u64, defect: Option<Defect>) {
     let mut rng = Rng::beside(seed ^ 0x7475_726e);
     let wanted = match defect {
         Some(defect) => defect.needs_turns(),
@@ -253,7 +253,7 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
         let policy = Arc::make_mut(&mut weather.policy);
         policy.breaker.consecutive = NonZeroU32::new(u32::try_from(rng.between(1, 3)).unwrap_or(1));
         policy.breaker.cooldown =
-            steadfast_core::policy::Cooldown::constant(Duration::from_secs(rng.between(1, 30)));
+            steadfast_core::policy::BreakerCooldown::constant(Duration::from_secs(rng.between(1, 30)));
     }
     if defect.is_some() {
         // Losses caused by an emptied store are no defect.
@@ -275,7 +275,7 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
         weather.connection_breaks = weather.connection_breaks.max(40);
         let breaker = &mut Arc::make_mut(&mut weather.policy).breaker;
         breaker.consecutive = Some(NonZeroU32::MIN);
-        breaker.cooldown = steadfast_core::policy::Cooldown::constant(Duration::from_secs(2));
+        breaker.cooldown = steadfast_core::policy::BreakerCooldown::constant(Duration::from_secs(2));
     }
 }
 
@@ -289,6 +289,6 @@ fn tool(number: u64) -> steadfast_core::id::ToolRef {
 }
 
 /// Returns the index of each call of a plan.
-fn places(plan: &Plan) -> BTreeMap<ToolCallId, usize> {
+fn places(plan: &TurnPlan) -> BTreeMap<ToolCallId, usize> {
     plan.calls().iter().enumerate().map(|(place, call)| (call.id.clone(), place)).collect()
 }

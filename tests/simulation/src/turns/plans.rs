@@ -3,13 +3,13 @@
 use std::iter;
 use std::sync::Arc;
 
-use steadfast_core::turn::{Limits, Plan};
+use steadfast_core::turn::{TurnLimits, TurnPlan};
 
 use crate::Defect;
 use crate::rng::Rng;
-use crate::system::World;
-use crate::transition::Happening;
-use crate::turns::{TurnHappening, TurnWish};
+use crate::system::SimulatedWorld;
+use crate::transition::SimulationEvent;
+use crate::turns::{SimulatedTurnEvent, TurnGoal};
 
 /// Number of tools that plans name.
 const TOOLS: u64 = 4;
@@ -17,12 +17,12 @@ const TOOLS: u64 = 4;
 const OTHERS: usize = 2;
 
 /// A call of a plan, with alternatives that later plans may change.
-struct Planned {
+struct PlanEntryText {
     text: String,
     alternatives: Vec<String>,
 }
 
-impl World {
+impl SimulatedWorld {
     /// Draws the turns of the world.
     pub(crate) fn plan_turns(&mut self) {
         for client in 0..self.weather.clients {
@@ -31,18 +31,18 @@ impl World {
                 let parallelism = self.rng.between(1, 3);
                 let texts = self.plans(turn, parallelism);
                 let parse = |text: &String| {
-                    let plan = Plan::parse(text.as_bytes(), &Limits::DEFAULT);
+                    let plan = TurnPlan::parse(text.as_bytes(), &TurnLimits::DEFAULT);
                     Arc::new(plan.expect("the plans of the simulation are valid"))
                 };
                 let plans = texts.iter().map(parse).collect();
-                self.tell(format!("client {client} will want turn {turn}: {}", texts.join(" or ")));
+                self.log_event(format!("client {client} will want turn {turn}: {}", texts.join(" or ")));
                 let parallelism = usize::try_from(parallelism).unwrap_or(1);
-                self.model.turns.push(TurnWish { client, plans, parallelism, tries: 0, over: false });
+                self.model.turns.push(TurnGoal { client, plans, parallelism, tries: 0, over: false });
                 let at = self.rng.between(0, self.weather.storm);
-                self.later(at, Happening::Turn(TurnHappening::Submit { turn }));
+                self.later(at, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
                 if self.rng.chance(self.weather.double) {
                     let twice = at + self.rng.between(1, 5_000);
-                    self.later(twice, Happening::Turn(TurnHappening::Submit { turn }));
+                    self.later(twice, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
                 }
             }
         }
@@ -50,7 +50,7 @@ impl World {
 
     /// Draws the plan of a turn, and others that differ from it in their alternatives.
     fn plans(&mut self, turn: usize, parallelism: u64) -> Vec<String> {
-        let calls: Vec<Planned> =
+        let calls: Vec<PlanEntryText> =
             (0..self.rng.between(1, 6)).map(|place| self.planned(turn, place)).collect();
         let deadline = match self.rng.between(0, 2) {
             0 => self.rng.between(1_000, 10_000),
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Draws a call that may depend on those before it.
-    fn planned(&mut self, turn: usize, place: u64) -> Planned {
+    fn planned(&mut self, turn: usize, place: u64) -> PlanEntryText {
         let mut needs = Vec::new();
         let mut uses = Vec::new();
         for before in 0..place {
@@ -114,11 +114,11 @@ impl World {
             uses.join(","),
             needs.join(","),
         );
-        Planned { text, alternatives }
+        PlanEntryText { text, alternatives }
     }
 }
 
-impl Planned {
+impl PlanEntryText {
     fn with(&self, alternatives: &[String]) -> String {
         format!(r#"{{{},"alternatives":[{}]}}"#, self.text, alternatives.join(","))
     }

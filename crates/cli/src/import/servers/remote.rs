@@ -19,20 +19,20 @@ use http::Uri;
 use steadfast_core::redact;
 
 use super::{
-    EMPTY_LIST, Form, Found, MARK, Member, Mistake, Parts, Program, ServerRewrite, Splice, Wish, find,
+    EMPTY_LIST, ConfigFormat, FoundServer, MARK, TableMember, SyntaxError, StdioServer, ProgramLocation, ServerRewrite, Splice, ImportRequest, find,
     member, name_flag, new_members, quoted, respelled, spliced, whole_member,
 };
 use crate::import::names::ServerNames;
 
 /// A server with a URL.
-pub(super) struct Remote<'n> {
-    url: &'n Member,
+pub(super) struct UrlServer<'n> {
+    url: &'n TableMember,
     pub(super) address: &'n str,
     /// Its `type`, if it has one.
-    kind: Option<(&'n Member, &'n str)>,
-    headers: Option<(&'n Member, &'n [Member])>,
+    kind: Option<(&'n TableMember, &'n str)>,
+    headers: Option<(&'n TableMember, &'n [TableMember])>,
     /// The variable with a bearer token, as in Codex.
-    bearer: Option<(&'n Member, &'n str)>,
+    bearer: Option<(&'n TableMember, &'n str)>,
 }
 
 /// Variable for a URL with a secret.
@@ -56,10 +56,10 @@ pub(super) enum DefaultTransport {
 }
 
 /// Returns the key of the headers.
-fn headers_key(form: Form) -> &'static str {
+fn headers_key(form: ConfigFormat) -> &'static str {
     match form {
-        Form::Json => "headers",
-        Form::Toml => "http_headers",
+        ConfigFormat::Json => "headers",
+        ConfigFormat::Toml => "http_headers",
     }
 }
 
@@ -67,13 +67,13 @@ const BEARER_KEY: &str = "bearer_token_env_var";
 /// Key with the variables that Codex passes on to a program.
 const PASSED_KEY: &str = "env_vars";
 
-impl<'n> Remote<'n> {
+impl<'n> UrlServer<'n> {
     /// Reads a server with a URL, or returns the reason why it cannot be put behind Steadfast.
     pub(super) fn read(
-        members: &'n [Member],
-        form: Form,
+        members: &'n [TableMember],
+        form: ConfigFormat,
         default_transport: DefaultTransport,
-    ) -> Result<Result<Self, String>, Mistake> {
+    ) -> Result<Result<Self, String>, SyntaxError> {
         let Some(url) = member(members, "url")? else {
             return Ok(Err("its client is not one that is known: its URL is not called `url`".to_owned()));
         };
@@ -136,11 +136,11 @@ impl<'n> Remote<'n> {
             }
         }
         let bearer = match (form, member(members, BEARER_KEY)?) {
-            (Form::Toml, Some(bearer)) => match bearer.node.text() {
+            (ConfigFormat::Toml, Some(bearer)) => match bearer.node.text() {
                 Some(variable) => Some((bearer, variable)),
                 None => return Ok(Err(format!("its `{BEARER_KEY}` is not a text"))),
             },
-            (Form::Json, _) | (Form::Toml, None) => None,
+            (ConfigFormat::Json, _) | (ConfigFormat::Toml, None) => None,
         };
         Ok(Ok(Self { url, address, kind, headers, bearer }))
     }
@@ -188,7 +188,7 @@ fn bearer_header(variable: &str) -> String {
 }
 
 /// Returns the variable for the value of each header, in order.
-fn variables(headers: &[Member]) -> Vec<String> {
+fn variables(headers: &[TableMember]) -> Vec<String> {
     let mut taken: Vec<String> = Vec::new();
     for header in headers {
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
@@ -204,15 +204,15 @@ fn variables(headers: &[Member]) -> Vec<String> {
     taken
 }
 
-impl Found<'_> {
+impl FoundServer<'_> {
     /// Puts a server with a URL behind Steadfast.
     pub(super) fn wrap_url(
         &self,
-        remote: &Remote<'_>,
+        remote: &UrlServer<'_>,
         name: &str,
-        program: &Program,
+        program: &ProgramLocation,
         text: &str,
-        form: Form,
+        form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
         let us = program.name.as_ref().unwrap_or(&program.path);
         let mark = remote.kind.map_or_else(|| MARK.to_owned(), |(_, kind)| format!("{MARK}={kind}"));
@@ -278,10 +278,10 @@ impl Found<'_> {
     /// Restores a server with a URL.
     pub(super) fn unwrap_url(
         &self,
-        parts: &Parts<'_>,
+        parts: &StdioServer<'_>,
         mark: &str,
         text: &str,
-        form: Form,
+        form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
         let changed_since = |what: &str| format!("{what}; put its `url` back yourself");
         let env = member(parts.members, "env").ok().flatten();
@@ -321,7 +321,7 @@ impl Found<'_> {
             splices.push((variable.name_span.clone(), renamed(variable, header, text)));
             known.push((variable.name.as_str(), header));
         }
-        let is_url = |one: &&Member| {
+        let is_url = |one: &&TableMember| {
             let name = parts.flag("--url-env").and_then(|at| parts.words.get(at));
             name.is_some_and(|name| one.name == **name)
         };
@@ -371,13 +371,13 @@ impl Found<'_> {
     }
 
     /// Checks that the added text can be removed again, byte for byte. Some spellings cannot.
-    fn comes_back(&self, splices: &[Splice], text: &str, form: Form) -> Result<(), String> {
+    fn comes_back(&self, splices: &[Splice], text: &str, form: ConfigFormat) -> Result<(), String> {
         let new = spliced(text, splices.to_vec());
         let taken_out = || {
             let root = form.read(&new).ok()?;
             let found = find(&root, &new, &[self.way]).ok()?;
             let own = found.iter().find(|one| one.name == self.name && one.within == self.within)?;
-            let judged = own.judge(&new, form, &Wish::Unwrap, &mut ServerNames::default()).ok()?;
+            let judged = own.judge(&new, form, &ImportRequest::Unwrap, &mut ServerNames::default()).ok()?;
             Some(spliced(&new, judged.splices))
         };
         if taken_out().is_some_and(|back| back == text) {
@@ -389,11 +389,11 @@ impl Found<'_> {
 }
 
 /// Returns the name of a member, changed, in its own quotes.
-fn renamed(one: &Member, name: &str, text: &str) -> String {
+fn renamed(one: &TableMember, name: &str, text: &str) -> String {
     respelled(text.get(one.name_span.clone()).unwrap_or_default(), name)
 }
 
-fn spelling<'t>(text: &'t str, one: &Member) -> &'t str {
+fn spelling<'t>(text: &'t str, one: &TableMember) -> &'t str {
     text.get(one.node.span.clone()).unwrap_or_default()
 }
 
@@ -403,22 +403,22 @@ fn requoted(like: &str, text: &str) -> String {
 }
 
 /// Returns the splice that inserts the variable of the URL before the first of others.
-fn before(first: &Member, table: &Member, own: &str, text: &str, form: Form) -> Splice {
+fn before(first: &TableMember, table: &TableMember, own: &str, text: &str, form: ConfigFormat) -> Splice {
     let at = first.name_span.start;
     let name = renamed(first, URL_VARIABLE, text);
     let is_inline = text.get(table.node.span.clone()).is_some_and(|own| own.starts_with('{'));
     let written = match (form, is_inline) {
-        (Form::Json, _) => format!("{name}: {own}, "),
-        (Form::Toml, true) => format!("{name} = {own}, "),
-        (Form::Toml, false) => format!("{name} = {own}\n"),
+        (ConfigFormat::Json, _) => format!("{name}: {own}, "),
+        (ConfigFormat::Toml, true) => format!("{name} = {own}, "),
+        (ConfigFormat::Toml, false) => format!("{name} = {own}\n"),
     };
     (at..at, written)
 }
 
 /// Returns a table that contains only the variable of the URL.
-fn in_braces(own: &str, form: Form) -> String {
+fn in_braces(own: &str, form: ConfigFormat) -> String {
     match form {
-        Form::Json => format!("{{{}: {own}}}", quoted(URL_VARIABLE)),
-        Form::Toml => format!("{{ {URL_VARIABLE} = {own} }}"),
+        ConfigFormat::Json => format!("{{{}: {own}}}", quoted(URL_VARIABLE)),
+        ConfigFormat::Toml => format!("{{ {URL_VARIABLE} = {own} }}"),
     }
 }

@@ -2,43 +2,43 @@
 
 use std::time::Duration;
 
-use steadfast_core::classify::{Nature, Severity};
-use steadfast_core::policy::Recovery;
+use steadfast_core::classify::{FaultNature, Severity};
+use steadfast_core::policy::TrustRecovery;
 
 use super::super::faults::FaultRuleList;
 use super::super::shapes::{NewShapes, ShapeName};
-use super::super::{Draft, Repeated};
+use super::super::{PolicyDraft, RepeatedSuccessMode};
 use super::{MODES, YEAR, count, lifetime, span};
-use crate::kind::{Count, Flag, ListOf, OrNone, Share, Span, Words};
+use crate::kind::{Count, BoolKind, ListKind, OptionalKind, ShareKind, DurationKind, WordKind};
 use crate::setting::{Setting, setting};
 
-pub(super) fn guard() -> Vec<Setting<Draft>> {
+pub(super) fn guard() -> Vec<Setting<PolicyDraft>> {
     vec![
-        setting!(Draft, "guard.mode", modes.guard, MODES, "The mode of the loop guard."),
+        setting!(PolicyDraft, "guard.mode", modes.guard, MODES, "The mode of the loop guard."),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.identical",
             guard.policy.identical,
             Count(1..=1000),
             "Identical failures after which the model is told to stop."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.per_turn",
             guard.policy.per_turn,
             Count(1..=10_000),
             "Failures in one turn after which no more calls run in it."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.hold",
             guard.policy.hold,
             span(),
             "After a refusal, one call runs when this much time has passed; the time doubles each time."
         ),
-        setting!(Draft, "guard.longest_hold", guard.policy.longest_hold, span(), "The longest such time."),
+        setting!(PolicyDraft, "guard.longest_hold", guard.policy.longest_hold, span(), "The longest such time."),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.turn_gap",
             guard.policy.turn_gap,
             span(),
@@ -46,14 +46,14 @@ pub(super) fn guard() -> Vec<Setting<Draft>> {
              name the turn."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.repeated_success",
             guard.repeated,
-            Words(&[("ignore", Repeated::Ignore), ("warn", Repeated::Warn), ("refuse", Repeated::Refuse)]),
+            WordKind(&[("ignore", RepeatedSuccessMode::Ignore), ("warn", RepeatedSuccessMode::Warn), ("refuse", RepeatedSuccessMode::Refuse)]),
             "The same success with the same result, repeated. Polling is legitimate, so nothing is done by default."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.repeated_success_after",
             guard.repeated_after,
             Count(2..=10_000),
@@ -62,111 +62,111 @@ pub(super) fn guard() -> Vec<Setting<Draft>> {
     ]
 }
 
-pub(super) fn trust() -> Vec<Setting<Draft>> {
+pub(super) fn trust() -> Vec<Setting<PolicyDraft>> {
     vec![
-        setting!(Draft, "trust.mode", modes.trust, MODES, "The mode of trust."),
+        setting!(PolicyDraft, "trust.mode", modes.trust, MODES, "The mode of trust."),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.count",
             trust.count,
-            OrNone(count()),
+            OptionalKind(count()),
             "Number of counted failures in the window after which a tool loses trust. If several thresholds are set, \
              any of them is enough."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.consecutive",
             trust.consecutive,
-            OrNone(count()),
+            OptionalKind(count()),
             "Number of counted failures in a row after which a tool loses trust."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.rate",
             trust.rate,
-            OrNone(Share),
+            OptionalKind(ShareKind),
             "Rate of counted failures in the window at which a tool loses trust."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.rate_at_least",
             trust.rate_at_least,
             count(),
             "Minimum number of finished calls for the rate."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.expected_failure_rate",
             trust.expected_failure_rate,
-            Share,
+            ShareKind,
             "The expected failure rate of the tool. It does not count towards the rate."
         ),
-        setting!(Draft, "trust.window", trust.window, lifetime(), "Older failures do not count."),
+        setting!(PolicyDraft, "trust.window", trust.window, lifetime(), "Older failures do not count."),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.severities",
             trust.severities,
-            ListOf { item: SEVERITIES, least: 1, most: 12 },
+            ListKind { item: SEVERITIES, least: 1, most: 12 },
             "Which failures count. A security failure counts at once, whatever is written here."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.duration",
             trust.duration,
             lifetime(),
             "The minimum duration of an escalation."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.cooldown",
             trust.cooldown,
-            Span(Duration::ZERO..=YEAR),
+            DurationKind(Duration::ZERO..=YEAR),
             "How long no counted failure may occur before recovery can start."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.successes_to_recover",
             trust.successes_to_recover,
             count(),
             "Number of successes after which a tool is trusted again."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.block_after",
             trust.block_after,
             count(),
             "Number of counted failures while escalated after which the tool is blocked."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.recovery",
             trust.recovery,
-            Words(&[("auto", Recovery::Auto), ("ask", Recovery::Ask)]),
+            WordKind(&[("auto", TrustRecovery::Auto), ("ask", TrustRecovery::Ask)]),
             "Recovery starts automatically after the cooldown, or only after approval."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.notify",
             trust.notify,
-            Flag,
+            BoolKind,
             "True: notifications are sent when trust is lost or restored."
         ),
     ]
 }
 
-pub(super) fn faults() -> Vec<Setting<Draft>> {
-    const NATURES: Words<Nature> =
-        Words(&[("transient", Nature::Transient), ("permanent", Nature::Permanent)]);
+pub(super) fn faults() -> Vec<Setting<PolicyDraft>> {
+    const NATURES: WordKind<FaultNature> =
+        WordKind(&[("transient", FaultNature::Transient), ("permanent", FaultNature::Permanent)]);
     vec![
         setting!(
-            Draft,
+            PolicyDraft,
             "classify.unknown",
             classify.unknown,
             NATURES,
             "The meaning of a transport error that no rule matches."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "classify.rules",
             classify.rules,
             FaultRuleList,
@@ -174,14 +174,14 @@ pub(super) fn faults() -> Vec<Setting<Draft>> {
              a more specific place replace all of a less specific one."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "shapes.allow",
             danger.allow,
-            ListOf { item: ShapeName, least: 0, most: 64 },
+            ListKind { item: ShapeName, least: 0, most: 64 },
             "Built-in shapes of dangerous commands that are allowed here."
         ),
-        setting!(Draft, "shapes.add", danger.add, NewShapes, "Additional shapes of dangerous commands."),
+        setting!(PolicyDraft, "shapes.add", danger.add, NewShapes, "Additional shapes of dangerous commands."),
     ]
 }
 
-pub(crate) const SEVERITIES: Words<Severity> = Words(Severity::WORDS);
+pub(crate) const SEVERITIES: WordKind<Severity> = WordKind(Severity::WORDS);

@@ -5,65 +5,65 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::policy::{
-    AfterUnknown, CacheFailures, ComputedKeys, Conflict, Effects, KeyScope, OnStoreFailure, StringRule,
+    UnknownOutcomePolicy, FailureReplayPolicy, ComputedKeyPolicy, KeyConflictPolicy, EffectLocation, KeyScope, StoreFailurePolicy, StringRule,
 };
 
-use super::super::Draft;
+use super::super::PolicyDraft;
 use super::{DAY, MODES, lifetime, span, span_or_zero};
-use crate::kind::{Flag, Kind, ListOf, Size, Span, Text, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{BoolKind, SettingKind, ListKind, Size, DurationKind, Text, WordKind};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 
-pub(super) fn dedupe() -> Vec<Setting<Draft>> {
-    const ON_FAILURE: Words<OnStoreFailure> =
-        Words(&[("go_on", OnStoreFailure::GoOn), ("refuse", OnStoreFailure::Refuse)]);
+pub(super) fn dedupe() -> Vec<Setting<PolicyDraft>> {
+    const ON_FAILURE: WordKind<StoreFailurePolicy> =
+        WordKind(&[("go_on", StoreFailurePolicy::GoOn), ("refuse", StoreFailurePolicy::Refuse)]);
     vec![
-        setting!(Draft, "dedupe.mode", modes.dedupe, MODES, "The mode of deduplication."),
+        setting!(PolicyDraft, "dedupe.mode", modes.dedupe, MODES, "The mode of deduplication."),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.computed_keys",
             dedupe.computed_keys,
-            Words(&[("derive", ComputedKeys::Derive), ("never", ComputedKeys::Never)]),
+            WordKind(&[("derive", ComputedKeyPolicy::Derive), ("never", ComputedKeyPolicy::Never)]),
             "An idempotency key for calls that bring none: computed from the call, or none."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.conflict",
             dedupe.conflict,
-            Words(&[("reject", Conflict::Reject), ("separate", Conflict::Separate)]),
+            WordKind(&[("reject", KeyConflictPolicy::Reject), ("separate", KeyConflictPolicy::Separate)]),
             "A key that is used again with other parameters: an error, or another call."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.cache_failures",
             dedupe.cache_failures,
-            Words(&[
-                ("terminal", CacheFailures::Terminal),
-                ("all", CacheFailures::All),
-                ("none", CacheFailures::None)
+            WordKind(&[
+                ("terminal", FailureReplayPolicy::Terminal),
+                ("all", FailureReplayPolicy::All),
+                ("none", FailureReplayPolicy::None)
             ]),
             "Which failures are replayed for the same key."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.after_unknown",
             dedupe.after_unknown,
-            Words(&[("tell_once", AfterUnknown::TellOnce), ("hold", AfterUnknown::Hold)]),
+            WordKind(&[("tell_once", UnknownOutcomePolicy::TellOnce), ("hold", UnknownOutcomePolicy::Hold)]),
             "A call without a key after an equal one with an unknown outcome: tell_once runs it after the caller was \
              informed and has checked or waited, hold only after an operator has resolved the outcome."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.scope",
             dedupe.scope,
-            Words(&[("session", KeyScope::Session), ("global", KeyScope::Global)]),
+            WordKind(&[("session", KeyScope::Session), ("global", KeyScope::Global)]),
             "The scope of computed keys. Global applies to read-only tools only."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.strings",
             dedupe.strings,
-            Words(&[
+            WordKind(&[
                 ("by_class", None),
                 ("exact", Some(StringRule::Exact)),
                 ("trim", Some(StringRule::Trim)),
@@ -73,58 +73,58 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
              for others."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.volatile",
             dedupe.volatile,
-            ListOf { item: BoxedText, least: 0, most: 64 },
+            ListKind { item: BoxedText, least: 0, most: 64 },
             "Top-level parameters that are ignored when calls are compared."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.keep_done",
             dedupe.keep.done,
             lifetime(),
             "How long a result is stored. Raising it costs space in the store."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.keep_failed",
             dedupe.keep.failed,
             lifetime(),
             "How long a failure is stored."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.keep_open",
             dedupe.keep.open,
             lifetime(),
             "How long a record in flight, or with an unknown outcome, is stored."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.lease",
             dedupe.keep.lease,
-            Span(Duration::from_secs(1)..=DAY),
+            DurationKind(Duration::from_secs(1)..=DAY),
             "How long a lease holder on another machine may be silent before it counts as gone."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.double_dispatch",
             dedupe.double_dispatch,
-            Flag,
+            BoolKind,
             "True: a call without a key that arrives before an equal one is answered is the same call, dispatched \
              twice, and gets the same response. With false it runs if that response was delivered before it looks \
              for one."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.undelivered",
             dedupe.undelivered,
             span_or_zero(),
             "How long an undelivered result is kept for a resend without a key."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.after_telling",
             dedupe.after_telling,
             span_or_zero(),
@@ -133,7 +133,7 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
              that cannot check; lowering it gives them less time to."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.late_after",
             dedupe.late_after,
             span(),
@@ -142,21 +142,21 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
              resend runs again."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.on_store_failure",
             dedupe.on_store_failure,
             ON_FAILURE,
             "Calls of class unknown when the store is down."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.explicit_key_on_store_failure",
             dedupe.explicit_key_on_store_failure,
             ON_FAILURE,
             "Calls with an explicit key when the store is down, whatever their class."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.largest_output",
             dedupe.largest_output,
             Size(0..=1 << 30),
@@ -166,20 +166,20 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
     ]
 }
 
-pub(super) fn settling() -> Vec<Setting<Draft>> {
+pub(super) fn settling() -> Vec<Setting<PolicyDraft>> {
     vec![
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.effects",
             settling.effects,
-            Words(&[("local", Effects::Local), ("remote", Effects::Remote)]),
+            WordKind(&[("local", EffectLocation::Local), ("remote", EffectLocation::Remote)]),
             "Where calls to a server process on this machine take effect. With local, nothing can take effect once \
              the process and everything that it started are gone. With remote, work that it passed on may continue \
              for as long as `settling.settle`. Local is wrong for a server that calls an API or a database \
              elsewhere: a repeat may then run before the first call takes effect."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.linger",
             settling.linger,
             span_or_zero(),
@@ -188,7 +188,7 @@ pub(super) fn settling() -> Vec<Setting<Draft>> {
              the time that the server takes, a repeat may run beside the first call."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.settle",
             settling.settle,
             span_or_zero(),
@@ -197,7 +197,7 @@ pub(super) fn settling() -> Vec<Setting<Draft>> {
              check and call again."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.grace",
             settling.grace,
             span_or_zero(),
@@ -206,7 +206,7 @@ pub(super) fn settling() -> Vec<Setting<Draft>> {
              lowering it ends processes that are only slow."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.drain",
             settling.drain,
             span_or_zero(),
@@ -220,8 +220,8 @@ pub(super) fn settling() -> Vec<Setting<Draft>> {
 /// A short text, boxed as the policy needs it.
 struct BoxedText;
 
-impl Kind<Box<str>> for BoxedText {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Box<str>> {
+impl SettingKind<Box<str>> for BoxedText {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Box<str>> {
         Text { most: 256 }.read(node, cx).map(|text: Arc<str>| Box::from(&*text))
     }
 

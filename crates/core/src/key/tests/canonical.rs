@@ -12,13 +12,13 @@ fn exact(text: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct Vectors {
-    accept: Vec<Accepted>,
-    refuse: Vec<Refused>,
+struct CanonicalVectors {
+    accept: Vec<AcceptedInput>,
+    refuse: Vec<RefusedInput>,
 }
 
 #[derive(Deserialize)]
-struct Accepted {
+struct AcceptedInput {
     name: String,
     input: String,
     strings: StringRule,
@@ -29,14 +29,14 @@ struct Accepted {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Refused {
+struct RefusedInput {
     name: String,
     input: Option<String>,
     input_hex: Option<String>,
     offset: usize,
 }
 
-fn vectors() -> Vectors {
+fn vectors() -> CanonicalVectors {
     serde_json::from_str(include_str!("../../../../../tests/vectors/canonical.json")).unwrap()
 }
 
@@ -71,7 +71,7 @@ fn sixteen_digits_may_be_more_than_a_double_keeps() {
 fn the_vectors_that_all_languages_share_hold() {
     let mut canonicalizer = Canonicalizer::default();
     for vector in vectors().accept {
-        let form = Form { strings: vector.strings, volatile: &vector.volatile };
+        let form = CanonicalForm { strings: vector.strings, volatile: &vector.volatile };
         let text = with_value(&vector.input, |value| canonicalizer.write(value, form).to_owned());
         assert_eq!(text, vector.canonical, "{}", vector.name);
         assert_eq!(Digest::of(text.as_bytes()), vector.sha256, "{}", vector.name);
@@ -96,7 +96,7 @@ fn sf_5_the_vectors_of_refused_texts_are_refused() {
                 .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
                 .collect(),
         };
-        let error = Document::parse(&bytes, Limits::ENVELOPE).expect_err(&vector.name);
+        let error = JsonDocument::parse(&bytes, JsonLimits::ENVELOPE).expect_err(&vector.name);
         assert_eq!(error.offset, vector.offset, "{}: {error}", vector.name);
     }
 }
@@ -105,8 +105,8 @@ fn sf_5_the_vectors_of_refused_texts_are_refused() {
 fn a_deep_document_does_not_exhaust_the_stack() {
     let depth = 1 << 18;
     let text = format!("{}1{}", "[{\"a\":".repeat(depth), "}]".repeat(depth));
-    let document = Document::parse(text.as_bytes(), Limits { bytes: usize::MAX, depth: usize::MAX }).unwrap();
-    assert_eq!(Canonicalizer::default().write(document.root(), Form::EXACT), text);
+    let document = JsonDocument::parse(text.as_bytes(), JsonLimits { bytes: usize::MAX, depth: usize::MAX }).unwrap();
+    assert_eq!(Canonicalizer::default().write(document.root(), CanonicalForm::EXACT), text);
 }
 
 #[test]
@@ -118,17 +118,17 @@ fn a_number_of_half_a_million_digits_is_written_in_no_time() {
 }
 
 /// Returns the same value, spelled as differently as JSON allows.
-fn respell(value: Value<'_>) -> String {
+fn respell(value: JsonValue<'_>) -> String {
     let string = |text: &str| {
         let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect();
         format!("\"{escaped}\"")
     };
     match value.kind() {
-        Kind::Null | Kind::Bool(_) => value.raw().to_owned(),
-        Kind::Number(text) => respell_number(text),
-        Kind::String(text) => string(&text),
-        Kind::Array(items) => format!("[ {} ]", items.map(respell).collect::<Vec<_>>().join(" ,\n")),
-        Kind::Object(members) => {
+        JsonKind::Null | JsonKind::Bool(_) => value.raw().to_owned(),
+        JsonKind::Number(text) => respell_number(text),
+        JsonKind::String(text) => string(&text),
+        JsonKind::Array(items) => format!("[ {} ]", items.map(respell).collect::<Vec<_>>().join(" ,\n")),
+        JsonKind::Object(members) => {
             let members: Vec<String> =
                 members.map(|(name, value)| format!("{} : {}", string(&name), respell(value))).collect();
             format!("{{\t{}}}", members.into_iter().rev().collect::<Vec<_>>().join(","))
@@ -149,7 +149,7 @@ fn respell_number(text: &str) -> String {
 proptest! {
     #[test]
     fn the_canonical_form_is_a_fixed_point(text in json_text()) {
-        if Document::parse(text.as_bytes(), Limits::ENVELOPE).is_ok() {
+        if JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).is_ok() {
             for rule in RULES {
                 let once = canonical(&text, rule);
                 prop_assert_eq!(canonical(&once, rule), once);
@@ -159,7 +159,7 @@ proptest! {
 
     #[test]
     fn other_spellings_of_a_value_have_the_same_form(text in json_text()) {
-        if let Ok(document) = Document::parse(text.as_bytes(), Limits::ENVELOPE) {
+        if let Ok(document) = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE) {
             let other = respell(document.root());
             for rule in RULES {
                 prop_assert_eq!(canonical(&other, rule), canonical(&text, rule), "{}", other);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::breaker::State;
-use crate::classify::Nature;
+use crate::classify::FaultNature;
 use crate::code::Code;
 use crate::id::{Namespace, ToolCallId, ToolName, ToolRef};
 use crate::{Timestamp, millis, redact};
@@ -13,13 +13,13 @@ use crate::{Timestamp, millis, redact};
 use super::iso;
 use super::{SpanId, TraceId};
 use crate::turn::clip;
-use crate::turn::handler::Strategy;
-use crate::turn::plan::Need;
-use crate::turn::result::Outcome;
+use crate::turn::handler::FailureStrategy;
+use crate::turn::plan::CallNeed;
+use crate::turn::result::TurnCallOutcome;
 
 /// A fact about a turn, not yet part of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct TraceNote {
     /// Time of the fact.
     pub at: Timestamp,
     /// The call of the plan.
@@ -27,34 +27,34 @@ pub struct Note {
     /// The tool.
     pub tool: Option<ToolRef>,
     /// The fact.
-    pub fact: Fact,
+    pub fact: TurnFact,
 }
 
-impl Note {
+impl TraceNote {
     /// Returns the note with secrets redacted, because texts of tools may hold secrets. A text is redacted before it is
     /// cut, because half a secret is not recognised.
     #[must_use]
     pub fn redacted(mut self) -> Self {
         match &mut self.fact {
-            Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } => {
+            TurnFact::ToolError(fault) | TurnFact::ToolTimeout { fault, .. } => {
                 fault.error = redact::text(&fault.error).into_owned();
             }
-            Fact::TurnEnded { summary, .. } => *summary = redact::text(summary).into_owned(),
-            Fact::TurnStarted { .. }
-            | Fact::CallRestored { .. }
-            | Fact::ToolStarted
-            | Fact::ToolRetry { .. }
-            | Fact::ToolSucceeded { .. }
-            | Fact::Decision { .. }
-            | Fact::CircuitBreaker { .. }
-            | Fact::AlternativeUsed { .. }
-            | Fact::DefaultUsed { .. }
-            | Fact::ToolSkipped { .. }
-            | Fact::ToolCancelled
-            | Fact::ToolLeftRunning
-            | Fact::LateResult { .. }
-            | Fact::TurnTimeout { .. }
-            | Fact::TurnCancelled => {}
+            TurnFact::TurnEnded { summary, .. } => *summary = redact::text(summary).into_owned(),
+            TurnFact::TurnStarted { .. }
+            | TurnFact::CallRestored { .. }
+            | TurnFact::ToolStarted
+            | TurnFact::ToolRetry { .. }
+            | TurnFact::ToolSucceeded { .. }
+            | TurnFact::Decision { .. }
+            | TurnFact::CircuitBreaker { .. }
+            | TurnFact::AlternativeUsed { .. }
+            | TurnFact::DefaultUsed { .. }
+            | TurnFact::ToolSkipped { .. }
+            | TurnFact::ToolCancelled
+            | TurnFact::ToolLeftRunning
+            | TurnFact::LateResult { .. }
+            | TurnFact::TurnTimeout { .. }
+            | TurnFact::TurnCancelled => {}
         }
         self
     }
@@ -67,7 +67,7 @@ impl Note {
 
 /// A fact about a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fact {
+pub enum TurnFact {
     /// The turn started.
     TurnStarted {
         /// Calls in its plan.
@@ -76,7 +76,7 @@ pub enum Fact {
     /// A call was finished by an earlier submission of the same turn and does not run again.
     CallRestored {
         /// The earlier outcome.
-        outcome: Outcome,
+        outcome: TurnCallOutcome,
     },
     /// A tool was started.
     ToolStarted,
@@ -93,18 +93,18 @@ pub enum Fact {
         attempts: u32,
     },
     /// A tool failed.
-    ToolError(ToolFault),
+    ToolError(ToolFailureDetails),
     /// A tool timed out.
     ToolTimeout {
         /// The timeout.
         timeout: Duration,
         /// Details of the failure.
-        fault: ToolFault,
+        fault: ToolFailureDetails,
     },
     /// The error handler decided.
     Decision {
         /// The action.
-        strategy: Strategy,
+        strategy: FailureStrategy,
         /// The reason.
         reason: String,
     },
@@ -128,7 +128,7 @@ pub enum Fact {
         /// The reason.
         because: SkipReason,
         /// Required or optional.
-        need: Need,
+        need: CallNeed,
         /// True if the skip is reported to the user.
         escalated: bool,
     },
@@ -157,35 +157,35 @@ pub enum Fact {
     },
 }
 
-impl Fact {
+impl TurnFact {
     /// Returns the event type in a trace.
-    pub const fn event_type(&self) -> EventType {
+    pub const fn event_type(&self) -> TraceEventType {
         match self {
-            Self::TurnStarted { .. } => EventType::TurnStarted,
-            Self::CallRestored { .. } => EventType::CallRestored,
-            Self::ToolStarted => EventType::ToolStarted,
-            Self::ToolRetry { .. } => EventType::ToolRetry,
-            Self::ToolSucceeded { .. } => EventType::ToolSucceeded,
-            Self::ToolError(_) => EventType::ToolError,
-            Self::ToolTimeout { .. } => EventType::ToolTimeout,
-            Self::Decision { .. } => EventType::Decision,
-            Self::CircuitBreaker { .. } => EventType::CircuitBreaker,
-            Self::AlternativeUsed { .. } => EventType::AlternativeUsed,
-            Self::DefaultUsed { .. } => EventType::DefaultUsed,
-            Self::ToolSkipped { .. } => EventType::ToolSkipped,
-            Self::ToolCancelled => EventType::ToolCancelled,
-            Self::ToolLeftRunning => EventType::ToolLeftRunning,
-            Self::LateResult { .. } => EventType::LateResult,
-            Self::TurnTimeout { .. } => EventType::TurnTimeout,
-            Self::TurnCancelled => EventType::TurnCancelled,
-            Self::TurnEnded { .. } => EventType::TurnEnded,
+            Self::TurnStarted { .. } => TraceEventType::TurnStarted,
+            Self::CallRestored { .. } => TraceEventType::CallRestored,
+            Self::ToolStarted => TraceEventType::ToolStarted,
+            Self::ToolRetry { .. } => TraceEventType::ToolRetry,
+            Self::ToolSucceeded { .. } => TraceEventType::ToolSucceeded,
+            Self::ToolError(_) => TraceEventType::ToolError,
+            Self::ToolTimeout { .. } => TraceEventType::ToolTimeout,
+            Self::Decision { .. } => TraceEventType::Decision,
+            Self::CircuitBreaker { .. } => TraceEventType::CircuitBreaker,
+            Self::AlternativeUsed { .. } => TraceEventType::AlternativeUsed,
+            Self::DefaultUsed { .. } => TraceEventType::DefaultUsed,
+            Self::ToolSkipped { .. } => TraceEventType::ToolSkipped,
+            Self::ToolCancelled => TraceEventType::ToolCancelled,
+            Self::ToolLeftRunning => TraceEventType::ToolLeftRunning,
+            Self::LateResult { .. } => TraceEventType::LateResult,
+            Self::TurnTimeout { .. } => TraceEventType::TurnTimeout,
+            Self::TurnCancelled => TraceEventType::TurnCancelled,
+            Self::TurnEnded { .. } => TraceEventType::TurnEnded,
         }
     }
 }
 
 /// Details of the failure of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolFault {
+pub struct ToolFailureDetails {
     /// The error message.
     pub error: String,
     /// The classification rule that matched the failure.
@@ -193,13 +193,13 @@ pub struct ToolFault {
     /// The error code.
     pub code: Code,
     /// Transient or permanent.
-    pub nature: Nature,
+    pub nature: FaultNature,
     /// The state of the tool's circuit breaker.
     pub breaker: State,
     /// Attempts made.
     pub attempts: u32,
     /// The decision of the error handler.
-    pub decision: Strategy,
+    pub decision: FailureStrategy,
 }
 
 /// The reason for skipping a call.
@@ -216,11 +216,11 @@ pub enum SkipReason {
 /// One event of a trace, as stored and exported: one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Event {
+pub struct TraceEvent {
     /// Type of the event.
-    pub event_type: EventType,
+    pub event_type: TraceEventType,
     /// Group of the event.
-    pub kind: Kind,
+    pub kind: TraceEventKind,
     /// Time of the event, in ISO 8601 with milliseconds.
     #[serde(with = "iso")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -261,7 +261,7 @@ pub struct Event {
     /// Transient if a retry can help, permanent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub classification: Option<Nature>,
+    pub classification: Option<FaultNature>,
     /// The state of the tool's circuit breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub circuit_breaker_state: Option<State>,
@@ -270,13 +270,13 @@ pub struct Event {
     pub retry_count: Option<u32>,
     /// The decision of the error handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decision: Option<Strategy>,
+    pub decision: Option<FailureStrategy>,
     /// The reason for the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The outcome of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<TurnCallOutcome>,
     /// The dependency that did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency_id: Option<ToolCallId>,
@@ -292,7 +292,7 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the variants are those of `Fact`, and of the cut")]
-pub enum EventType {
+pub enum TraceEventType {
     TurnStarted,
     CallRestored,
     ToolStarted,
@@ -317,7 +317,7 @@ pub enum EventType {
 /// The group of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Kind {
+pub enum TraceEventKind {
     /// A tool started or ended.
     ToolInvocation,
     /// A failure.
@@ -332,15 +332,15 @@ pub enum Kind {
 
 /// The position of an event.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct EventPosition {
     pub(super) trace: TraceId,
     pub(super) span: Option<SpanId>,
     pub(super) sequence: u64,
 }
 
-impl Event {
+impl TraceEvent {
     /// Returns the flat form of a note.
-    pub(super) fn of(place: Place, note: &Note) -> Self {
+    pub(super) fn of(place: EventPosition, note: &TraceNote) -> Self {
         let mut event = Self {
             call_id: note.call.clone(),
             tool_id: note.tool.as_ref().map(|tool| tool.tool.clone()),
@@ -348,7 +348,7 @@ impl Event {
             ..Self::blank(place, note.fact.event_type(), note.at, note.sentence())
         };
         let retries = |attempts: u32| Some(attempts.saturating_sub(1));
-        let mut fault_fields = |fault: &ToolFault| {
+        let mut fault_fields = |fault: &ToolFailureDetails| {
             event.error = Some(clip(&fault.error, TEXT_BYTES));
             event.rule = fault.rule.clone();
             event.code = Some(fault.code);
@@ -358,32 +358,32 @@ impl Event {
             event.decision = Some(fault.decision);
         };
         match &note.fact {
-            Fact::ToolStarted
-            | Fact::TurnStarted { .. }
-            | Fact::AlternativeUsed { .. }
-            | Fact::TurnCancelled => {}
-            Fact::CallRestored { outcome } => event.outcome = Some(*outcome),
-            Fact::ToolRetry { attempt, delay } => {
+            TurnFact::ToolStarted
+            | TurnFact::TurnStarted { .. }
+            | TurnFact::AlternativeUsed { .. }
+            | TurnFact::TurnCancelled => {}
+            TurnFact::CallRestored { outcome } => event.outcome = Some(*outcome),
+            TurnFact::ToolRetry { attempt, delay } => {
                 event.retry_count = retries(*attempt);
                 event.delay_ms = Some(millis(*delay));
             }
-            Fact::ToolSucceeded { attempts } => {
+            TurnFact::ToolSucceeded { attempts } => {
                 event.retry_count = retries(*attempts);
-                event.outcome = Some(Outcome::Succeeded);
+                event.outcome = Some(TurnCallOutcome::Succeeded);
             }
-            Fact::ToolError(fault) => fault_fields(fault),
-            Fact::ToolTimeout { timeout, fault } => {
+            TurnFact::ToolError(fault) => fault_fields(fault),
+            TurnFact::ToolTimeout { timeout, fault } => {
                 fault_fields(fault);
                 event.timeout_ms = Some(millis(*timeout));
             }
-            Fact::Decision { strategy, reason } => {
+            TurnFact::Decision { strategy, reason } => {
                 event.decision = Some(*strategy);
                 event.reason = Some(clip(reason, TEXT_BYTES));
             }
-            Fact::CircuitBreaker { state } => event.circuit_breaker_state = Some(*state),
-            Fact::DefaultUsed { dependency } => event.dependency_id = Some(dependency.clone()),
-            Fact::ToolSkipped { because, need: _, escalated } => {
-                event.outcome = Some(Outcome::Skipped);
+            TurnFact::CircuitBreaker { state } => event.circuit_breaker_state = Some(*state),
+            TurnFact::DefaultUsed { dependency } => event.dependency_id = Some(dependency.clone()),
+            TurnFact::ToolSkipped { because, need: _, escalated } => {
+                event.outcome = Some(TurnCallOutcome::Skipped);
                 event.escalated = Some(*escalated);
                 event.code = Some(match because {
                     SkipReason::Dependency(dependency) => {
@@ -394,17 +394,17 @@ impl Event {
                     SkipReason::Cancelled => Code::Cancelled,
                 });
             }
-            Fact::ToolCancelled => event.outcome = Some(Outcome::Cancelled),
-            Fact::ToolLeftRunning => event.outcome = Some(Outcome::LeftRunning),
-            Fact::LateResult { code } => event.code = *code,
-            Fact::TurnTimeout { timeout } => event.timeout_ms = Some(millis(*timeout)),
-            Fact::TurnEnded { summary: _, escalated } => event.escalated = Some(*escalated),
+            TurnFact::ToolCancelled => event.outcome = Some(TurnCallOutcome::Cancelled),
+            TurnFact::ToolLeftRunning => event.outcome = Some(TurnCallOutcome::LeftRunning),
+            TurnFact::LateResult { code } => event.code = *code,
+            TurnFact::TurnTimeout { timeout } => event.timeout_ms = Some(millis(*timeout)),
+            TurnFact::TurnEnded { summary: _, escalated } => event.escalated = Some(*escalated),
         }
         event
     }
 
     /// Returns an event that has only a sentence.
-    pub(super) fn blank(place: Place, event_type: EventType, at: Timestamp, sentence: String) -> Self {
+    pub(super) fn blank(place: EventPosition, event_type: TraceEventType, at: Timestamp, sentence: String) -> Self {
         Self {
             event_type,
             kind: kind(event_type),
@@ -437,67 +437,67 @@ impl Event {
 /// The longest text of a tool that is stored in one event.
 pub(super) const TEXT_BYTES: usize = 1024;
 
-const fn kind(event_type: EventType) -> Kind {
+const fn kind(event_type: TraceEventType) -> TraceEventKind {
     match event_type {
-        EventType::CallRestored
-        | EventType::ToolStarted
-        | EventType::ToolRetry
-        | EventType::ToolSucceeded
-        | EventType::ToolCancelled
-        | EventType::ToolLeftRunning
-        | EventType::LateResult => Kind::ToolInvocation,
-        EventType::ToolError | EventType::ToolTimeout | EventType::TurnTimeout => Kind::Error,
-        EventType::Decision
-        | EventType::AlternativeUsed
-        | EventType::DefaultUsed
-        | EventType::ToolSkipped => Kind::Decision,
-        EventType::CircuitBreaker | EventType::TraceCut => Kind::Observation,
-        EventType::TurnStarted | EventType::TurnCancelled | EventType::TurnEnded => Kind::Summary,
+        TraceEventType::CallRestored
+        | TraceEventType::ToolStarted
+        | TraceEventType::ToolRetry
+        | TraceEventType::ToolSucceeded
+        | TraceEventType::ToolCancelled
+        | TraceEventType::ToolLeftRunning
+        | TraceEventType::LateResult => TraceEventKind::ToolInvocation,
+        TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => TraceEventKind::Error,
+        TraceEventType::Decision
+        | TraceEventType::AlternativeUsed
+        | TraceEventType::DefaultUsed
+        | TraceEventType::ToolSkipped => TraceEventKind::Decision,
+        TraceEventType::CircuitBreaker | TraceEventType::TraceCut => TraceEventKind::Observation,
+        TraceEventType::TurnStarted | TraceEventType::TurnCancelled | TraceEventType::TurnEnded => TraceEventKind::Summary,
     }
 }
 
 /// Returns a note as a sentence.
-fn sentence(note: &Note) -> String {
+fn sentence(note: &TraceNote) -> String {
     let tool = note.tool.as_ref().map_or("the tool", |tool| tool.tool.as_str());
     match &note.fact {
-        Fact::TurnStarted { calls: 1 } => "Turn started with 1 call".to_owned(),
-        Fact::TurnStarted { calls } => format!("Turn started with {calls} calls"),
-        Fact::CallRestored { .. } => format!("Finished earlier, not run again: {tool}"),
-        Fact::ToolStarted => format!("Started {tool}"),
-        Fact::ToolRetry { attempt, delay } => {
+        TurnFact::TurnStarted { calls: 1 } => "Turn started with 1 call".to_owned(),
+        TurnFact::TurnStarted { calls } => format!("Turn started with {calls} calls"),
+        TurnFact::CallRestored { .. } => format!("Finished earlier, not run again: {tool}"),
+        TurnFact::ToolStarted => format!("Started {tool}"),
+        TurnFact::ToolRetry { attempt, delay } => {
             format!("Retry of {tool}: attempt {attempt} in {} ms", millis(*delay))
         }
-        Fact::ToolSucceeded { attempts: 0 | 1 } => format!("Tool succeeded: {tool}"),
-        Fact::ToolSucceeded { attempts } => format!("Tool succeeded on retry {attempts}: {tool}"),
-        Fact::ToolError(fault) if fault.error.is_empty() => format!("Tool failed: {tool}"),
-        Fact::ToolError(fault) => format!("Tool failed: {tool}, {}", clip(&fault.error, 200)),
-        Fact::ToolTimeout { timeout, .. } => format!("Tool timeout after {} ms: {tool}", millis(*timeout)),
-        Fact::Decision { strategy, reason } => {
+        TurnFact::ToolSucceeded { attempts: 0 | 1 } => format!("Tool succeeded: {tool}"),
+        TurnFact::ToolSucceeded { attempts } => format!("Tool succeeded on retry {attempts}: {tool}"),
+        TurnFact::ToolError(fault) if fault.error.is_empty() => format!("Tool failed: {tool}"),
+        TurnFact::ToolError(fault) => format!("Tool failed: {tool}, {}", clip(&fault.error, 200)),
+        TurnFact::ToolTimeout { timeout, .. } => format!("Tool timeout after {} ms: {tool}", millis(*timeout)),
+        TurnFact::Decision { strategy, reason } => {
             let verb = match strategy {
-                Strategy::Retry => "retry",
-                Strategy::AlternativeTool => "use an alternative",
-                Strategy::PartialSuccess => "continue without it",
-                Strategy::Escalate => "escalate",
-                Strategy::GracefulFailure => "give up",
+                FailureStrategy::Retry => "retry",
+                FailureStrategy::AlternativeTool => "use an alternative",
+                FailureStrategy::PartialSuccess => "continue without it",
+                FailureStrategy::Escalate => "escalate",
+                FailureStrategy::GracefulFailure => "give up",
             };
             format!("Decided to {verb} for {tool}: {}", clip(reason, 200))
         }
-        Fact::CircuitBreaker { state } => match state {
+        TurnFact::CircuitBreaker { state } => match state {
             State::Open => format!("Circuit breaker opened for {tool}"),
             State::ForcedOpen => format!("Circuit breaker forced open for {tool}"),
             State::HalfOpen => format!("Circuit breaker half-opened for {tool}"),
             State::Closed => format!("Circuit breaker closed for {tool}"),
         },
-        Fact::AlternativeUsed { instead_of } => {
+        TurnFact::AlternativeUsed { instead_of } => {
             format!("Used alternative tool {tool} instead of {}", instead_of.tool)
         }
-        Fact::DefaultUsed { dependency } => {
+        TurnFact::DefaultUsed { dependency } => {
             format!("Used default value for {tool} in place of the output of {dependency}")
         }
-        Fact::ToolSkipped { because, need, .. } => {
+        TurnFact::ToolSkipped { because, need, .. } => {
             let what = match need {
-                Need::Required => "Required",
-                Need::Optional => "Optional",
+                CallNeed::Required => "Required",
+                CallNeed::Optional => "Optional",
             };
             match because {
                 SkipReason::Dependency(dependency) => {
@@ -511,12 +511,12 @@ fn sentence(note: &Note) -> String {
                 }
             }
         }
-        Fact::ToolCancelled => format!("Stopped {tool} at the end of the turn"),
-        Fact::ToolLeftRunning => format!("Left {tool} running at the end of the turn"),
-        Fact::LateResult { code: None } => format!("Succeeded after the end of the turn: {tool}"),
-        Fact::LateResult { code: Some(code) } => format!("Failed after the end of the turn: {tool} ({code})"),
-        Fact::TurnTimeout { timeout } => format!("Turn timeout after {} ms", millis(*timeout)),
-        Fact::TurnCancelled => "Turn cancelled".to_owned(),
-        Fact::TurnEnded { summary, .. } => clip(summary, 2 * TEXT_BYTES),
+        TurnFact::ToolCancelled => format!("Stopped {tool} at the end of the turn"),
+        TurnFact::ToolLeftRunning => format!("Left {tool} running at the end of the turn"),
+        TurnFact::LateResult { code: None } => format!("Succeeded after the end of the turn: {tool}"),
+        TurnFact::LateResult { code: Some(code) } => format!("Failed after the end of the turn: {tool} ({code})"),
+        TurnFact::TurnTimeout { timeout } => format!("Turn timeout after {} ms", millis(*timeout)),
+        TurnFact::TurnCancelled => "Turn cancelled".to_owned(),
+        TurnFact::TurnEnded { summary, .. } => clip(summary, 2 * TEXT_BYTES),
     }
 }

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Gateway, PLAIN, envelope};
+use super::{ADMIN, ApiGateway, PLAIN, envelope};
 use crate::client::Client;
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 use crate::world::PATIENCE;
 
 /// The token of the agents.
@@ -15,7 +15,7 @@ const CLIENT: &str = "token-of-the-agents";
 
 /// The access that an endpoint requires, as the page about the API says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
+enum RequiredAccess {
     Everybody,
     Callers,
     Lookers,
@@ -23,7 +23,7 @@ enum For {
 }
 
 /// Returns all operations of the gateway's document.
-fn operations(gateway: &Gateway) -> Vec<(String, For)> {
+fn operations(gateway: &ApiGateway) -> Vec<(String, RequiredAccess)> {
     let document = gateway.get("/openapi.json");
     let mut all = Vec::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
@@ -37,19 +37,19 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
                 "/v1/results",
             ];
             let whom = match path.as_str() {
-                "/healthz" | "/readyz" | "/openapi.json" => For::Everybody,
-                "/v1/failures" if method == "get" => For::Lookers,
-                path if calls.iter().any(|begin| path.starts_with(begin)) => For::Callers,
-                "/v1/sessions/{key}" => For::Callers,
-                "/v1/audit" => For::TheAdmin,
-                _ if method != "get" => For::TheAdmin,
-                _ => For::Lookers,
+                "/healthz" | "/readyz" | "/openapi.json" => RequiredAccess::Everybody,
+                "/v1/failures" if method == "get" => RequiredAccess::Lookers,
+                path if calls.iter().any(|begin| path.starts_with(begin)) => RequiredAccess::Callers,
+                "/v1/sessions/{key}" => RequiredAccess::Callers,
+                "/v1/audit" => RequiredAccess::TheAdmin,
+                _ if method != "get" => RequiredAccess::TheAdmin,
+                _ => RequiredAccess::Lookers,
             };
             // The security of the document: none, an optional token, a token.
             let said = match whom {
-                For::Everybody => json!([]),
-                For::Callers | For::Lookers => json!([{}, { "token": [] }]),
-                For::TheAdmin => json!([{ "token": [] }]),
+                RequiredAccess::Everybody => json!([]),
+                RequiredAccess::Callers | RequiredAccess::Lookers => json!([{}, { "token": [] }]),
+                RequiredAccess::TheAdmin => json!([{ "token": [] }]),
             };
             assert_eq!(operation["security"], said, "{method} {path}");
             let path =
@@ -62,7 +62,7 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
 }
 
 /// Returns the status of the answer. Some answers never end.
-fn status(request: &Request) -> u16 {
+fn status(request: &RawRequest) -> u16 {
     let mut stream = TcpStream::connect(request.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&request.bytes()).unwrap();
@@ -72,7 +72,7 @@ fn status(request: &Request) -> u16 {
 }
 
 /// Sends this request with an arbitrary body.
-fn ask(gateway: &Gateway, line: &str, headers: &[(&str, &str)]) -> u16 {
+fn ask(gateway: &ApiGateway, line: &str, headers: &[(&str, &str)]) -> u16 {
     let request = gateway.request(line).body("{}");
     status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
 }
@@ -82,7 +82,7 @@ fn bearer(token: &str) -> String {
 }
 
 /// Checks that nothing was changed, and that nothing was run.
-fn untouched(gateway: &Gateway) {
+fn untouched(gateway: &ApiGateway) {
     let audit = gateway.get("/v1/audit");
     assert_eq!(audit["audit"], json!([]), "{audit}");
     let history = gateway.get("/v1/history");
@@ -91,13 +91,13 @@ fn untouched(gateway: &Gateway) {
 
 #[test]
 fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
-    let gateway = Gateway::with("sf_7_tokens", "", "", |command| {
+    let gateway = ApiGateway::with("sf_7_tokens", "", "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     let operations = operations(&gateway);
     let (client, admin) = (bearer(CLIENT), bearer(ADMIN));
     for (line, whom) in &operations {
-        let public = *whom == For::Everybody;
+        let public = *whom == RequiredAccess::Everybody;
         assert_eq!(ask(&gateway, line, &[]) == 401, !public, "{line} without a token");
         for wrong in ["Bearer wrong", "Bearer", "Basic x", ADMIN, &bearer(&CLIENT[1..]), &format!("{admin}x")]
         {
@@ -108,7 +108,7 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
         let elsewhere = format!("{line}?token={ADMIN}&access_token={ADMIN}");
         assert_eq!(ask(&gateway, &elsewhere, &[]) == 401, !public, "{elsewhere}");
         let status = ask(&gateway, line, &[("authorization", &client)]);
-        let refused = matches!(whom, For::Lookers | For::TheAdmin);
+        let refused = matches!(whom, RequiredAccess::Lookers | RequiredAccess::TheAdmin);
         assert_eq!(status == 403, refused, "{line} with the token of an agent: {status}");
     }
     untouched(&gateway);
@@ -124,13 +124,13 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
             let status = ask(&gateway, line, &[("authorization", &admin), (name, value)]);
             assert_eq!(status, 403, "{line} with {name}: {value}");
         }
-        assert!(*whom == For::Everybody || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403);
+        assert!(*whom == RequiredAccess::Everybody || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403);
     }
     untouched(&gateway);
     for (line, whom) in &operations {
         let allowed = ask(&gateway, line, &[("authorization", &admin)]);
         assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the admin's: {allowed}");
-        if *whom == For::Callers {
+        if *whom == RequiredAccess::Callers {
             let allowed = ask(&gateway, line, &[("authorization", &client)]);
             assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the agent's: {allowed}");
         }
@@ -139,10 +139,10 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
 
 #[test]
 fn sf_7_on_this_machine_all_may_call_and_read_and_only_the_admin_makes_changes() {
-    let gateway = Gateway::new("sf_7_local", "");
+    let gateway = ApiGateway::new("sf_7_local", "");
     for (line, whom) in operations(&gateway) {
         let status = ask(&gateway, &line, &[]);
-        assert_eq!(status == 401, whom == For::TheAdmin, "{line}: {status}");
+        assert_eq!(status == 401, whom == RequiredAccess::TheAdmin, "{line}: {status}");
         assert_eq!(ask(&gateway, &line, &[("authorization", "Bearer wrong")]), 401, "{line}");
         assert_eq!(ask(&gateway, &line, &[("host", "evil.example")]), 403, "{line}");
         assert_eq!(ask(&gateway, &line, &[("origin", "http://evil.example")]), 403, "{line}");
@@ -152,7 +152,7 @@ fn sf_7_on_this_machine_all_may_call_and_read_and_only_the_admin_makes_changes()
 
 #[test]
 fn sf_7_each_mcp_endpoint_of_serve_needs_the_token_of_the_agents() {
-    let gateway = Gateway::with("sf_7_doors", "", "", |command| {
+    let gateway = ApiGateway::with("sf_7_doors", "", "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     let hello = json!({
@@ -163,7 +163,7 @@ fn sf_7_each_mcp_endpoint_of_serve_needs_the_token_of_the_agents() {
     });
     let knock = |door: &str, headers: &[(&str, &str)]| {
         let request =
-            Request::to(gateway.address).line(&format!("POST {door} HTTP/1.1")).body(hello.to_string());
+            RawRequest::to(gateway.address).line(&format!("POST {door} HTTP/1.1")).body(hello.to_string());
         status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
     };
     for door in ["/mcp", "/mcp/bank"] {
@@ -182,7 +182,7 @@ fn sf_7_each_mcp_endpoint_of_serve_needs_the_token_of_the_agents() {
 /// The documentation says that the admin token may do everything, and `/mcp` answered 401.
 #[test]
 fn sf_7_the_admin_token_makes_calls_at_each_mcp_endpoint() {
-    let gateway = Gateway::with("sf_7_admin_mcp", PLAIN, "", |command| {
+    let gateway = ApiGateway::with("sf_7_admin_mcp", PLAIN, "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     for door in ["/mcp", "/mcp/bank"] {
@@ -198,7 +198,7 @@ fn sf_7_the_admin_token_makes_calls_at_each_mcp_endpoint() {
 /// Only the header was checked, although the host in the request line takes precedence.
 #[test]
 fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_host() {
-    let gateway = Gateway::new("sf_7_absolute", "");
+    let gateway = ApiGateway::new("sf_7_absolute", "");
     let port = gateway.address.port();
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     for (authority, is_ours) in [
@@ -241,7 +241,7 @@ fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_h
 /// A compressed body was read as plain text, and the coding `identity` was ignored.
 #[test]
 fn sf_7_a_body_with_a_content_encoding_is_refused_and_nothing_is_run() {
-    let gateway = Gateway::new("sf_7_encoding", "");
+    let gateway = ApiGateway::new("sf_7_encoding", "");
     let call = envelope("bank/pay", &json!({ "id": "encoded" })).to_string();
     let mcp = json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -276,7 +276,7 @@ fn sf_7_a_body_with_a_content_encoding_is_refused_and_nothing_is_run() {
 
 #[test]
 fn sf_7_the_command_line_is_let_in_with_the_admin_token_and_without_it_changes_nothing() {
-    let gateway = Gateway::with("sf_7_line", "", "", |command| {
+    let gateway = ApiGateway::with("sf_7_line", "", "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     let commands: [&[&str]; 10] = [

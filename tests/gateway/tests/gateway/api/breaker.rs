@@ -8,13 +8,13 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, KINDS, PLAIN, Said, envelope, keyed};
-use crate::raw::Kept;
+use super::{ApiGateway, KINDS, PLAIN, ApiTestResponse, envelope, keyed};
+use crate::raw::PersistentConnection;
 use crate::world::wait;
 
 /// Makes one failing call for each number, all at once. The tool reports the failure. On a slow machine a timeout of
 /// ours could come before the tool was even called, which is another failure.
-fn fail(gateway: &Gateway, kind: &str, numbers: Range<u32>) {
+fn fail(gateway: &ApiGateway, kind: &str, numbers: Range<u32>) {
     thread::scope(|scope| {
         for number in numbers {
             scope.spawn(move || {
@@ -33,17 +33,17 @@ fn failing(tool: &str, id: &str) -> Value {
     call
 }
 
-fn pay(gateway: &Gateway, kind: &str, id: &str) -> Said {
+fn pay(gateway: &ApiGateway, kind: &str, id: &str) -> ApiTestResponse {
     gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": id })))
 }
 
-fn is_open(said: &Said) -> bool {
+fn is_open(said: &ApiTestResponse) -> bool {
     said.code() == "circuit_open"
 }
 
 #[test]
 fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_unmade() {
-    let gateway = Gateway::with(
+    let gateway = ApiGateway::with(
         "tr_8",
         concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", soon_settled!()),
         "breaker.cooldown = \"10m\"\n",
@@ -63,7 +63,7 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
         assert!((1..=600).contains(&seconds), "{seconds}");
         let request =
             gateway.request("POST /v1/calls").body(envelope(&tool, &json!({ "id": "good" })).to_string());
-        let mut connection = Kept::to(gateway.address);
+        let mut connection = PersistentConnection::to(gateway.address);
         for _ in 0..20 {
             let said: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
             assert_eq!((&said["status"], &said["attempts"]), (&json!("circuit_open"), &json!(0)), "{said}");
@@ -76,13 +76,13 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
 }
 
 /// Returns a gateway with the profile that seed 002 measures. An open breaker stays open for longer than any test.
-fn measured(test: &str) -> Gateway {
+fn measured(test: &str) -> ApiGateway {
     let config = format!("profile = \"measured\"\n{PLAIN}");
-    Gateway::with(test, &config, "breaker.cooldown = \"10m\"\n", |_| {})
+    ApiGateway::with(test, &config, "breaker.cooldown = \"10m\"\n", |_| {})
 }
 
 /// Makes a read that fails once like this: over HTTP with a status, elsewhere in the words of the seed.
-fn fails_once(gateway: &Gateway, kind: &str, number: usize, (status, words): (&str, &str)) -> Said {
+fn fails_once(gateway: &ApiGateway, kind: &str, number: usize, (status, words): (&str, &str)) -> ApiTestResponse {
     let id = format!("bad {number}");
     let params = match kind {
         "http" => json!({ "id": id, "fault": status }),
@@ -150,7 +150,7 @@ fn eh_3_5_transient_errors_of_any_kind_open_the_breaker_at_the_fifth() {
 
 #[test]
 fn tr_9_two_good_probes_close_the_breaker() {
-    let gateway = Gateway::with("tr_9", PLAIN, "breaker.cooldown = \"100ms\"\n", |_| {});
+    let gateway = ApiGateway::with("tr_9", PLAIN, "breaker.cooldown = \"100ms\"\n", |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;
@@ -202,7 +202,7 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
     // The second cool-down is far longer than the first one.
     let grows =
         "breaker.cooldown = \"600ms\"\nbreaker.cooldown_growth = 1000\nbreaker.cooldown_cap = \"10m\"\n";
-    let gateway = Gateway::with("tr_10", PLAIN, grows, |_| {});
+    let gateway = ApiGateway::with("tr_10", PLAIN, grows, |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, PLAIN, keyed};
+use super::{ApiGateway, PLAIN, keyed};
 use crate::client::Client;
 use crate::world::wait;
 
@@ -13,7 +13,7 @@ const SECRET: &str = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";
 
 #[test]
 fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
-    let gateway = Gateway::new("context", &format!("{PLAIN}[otlp]\nendpoint = \"http://{{service}}\"\n"));
+    let gateway = ApiGateway::new("context", &format!("{PLAIN}[otlp]\nendpoint = \"http://{{service}}\"\n"));
     let mut call = keyed("bank/look", &json!({ "id": "a", "fault": "503", "times": 1 }), "order 17");
     call["target"]["agentId"] = json!("planner");
     call["target"]["correlationId"] = json!("c-9");
@@ -99,7 +99,7 @@ fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// Returns the context of calls of `pay` in the records and the history.
-fn kept(gateway: &Gateway, calls: usize) -> Vec<[Value; 5]> {
+fn kept(gateway: &ApiGateway, calls: usize) -> Vec<[Value; 5]> {
     let pays = |list: &Value| -> Vec<Value> {
         list.as_array().unwrap().iter().filter(|one| one["tool"]["tool"] == "pay").cloned().collect()
     };
@@ -119,7 +119,7 @@ fn kept(gateway: &Gateway, calls: usize) -> Vec<[Value; 5]> {
 
 #[test]
 fn over_mcp_a_call_has_the_same_context_in_meta_or_in_headers_and_its_server_gets_the_baggage() {
-    let gateway = Gateway::new("context_mcp", PLAIN);
+    let gateway = ApiGateway::new("context_mcp", PLAIN);
     let headers = format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\nbaggage: team=value-of-bob\r\n");
     let mut client = Client::at(gateway.address).with_headers(&headers);
     client.initialize();
@@ -156,7 +156,7 @@ fn over_mcp_a_call_has_the_same_context_in_meta_or_in_headers_and_its_server_get
 
 #[test]
 fn the_context_of_a_turn_is_that_of_its_calls_and_tools_get_the_baggage() {
-    let gateway = Gateway::new("context_turn", &format!("{PLAIN}gateway.run_turn = true\n"));
+    let gateway = ApiGateway::new("context_turn", &format!("{PLAIN}gateway.run_turn = true\n"));
     let tools = |ids: [&str; 2]| -> Value {
         let call = |(tool, id): (&str, &str)| {
             let params = json!({ "id": id, "fault": if tool == "bank/pay" { "echo" } else { "" } });

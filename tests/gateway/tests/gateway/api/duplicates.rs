@@ -5,14 +5,14 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, KINDS, PLAIN, envelope, keyed};
+use super::{ApiGateway, KINDS, PLAIN, envelope, keyed};
 use crate::client::Client;
 use crate::raw::send;
 use crate::world::signal;
 
 #[test]
 fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
-    let gateway = Gateway::new("tr_1", "");
+    let gateway = ApiGateway::new("tr_1", "");
     for kind in KINDS {
         let good = keyed(&format!("{kind}/pay"), &json!({ "id": "a" }), "k");
         let mut nameless = good.clone();
@@ -40,7 +40,7 @@ fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
 
 #[test]
 fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
-    let gateway = Gateway::new("tr_2", "");
+    let gateway = ApiGateway::new("tr_2", "");
     for kind in KINDS {
         let mut call = keyed(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }), "k");
         call["transport"]["dedupeMode"] = "enabled".into();
@@ -70,7 +70,7 @@ fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
 
 #[test]
 fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
-    let gateway = Gateway::new("tr_2_off", "");
+    let gateway = ApiGateway::new("tr_2_off", "");
     for kind in KINDS {
         // The first run waits. The second one does not.
         let mut call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate", "times": 1 }));
@@ -90,8 +90,8 @@ fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
 
 #[test]
 fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
-    let mut gateway = Gateway::new("tr_3", "");
-    let record = |gateway: &Gateway, kind: &str| -> Value {
+    let mut gateway = ApiGateway::new("tr_3", "");
+    let record = |gateway: &ApiGateway, kind: &str| -> Value {
         gateway.get(&format!("/v1/records?tool={kind}/pay"))["records"][0].clone()
     };
     let mut kept = Vec::new();
@@ -129,7 +129,7 @@ fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
 
 #[test]
 fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
-    let gateway = Gateway::new("tr_4", "");
+    let gateway = ApiGateway::new("tr_4", "");
     for kind in KINDS {
         let pay =
             |id: &str, key: &str| gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": id }), key));
@@ -156,7 +156,7 @@ fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
 
 #[test]
 fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
-    let gateway = Gateway::new("tr_4_separate", "dedupe.conflict = \"separate\"\n");
+    let gateway = ApiGateway::new("tr_4_separate", "dedupe.conflict = \"separate\"\n");
     for kind in KINDS {
         for from_cache in [false, true] {
             for id in ["a", "b"] {
@@ -173,7 +173,7 @@ fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
 /// Without a key, equal calls of one conversation are deduplicated as well, as over MCP.
 #[test]
 fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_the_answer_runs() {
-    let gateway = Gateway::new("keyless_in_flight", "");
+    let gateway = ApiGateway::new("keyless_in_flight", "");
     for kind in KINDS {
         let call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }));
         let gate = gateway.gate(kind);
@@ -204,7 +204,7 @@ fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_t
 fn a_payment_without_a_key_that_was_in_flight_when_the_gateway_was_killed_does_not_run_again_at_once() {
     // Long enough that such a call is not settled during the test.
     let settling = "settling.linger = \"1h\"\nsettling.settle = \"1h\"\n";
-    let mut gateway = Gateway::new("keyless_killed", settling);
+    let mut gateway = ApiGateway::new("keyless_killed", settling);
     for kind in KINDS {
         let call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }));
         let _gate = gateway.gate(kind);
@@ -226,7 +226,7 @@ fn a_payment_without_a_key_that_was_in_flight_when_the_gateway_was_killed_does_n
             "{record}"
         );
         let key = record["key"].as_str().unwrap();
-        let refused = gateway.asked(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
+        let refused = gateway.request_as_operator(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
         assert_eq!((refused.status, refused.code()), (409, "not_settled"), "{}", refused.body);
         let (said, code) = said(&gateway, &["resolve", key, "--did-not-run"]);
         assert!(
@@ -238,7 +238,7 @@ fn a_payment_without_a_key_that_was_in_flight_when_the_gateway_was_killed_does_n
 }
 
 /// Returns the output of a command, and its exit code.
-fn said(gateway: &Gateway, arguments: &[&str]) -> (String, i32) {
+fn said(gateway: &ApiGateway, arguments: &[&str]) -> (String, i32) {
     let output = gateway.run(arguments);
     (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
 }
@@ -246,7 +246,7 @@ fn said(gateway: &Gateway, arguments: &[&str]) -> (String, i32) {
 #[test]
 fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
     let each = "key = \"{id}\"\nkey_argument = \"idempotency_key\"\n";
-    let gateway = Gateway::with("key_of_arguments", PLAIN, each, |_| {});
+    let gateway = ApiGateway::with("key_of_arguments", PLAIN, each, |_| {});
     for kind in KINDS {
         let pay = |arguments: Value| {
             let mut call = envelope(&format!("{kind}/pay"), &arguments);
@@ -284,7 +284,7 @@ fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
 fn tr_4_over_mcp_the_key_that_the_gateway_puts_there_is_not_missing() {
     let each = "key = \"order-{id}\"\nkey_argument = \"idempotency_key\"\n";
     let config = format!("{PLAIN}validate_arguments = \"enforce\"\n");
-    let gateway = Gateway::with("key_of_arguments_mcp", &config, each, |command| {
+    let gateway = ApiGateway::with("key_of_arguments_mcp", &config, each, |command| {
         let folder = command.get_current_dir().unwrap();
         fs::write(folder.join("bank.required"), "idempotency_key").unwrap();
     });
@@ -318,7 +318,7 @@ fn tr_4_over_mcp_the_key_that_the_gateway_puts_there_is_not_missing() {
 #[test]
 fn tr_4_in_a_named_turn_the_arguments_of_the_key_must_be_there_and_the_tool_gets_it() {
     let each = "key = \"order-{id}\"\nkey_argument = \"idempotency_key\"\n";
-    let gateway = Gateway::with("key_of_turn", PLAIN, each, |_| {});
+    let gateway = ApiGateway::with("key_of_turn", PLAIN, each, |_| {});
     let turn = |name: &str, params: Value| {
         let plan = json!({ "turnId": name, "calls": [{ "id": "p", "tool": "http/pay", "params": params }] });
         let target = json!({ "sessionKey": "s", "actorId": "ann" });

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, PLAIN, envelope, keyed, within};
+use super::{ApiGateway, PLAIN, envelope, keyed, within};
 use crate::world::wait;
 
 /// A secret in the parameters and answers of a tool.
@@ -13,9 +13,9 @@ const SECRET: &str = "hunter2hunter2";
 
 /// Returns a gateway with a history: a call that was retried, one that its caller did not wait for, one that the
 /// breaker refused, and a duplicate.
-fn lived(test: &str, config: &str) -> Gateway {
+fn lived(test: &str, config: &str) -> ApiGateway {
     let each = "breaker.consecutive = 2\nbreaker.cooldown = \"10m\"\nsettling.settle = \"0s\"\n";
-    let gateway = Gateway::with(test, &format!("{PLAIN}{config}"), each, |_| {});
+    let gateway = ApiGateway::with(test, &format!("{PLAIN}{config}"), each, |_| {});
     let named = |mut envelope: Value, id: &str| {
         envelope["requestId"] = id.into();
         envelope
@@ -44,7 +44,7 @@ fn lived(test: &str, config: &str) -> Gateway {
     gateway
 }
 
-impl Gateway {
+impl ApiGateway {
     /// Returns the output of a command, and its exit code. Checks that it contains neither parameters nor secrets of
     /// tools.
     fn said(&self, arguments: &[&str]) -> (String, i32) {
@@ -69,7 +69,7 @@ impl Gateway {
 }
 
 /// Returns the position of a setting in the file, in the form of the output.
-fn place(gateway: &Gateway, table: &str, setting: &str) -> String {
+fn place(gateway: &ApiGateway, table: &str, setting: &str) -> String {
     let text = fs::read_to_string(gateway.folder.join("steadfast.toml")).unwrap();
     let lines: Vec<_> = text.lines().collect();
     let table = lines.iter().position(|line| *line == table).unwrap();
@@ -221,7 +221,7 @@ fn rehearse_shows_which_results_would_change_under_another_configuration() {
 #[test]
 fn explain_shows_a_turn_with_the_decision_on_each_of_its_calls() {
     let config = format!("{PLAIN}retry.attempts = 5\nretry.jitter = \"none\"\n");
-    let gateway = Gateway::with("explain_turn", &config, "", |_| {});
+    let gateway = ApiGateway::with("explain_turn", &config, "", |_| {});
     let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": "busy" });
     let plan = json!({ "turnId": "trip", "calls": [{ "id": "seek", "tool": "http/look", "params": fault }] });
     let turn =

@@ -6,9 +6,9 @@ use std::net::TcpStream;
 
 use serde_json::json;
 
-use super::{ADMIN, Gateway, PLAIN, Said, envelope, keyed};
+use super::{ADMIN, ApiGateway, PLAIN, ApiTestResponse, envelope, keyed};
 use crate::hostile::{SLACK, resident};
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 
 /// Returns invalid bodies.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
@@ -62,7 +62,7 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Returns all operations, with values in place of the names in the path.
-fn lines(gateway: &Gateway) -> Vec<(String, bool)> {
+fn lines(gateway: &ApiGateway) -> Vec<(String, bool)> {
     let document = gateway.get("/openapi.json");
     let paths = document["paths"].as_object().unwrap().iter();
     let all = paths.flat_map(|(path, operations)| {
@@ -77,33 +77,33 @@ fn lines(gateway: &Gateway) -> Vec<(String, bool)> {
     all.filter(|(line, _)| !line.ends_with("/v1/events")).collect()
 }
 
-fn asked(gateway: &Gateway, line: &str) -> Request {
+fn asked(gateway: &ApiGateway, line: &str) -> RawRequest {
     gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"))
 }
 
 /// Checks that a refusal names the problem, in a readable and bounded text.
-fn is_a_clear_refusal(said: &Said, what: &str) {
+fn is_a_clear_refusal(said: &ApiTestResponse, what: &str) {
     assert!((400..500).contains(&said.status), "{what}: {said:?}");
     assert!(!said.code().is_empty() && !said.message().is_empty(), "{what}: {}", said.body);
     assert!(said.message().len() < 8_000, "{what}: {} bytes", said.message().len());
     assert!(!said.message().contains(['\0', '\x1b', '\u{fffd}']), "{what}: {:?}", said.message());
 }
 
-fn works(gateway: &Gateway, id: &str) {
+fn works(gateway: &ApiGateway, id: &str) {
     let said = gateway.call(&envelope("bank/pay", &json!({ "id": id })));
     assert_eq!(said.text(), format!("pay {id}, run 1"), "{}", said.body);
 }
 
 #[test]
 fn sf_5_no_body_breaks_an_endpoint_runs_anything_or_stays_in_memory() {
-    let gateway = Gateway::new("sf_5_bodies", PLAIN);
+    let gateway = ApiGateway::new("sf_5_bodies", PLAIN);
     let (lines, bodies) = (lines(&gateway), bodies());
     let taking: Vec<_> = lines.iter().filter(|(_, takes)| *takes).map(|(line, _)| line).collect();
     assert!(taking.len() > 10, "{taking:?}");
     let round = || {
         for line in &taking {
             for (name, body) in &bodies {
-                let said = Said::to(&asked(&gateway, line).body(body));
+                let said = ApiTestResponse::to(&asked(&gateway, line).body(body));
                 is_a_clear_refusal(&said, &format!("{line} with {name}"));
             }
         }
@@ -123,17 +123,17 @@ fn sf_5_no_body_breaks_an_endpoint_runs_anything_or_stays_in_memory() {
 
 #[test]
 fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
-    let gateway = Gateway::new("sf_5_large", PLAIN);
+    let gateway = ApiGateway::new("sf_5_large", PLAIN);
     let large = keyed("bank/pay", &json!({ "id": "x", "text": "x".repeat(20 << 20) }), "k").to_string();
     works(&gateway, "before");
     let before = resident(gateway.pid());
     // For a call that was never begun nothing is accepted at all.
     let is_taken = |(line, takes): &&(String, bool)| *takes && !line.contains("/v1/calls/1/");
     for (line, _) in lines(&gateway).iter().filter(is_taken) {
-        let said = Said::to(&asked(&gateway, line).body(&large));
+        let said = ApiTestResponse::to(&asked(&gateway, line).body(&large));
         assert_eq!((said.status, said.code()), (413, "too_large"), "{line}: {}", said.body);
         // A body that is announced but does not arrive is not awaited.
-        let said = Said::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
+        let said = ApiTestResponse::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
         assert_eq!(said.status, 413, "{line}: {}", said.body);
         // A chunked body does not announce its size.
         let mut pieces = Vec::new();
@@ -141,7 +141,7 @@ fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
             pieces.extend_from_slice(format!("80000\r\n{}\r\n", "x".repeat(0x80000)).as_bytes());
         }
         let request = asked(&gateway, line).header("transfer-encoding", "chunked").body(&pieces);
-        assert_eq!(Said::to(&request).status, 413, "{line} in pieces");
+        assert_eq!(ApiTestResponse::to(&request).status, 413, "{line} in pieces");
     }
     let after = resident(gateway.pid());
     assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
@@ -174,7 +174,7 @@ fn queries() -> Vec<String> {
 
 #[test]
 fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
-    let gateway = Gateway::new("sf_5_queries", PLAIN);
+    let gateway = ApiGateway::new("sf_5_queries", PLAIN);
     let names = [
         "%00",
         "..%2f..%2fetc%2fpasswd",
@@ -190,7 +190,7 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
     let round = || {
         for (line, _) in lines(&gateway) {
             for query in queries() {
-                let said = Said::to(&asked(&gateway, &format!("{line}?{query}")).body("{}"));
+                let said = ApiTestResponse::to(&asked(&gateway, &format!("{line}?{query}")).body("{}"));
                 let shown = &query[..query.len().min(60)];
                 assert!(said.status < 500, "{line}?{shown}: {said:?}");
                 assert!(said.answered.header("set-cookie").is_none());
@@ -211,7 +211,7 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
                 format!("GET /page/{name}"),
                 format!("GET /{name}"),
             ] {
-                let said = Said::to(&asked(&gateway, &line).body("{}"));
+                let said = ApiTestResponse::to(&asked(&gateway, &line).body("{}"));
                 assert!(
                     (400..500).contains(&said.status),
                     "{} of {shown}: {said:?}",
@@ -231,7 +231,7 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
 
 #[test]
 fn sf_5_headers_that_cannot_be_are_refused_and_the_call_is_not_run() {
-    let gateway = Gateway::new("sf_5_headers", PLAIN);
+    let gateway = ApiGateway::new("sf_5_headers", PLAIN);
     let good =
         gateway.request("POST /v1/calls").body(envelope("bank/pay", &json!({ "id": "x" })).to_string());
     let mut many = good.clone();
@@ -269,7 +269,7 @@ fn sf_5_headers_that_cannot_be_are_refused_and_the_call_is_not_run() {
 
 #[test]
 fn sf_5_an_incomplete_request_blocks_no_client() {
-    let gateway = Gateway::new("sf_5_half", PLAIN);
+    let gateway = ApiGateway::new("sf_5_half", PLAIN);
     let call = envelope("bank/pay", &json!({ "id": "x" })).to_string();
     let begun = |text: &str| {
         let mut stream = TcpStream::connect(gateway.address).unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::{Gateway, PLAIN, envelope, within};
+use super::{ApiGateway, PLAIN, envelope, within};
 use crate::client::Client;
 
 const CONFIG: &str = "breaker.mode = \"off\"\nretry.mode = \"off\"\nsettling.linger = \"500ms\"\n\
@@ -17,7 +17,7 @@ const NEVER: &str = "[servers.absent]\ncommand = [\"/no/such/program\"]\n\
     [http_tools.closed]\nmethod = \"POST\"\nurl = \"http://127.0.0.1:9/\"\n";
 
 /// A failing call, and its messages. `OVER` stands for the sentence that every call that is over gets.
-struct Row {
+struct FailureMessageCase {
     tool: &'static str,
     params: Value,
     code: &'static str,
@@ -35,9 +35,9 @@ const AGAIN: &str = ". If the effect is missing, repeat the call and it runs. Wi
 
 const SILENT: &str = "no response arrived in time; a retry may help";
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<FailureMessageCase> {
     let unknown = "the outcome of this call is unknown: ";
-    let row = |tool, params, code, observed, says: String, attempt| Row {
+    let row = |tool, params, code, observed, says: String, attempt| FailureMessageCase {
         tool,
         params,
         code,
@@ -162,8 +162,8 @@ fn without_key(text: &str) -> String {
 
 #[test]
 fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
-    let gateway = Gateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
-    for (number, Row { tool, mut params, code, observed, says, attempt }) in rows().into_iter().enumerate() {
+    let gateway = ApiGateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
+    for (number, FailureMessageCase { tool, mut params, code, observed, says, attempt }) in rows().into_iter().enumerate() {
         params["id"] = format!("h-{number}").into();
         let mut asked = envelope(tool, &params);
         if params["fault"] == "hang" {
@@ -212,12 +212,12 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
 #[test]
 fn sf_10_the_words_of_a_tool_stay_and_ours_come_with_them() {
     let hangs = "[tools.\"bank/draw\"]\nclass = \"mutating\"\ntimeout = \"5s\"\n";
-    let gateway = Gateway::new("messages_mcp", &format!("{PLAIN}{CONFIG}{hangs}"));
+    let gateway = ApiGateway::new("messages_mcp", &format!("{PLAIN}{CONFIG}{hangs}"));
     let mut client = Client::at(gateway.address);
     client.initialize();
     client.request("tools/list", json!({}));
     let rows = rows().into_iter().enumerate().filter(|(_, row)| row.tool == "bank/pay");
-    for (number, Row { mut params, code, observed, says, .. }) in rows {
+    for (number, FailureMessageCase { mut params, code, observed, says, .. }) in rows {
         params["id"] = format!("m-{number}").into();
         let own = match params["fault"].as_str() {
             Some("error") => "Request timed out\n",

@@ -2,13 +2,13 @@
 //! kind behind it.
 
 mod access;
-mod around;
+mod telemetry;
 mod breaker;
 mod context;
 mod duplicates;
 mod explain;
 mod hostile;
-mod line;
+mod command_line;
 mod lost_records;
 mod messages;
 mod notify;
@@ -27,8 +27,8 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use self::service::Service;
-use crate::raw::{Answered, Request, send};
+use self::service::RecordingService;
+use crate::raw::{RawResponse, RawRequest, send};
 use crate::world::{Folder, LISTEN, PATIENCE, Process, signal, start_gateway, wait};
 
 /// The kinds of tools: requests over HTTP, commands, and those of an MCP server. Each has a `pay`, which changes
@@ -42,15 +42,15 @@ const PLAIN: &str = "guard.mode = \"off\"\ntrust.mode = \"off\"\n";
 const ADMIN: &str = "token-of-the-person";
 
 /// A gateway that runs until this is dropped.
-struct Gateway {
+struct ApiGateway {
     /// Changes with every start.
     address: SocketAddr,
     process: Option<Process>,
-    service: Service,
+    service: RecordingService,
     folder: Folder,
 }
 
-impl Gateway {
+impl ApiGateway {
     /// Creates one with these lines in its configuration. `{service}` in them is the address of the service of these
     /// tests.
     fn new(test: &str, config: &str) -> Self {
@@ -63,7 +63,7 @@ impl Gateway {
         for kind in KINDS {
             fs::write(folder.join(kind), "").unwrap();
         }
-        let service = Service::start(folder.join("http"));
+        let service = RecordingService::start(folder.join("http"));
         let server = env!("CARGO_BIN_EXE_steadfast-test-server");
         let mut tools = format!("[servers.bank]\ncommand = [{server:?}, {:?}]\n", folder.join("bank"));
         for (tool, class, method) in [("pay", "mutating", "POST"), ("look", "read_only", "GET")] {
@@ -122,42 +122,42 @@ impl Gateway {
     }
 
     /// Returns a request of a program.
-    fn request(&self, line: &str) -> Request {
-        Request::to(self.address).header("accept", "application/json").line(&format!("{line} HTTP/1.1"))
+    fn request(&self, line: &str) -> RawRequest {
+        RawRequest::to(self.address).header("accept", "application/json").line(&format!("{line} HTTP/1.1"))
     }
 
     /// Calls a tool.
-    fn call(&self, envelope: &Value) -> Said {
-        Said::to(&self.request("POST /v1/calls").body(envelope.to_string()))
+    fn call(&self, envelope: &Value) -> ApiTestResponse {
+        ApiTestResponse::to(&self.request("POST /v1/calls").body(envelope.to_string()))
     }
 
     /// Posts a body as an agent.
-    fn post(&self, path: &str, body: &Value) -> Said {
-        Said::to(&self.request(&format!("POST {path}")).body(body.to_string()))
+    fn post(&self, path: &str, body: &Value) -> ApiTestResponse {
+        ApiTestResponse::to(&self.request(&format!("POST {path}")).body(body.to_string()))
     }
 
     /// Returns the answer of this endpoint.
     fn get(&self, path: &str) -> Value {
-        let said = self.asked(&format!("GET {path}"), &Value::Null);
+        let said = self.request_as_operator(&format!("GET {path}"), &Value::Null);
         assert_eq!(said.status, 200, "{path}: {}", said.body);
         said.body
     }
 
     /// Makes a change as the operator.
-    fn steer(&self, line: &str, body: &Value) -> Value {
-        let said = self.asked(line, body);
+    fn post_as_operator(&self, line: &str, body: &Value) -> Value {
+        let said = self.request_as_operator(line, body);
         assert_eq!(said.status, 200, "{line}: {}", said.body);
         said.body
     }
 
     /// Sends a request as the operator.
-    fn asked(&self, line: &str, body: &Value) -> Said {
+    fn request_as_operator(&self, line: &str, body: &Value) -> ApiTestResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        Said::to(&self.request(line).header("authorization", &format!("Bearer {ADMIN}")).body(body))
+        ApiTestResponse::to(&self.request(line).header("authorization", &format!("Bearer {ADMIN}")).body(body))
     }
 
     /// Follows the events from now on.
-    fn listen(&self, query: &str) -> Listening {
+    fn listen(&self, query: &str) -> ApiEventStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let request = format!(
@@ -165,7 +165,7 @@ impl Gateway {
             self.address
         );
         stream.write_all(request.as_bytes()).unwrap();
-        let mut listening = Listening(BufReader::new(stream));
+        let mut listening = ApiEventStream(BufReader::new(stream));
         while !listening.line().starts_with(": here") {}
         listening
     }
@@ -184,10 +184,10 @@ impl Gateway {
     }
 
     /// Makes calls with the fault `gate` wait here, until the returned value is dropped.
-    fn gate(&self, kind: &str) -> Gate {
+    fn gate(&self, kind: &str) -> ToolGate {
         let file = self.folder.join(format!("{kind}.gate"));
         fs::write(&file, "").unwrap();
-        Gate(file)
+        ToolGate(file)
     }
 
     /// Returns its log lines with this event.
@@ -218,9 +218,9 @@ impl Gateway {
 }
 
 /// Keeps tools waiting. It is also released if the test fails.
-struct Gate(PathBuf);
+struct ToolGate(PathBuf);
 
-impl Drop for Gate {
+impl Drop for ToolGate {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -228,14 +228,14 @@ impl Drop for Gate {
 
 /// The response.
 #[derive(Debug)]
-struct Said {
+struct ApiTestResponse {
     status: u16,
-    answered: Answered,
+    answered: RawResponse,
     body: Value,
 }
 
-impl Said {
-    fn to(request: &Request) -> Self {
+impl ApiTestResponse {
+    fn to(request: &RawRequest) -> Self {
         let answered = send(request).expect("an answer");
         let body = serde_json::from_slice(&answered.body)
             .unwrap_or_else(|_| String::from_utf8_lossy(&answered.body).into());
@@ -259,9 +259,9 @@ impl Said {
 }
 
 /// The stream of events.
-struct Listening(BufReader<TcpStream>);
+struct ApiEventStream(BufReader<TcpStream>);
 
-impl Listening {
+impl ApiEventStream {
     fn line(&mut self) -> String {
         let mut line = String::new();
         assert!(self.0.read_line(&mut line).unwrap() > 0, "the stream of events ended");

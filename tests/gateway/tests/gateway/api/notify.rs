@@ -9,9 +9,9 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::service::Heard;
+use super::service::ReceivedRequest;
 use super::trust::{STRICT, lose_trust};
-use super::{Gateway, Said, envelope};
+use super::{ApiGateway, ApiTestResponse, envelope};
 use crate::client::Client;
 use crate::world::{LISTEN, start_gateway, wait};
 
@@ -30,17 +30,17 @@ fn with_receivers(rest: &str) -> String {
 }
 
 /// Returns the requests that a receiver got.
-fn sent(gateway: &Gateway, receiver: &str) -> Vec<Heard> {
+fn sent(gateway: &ApiGateway, receiver: &str) -> Vec<ReceivedRequest> {
     let path = format!("POST /{receiver}");
     gateway.service.heard().into_iter().filter(|heard| heard.line.starts_with(&path)).collect()
 }
 
-fn body(heard: &Heard) -> Value {
+fn body(heard: &ReceivedRequest) -> Value {
     serde_json::from_str(&heard.body).unwrap()
 }
 
 /// Waits for this many notifications of this kind that a receiver got and accepted.
-fn taken(gateway: &Gateway, event: &str, times: usize) -> Vec<Value> {
+fn taken(gateway: &ApiGateway, event: &str, times: usize) -> Vec<Value> {
     let all = || {
         // The first one was refused, and sent again.
         let taken = sent(gateway, "ops").into_iter().skip(1);
@@ -53,7 +53,7 @@ fn taken(gateway: &Gateway, event: &str, times: usize) -> Vec<Value> {
 #[test]
 fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     let silent = "[tools.\"command/look\".trust]\nnotify = false\n";
-    let gateway = Gateway::new("notify", &with_receivers(&format!("{STRICT}{silent}")));
+    let gateway = ApiGateway::new("notify", &with_receivers(&format!("{STRICT}{silent}")));
     let mut client = Client::at(gateway.address);
     let begun = client.initialize();
     assert!(begun["result"]["capabilities"]["logging"].is_object(), "{begun}");
@@ -123,7 +123,7 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     assert!(deaf.request("ping", json!({}))["result"].is_object());
     assert_eq!(deaf.unheard("notifications/message"), 0);
     // An operator restores trust: that is a notification too. A client that asked for warnings does not receive it.
-    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     let forgiven = taken(&gateway, "trust_changed", 4).remove(3);
     assert_eq!(
         (&forgiven["trust"]["to"], &forgiven["level"]),
@@ -136,7 +136,7 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
 
 #[test]
 fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
-    let gateway = Gateway::new("notify_unknown", &with_receivers(STRICT));
+    let gateway = ApiGateway::new("notify_unknown", &with_receivers(STRICT));
     // A domain is part of the texts, and may contain a secret.
     let url = json!(format!("https://{TOKEN}.example.com/data"));
     for id in ["1", "2"] {
@@ -169,7 +169,7 @@ fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
     // A repeated request for approval causes no other notification.
     gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
 
-    let lost: Said = gateway.call(&envelope("http/pay", &json!({ "id": "lost", "fault": "close" })));
+    let lost: ApiTestResponse = gateway.call(&envelope("http/pay", &json!({ "id": "lost", "fault": "close" })));
     assert_eq!(lost.code(), "outcome_unknown", "{}", lost.body);
     let unknown = taken(&gateway, "outcome_unknown", 1).remove(0);
     let key = unknown["key"].as_str().unwrap();
@@ -193,7 +193,7 @@ fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
 
 #[test]
 fn rp_8_changes_of_another_process_are_events_here_and_its_webhooks_are_sent_there() {
-    let mut gateway = Gateway::new("notify_elsewhere", &with_receivers(STRICT));
+    let mut gateway = ApiGateway::new("notify_elsewhere", &with_receivers(STRICT));
     let own = format!("[notify.second]\nurl = \"http://{}/second\"\n", gateway.service.address);
     fs::write(gateway.folder.join("second.toml"), own).unwrap();
     let mut command = gateway.command(&["serve", "--config", "steadfast.toml", "--config", "second.toml"]);
@@ -222,7 +222,7 @@ fn rp_8_changes_of_another_process_are_events_here_and_its_webhooks_are_sent_the
     assert_eq!(refused.code(), "approval_required");
     let asked = events.any();
     assert_eq!(asked["notification"], "approval_requested", "{asked}");
-    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     let forgiven = events.any();
     assert_eq!(
         (&forgiven["notification"], &forgiven["trustState"]),

@@ -6,11 +6,11 @@ use std::thread;
 
 use serde_json::json;
 
-use super::{Gateway, KINDS, PLAIN, envelope, keyed};
+use super::{ApiGateway, KINDS, PLAIN, envelope, keyed};
 
 #[test]
 fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
-    let gateway = Gateway::new("tr_5", PLAIN);
+    let gateway = ApiGateway::new("tr_5", PLAIN);
     thread::scope(|scope| {
         for (kind, id) in KINDS.into_iter().flat_map(|kind| ["a", "b", "c"].map(|id| (kind, id))) {
             let gateway = &gateway;
@@ -43,7 +43,7 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
 
 #[test]
 fn tr_6_a_400_is_final_after_one_attempt_and_arrives_unchanged() {
-    let gateway = Gateway::new("tr_6", PLAIN);
+    let gateway = ApiGateway::new("tr_6", PLAIN);
     for kind in KINDS {
         for tool in ["pay", "look"] {
             let call = keyed(&format!("{kind}/{tool}"), &json!({ "id": "a", "fault": "400" }), tool);
@@ -67,7 +67,7 @@ fn tr_6_a_400_is_final_after_one_attempt_and_arrives_unchanged() {
 
 #[test]
 fn tr_7_a_tool_that_always_fails_exhausts_its_attempts() {
-    let gateway = Gateway::with("tr_7", PLAIN, "breaker.cooldown = \"10m\"\n", |_| {});
+    let gateway = ApiGateway::with("tr_7", PLAIN, "breaker.cooldown = \"10m\"\n", |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;
@@ -98,7 +98,7 @@ fn tr_7_a_tool_that_always_fails_exhausts_its_attempts() {
 #[test]
 fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
     let config = format!("{PLAIN}retry.attempts = 20\nretry.base = \"1ms\"\nbreaker.cooldown = \"10m\"\n");
-    let gateway = Gateway::new("tr_11", &config);
+    let gateway = ApiGateway::new("tr_11", &config);
     for kind in KINDS {
         let call = |id: &str| envelope(&format!("{kind}/look"), &json!({ "id": id, "fault": "503" }));
         // Closed, it is retried until the breaker opens, and not once more.
@@ -123,7 +123,7 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
 #[test]
 fn eh_1_5_the_manifest_of_a_tool_says_which_of_its_errors_last() {
     let config = format!("{PLAIN}retry.base = \"1ms\"\n");
-    let gateway = Gateway::with("eh_1_5_manifest", &config, "", |command| {
+    let gateway = ApiGateway::with("eh_1_5_manifest", &config, "", |command| {
         let folder = command.get_current_dir().unwrap();
         fs::write(
             folder.join("look.json"),

@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Gateway, KINDS, Said, envelope, keyed, within};
+use super::{ADMIN, ApiGateway, KINDS, ApiTestResponse, envelope, keyed, within};
 use crate::client::Client;
 use crate::world::wait;
 
@@ -85,7 +85,7 @@ fn leaks<T: AsRef<[u8]>>(places: impl IntoIterator<Item = (String, T)>) -> Vec<S
 }
 
 /// Returns a gateway whose configuration and environment contain secrets too.
-fn gateway(test: &str) -> Gateway {
+fn gateway(test: &str) -> ApiGateway {
     let config = format!(
         "guard.mode = \"shadow\"\nlog.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\nretry.base = \"1ms\"\nretry.attempts = 2\n\
          [http_tools.away]\nmethod = \"GET\"\nurl = \"http://127.0.0.1:1/x?api_key={CONFIGURED}\"\n\
@@ -96,13 +96,13 @@ fn gateway(test: &str) -> Gateway {
          [servers.gone]\ncommand = [\"no-such-program\", \"--token\", \"{CONFIGURED}\"]\nenv = {{ API_KEY = \"{CONFIGURED}\" }}\n\
          [servers.far]\nurl = \"http://127.0.0.1:1/mcp?token={CONFIGURED}\"\nheaders = {{ Authorization = \"Bearer ${{GIVEN}}\" }}\n"
     );
-    Gateway::with(test, &config, "", |command| {
+    ApiGateway::with(test, &config, "", |command| {
         command.env("GIVEN", GIVEN).env("STEADFAST_TOKEN", CLIENT);
     })
 }
 
 /// Sends a request with the token of the agents, and with the secrets in its headers too.
-fn agent(gateway: &Gateway, line: &str, body: &str) -> Said {
+fn agent(gateway: &ApiGateway, line: &str, body: &str) -> ApiTestResponse {
     let request = gateway
         .request(line)
         .header("authorization", &format!("Bearer {CLIENT}"))
@@ -110,13 +110,13 @@ fn agent(gateway: &Gateway, line: &str, body: &str) -> Said {
         .header("cookie", &format!("session={RANDOM}"))
         .header("user-agent", &format!("agent/{TOKEN}"))
         .header("referer", &format!("https://ann:{IN_URL}@bank.example.com/"));
-    Said::to(&request.body(body))
+    ApiTestResponse::to(&request.body(body))
 }
 
 /// Sends every secret in by every way. Returns the gateway's own answers, because the words of tools are their own.
-fn plant(gateway: &Gateway) -> Vec<(String, String)> {
+fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
     let mut said = Vec::new();
-    let mut ours = |what: String, answer: &Said| said.push((what, answer.body.to_string()));
+    let mut ours = |what: String, answer: &ApiTestResponse| said.push((what, answer.body.to_string()));
     // A caller that names another principal learns the one of its token.
     let refused = agent(gateway, "POST /v1/calls", &envelope("bank/pay", &leaky("x", "")).to_string());
     assert_eq!(refused.status, 403, "{}", refused.body);
@@ -207,7 +207,7 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     // An operator makes changes, with typing errors.
     let operator = |line: &str, body: &str| {
         let request = gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"));
-        Said::to(&request.header("x-operator", &format!("ann {TOKEN}")).body(body))
+        ApiTestResponse::to(&request.header("x-operator", &format!("ann {TOKEN}")).body(body))
     };
     ours("a breaker".into(), &operator("POST /v1/breakers/tool:http:pay", r#"{"to":"open"}"#));
     ours("a slip".into(), &operator(&format!("POST /v1/breakers/{TOKEN}"), r#"{"to":"open"}"#));
@@ -215,9 +215,9 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     ours("a field".into(), &operator("PUT /v1/switches", &json!({ TOKEN: "off" }).to_string()));
     ours(
         "a wrong token".into(),
-        &Said::to(&gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}"))),
+        &ApiTestResponse::to(&gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}"))),
     );
-    ours("a token in a query".into(), &Said::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))));
+    ours("a token in a query".into(), &ApiTestResponse::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))));
     // The same over MCP.
     let mut client = Client::at(gateway.address).with_headers(&format!("authorization: Bearer {CLIENT}\r\n"));
     client.initialize();
@@ -231,7 +231,7 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
 }
 
 /// Returns all answers of the HTTP API.
-fn seen(gateway: &Gateway) -> Vec<(String, String)> {
+fn seen(gateway: &ApiGateway) -> Vec<(String, String)> {
     let document = gateway.get("/openapi.json");
     let mut lines = vec!["/".to_owned(), "/page/main.js".to_owned(), "/v1/history/r-1".to_owned()];
     for tool in ["http%2Fpay", "command%2Flook", "bank%2Flook", "host%2Fsearch"] {
@@ -251,7 +251,7 @@ fn seen(gateway: &Gateway) -> Vec<(String, String)> {
     }));
     assert!(lines.len() > 20, "{lines:?}");
     let ask = |path: String| {
-        let said = gateway.asked(&format!("GET {path}"), &Value::Null);
+        let said = gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
         assert_eq!(said.status, 200, "{path}: {}", said.body);
         (path, String::from_utf8_lossy(&said.answered.body).into_owned())
     };
@@ -259,7 +259,7 @@ fn seen(gateway: &Gateway) -> Vec<(String, String)> {
 }
 
 /// Returns the output of every command, as text and as JSON.
-fn told(gateway: &Gateway) -> Vec<(String, String)> {
+fn told(gateway: &ApiGateway) -> Vec<(String, String)> {
     let waiting = gateway.get("/v1/approvals");
     let id = waiting["approvals"][0]["id"].to_string();
     let open = gateway.get("/v1/records?open=true");
@@ -299,7 +299,7 @@ fn told(gateway: &Gateway) -> Vec<(String, String)> {
 }
 
 /// Returns all files in the folder except those written by others: ledgers, and our configuration.
-fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
+fn written(gateway: &ApiGateway) -> Vec<(String, Vec<u8>)> {
     let (mut files, mut folders) = (Vec::new(), vec![gateway.folder.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -321,7 +321,7 @@ fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
     let turned = "s-\u{202e}drac";
-    let mut gateway = Gateway::new("sf_6_names", "log.format = \"text\"\nlog.level = \"debug\"\n");
+    let mut gateway = ApiGateway::new("sf_6_names", "log.format = \"text\"\nlog.level = \"debug\"\n");
     for session in [format!("session-{TOKEN}"), turned.to_owned()] {
         let mut call = envelope(&format!("host/pay-{TOKEN}"), &json!({}));
         call["requestId"] = format!("request-{TOKEN}").into();
@@ -404,7 +404,7 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     wait(|| waiting() > 0, || "a request".to_owned());
     // So are history and traces.
     for path in ["/v1/history/r-1".to_owned(), format!("/v1/traces/{TRACE}")] {
-        let said = || gateway.asked(&format!("GET {path}"), &Value::Null);
+        let said = || gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
         let is_kept = || said().status == 200 && said().body.to_string().contains("cannot log in");
         wait(is_kept, || format!("{path}: {}", said().body));
     }

@@ -13,24 +13,24 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// A service that listens until the test is over.
-pub(super) struct Service {
+pub(super) struct RecordingService {
     pub(super) address: SocketAddr,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    heard: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
+pub(super) struct ReceivedRequest {
     pub(super) line: String,
     pub(super) headers: Vec<String>,
     pub(super) body: String,
 }
 
-impl Service {
+impl RecordingService {
     pub(super) fn start(ledger: PathBuf) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let heard = Arc::<Mutex<Vec<Heard>>>::default();
+        let heard = Arc::<Mutex<Vec<ReceivedRequest>>>::default();
         let hearing = heard.clone();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -42,12 +42,12 @@ impl Service {
     }
 
     /// Returns its requests, in order.
-    pub(super) fn heard(&self) -> Vec<Heard> {
+    pub(super) fn heard(&self) -> Vec<ReceivedRequest> {
         self.heard.lock().clone()
     }
 }
 
-impl Heard {
+impl ReceivedRequest {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let headers = self.headers.iter().filter_map(|line| line.split_once(": "));
         headers.filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
@@ -85,7 +85,7 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<()> {
+fn serve(ledger: &Path, heard: &Mutex<Vec<ReceivedRequest>>, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut head = Vec::new();
     loop {
@@ -96,7 +96,7 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
             line => head.push(line.to_owned()),
         }
     }
-    let mut request = Heard { line: head.first()?.clone(), headers: head.split_off(1), body: String::new() };
+    let mut request = ReceivedRequest { line: head.first()?.clone(), headers: head.split_off(1), body: String::new() };
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;

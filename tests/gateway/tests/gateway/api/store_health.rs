@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::redis::RedisServer;
 
-use super::{Gateway, PLAIN, envelope, keyed};
+use super::{ApiGateway, PLAIN, envelope, keyed};
 use crate::world::{as_seen_by, wait};
 
 /// Checks that all outputs report this reason for not being ready.
-fn is_not_ready(gateway: &Gateway, why: &[&str]) {
-    let ready = || gateway.asked("GET /readyz", &json!(null));
+fn is_not_ready(gateway: &ApiGateway, why: &[&str]) {
+    let ready = || gateway.request_as_operator("GET /readyz", &json!(null));
     wait(|| ready().status == 503, || format!("{:?}", ready()));
     let (ready, status) = (ready(), gateway.get("/v1/status"));
     let address = format!("http://{}", gateway.address);
@@ -29,20 +29,20 @@ fn is_not_ready(gateway: &Gateway, why: &[&str]) {
 }
 
 /// Waits until it is ready again, without a call.
-fn is_ready(gateway: &Gateway) {
-    let ready = || gateway.asked("GET /readyz", &json!(null));
+fn is_ready(gateway: &ApiGateway) {
+    let ready = || gateway.request_as_operator("GET /readyz", &json!(null));
     wait(|| ready().status == 200, || format!("{:?}", ready()));
     assert_eq!(gateway.get("/v1/status")["store"]["trouble"], json!(null));
 }
 
 /// Checks that a payment that must not run twice is refused while the store accepts no writes, and that reads do not
 /// change that: neither lists of records, nor a replay, where it is possible.
-fn refuses_payments(gateway: &Gateway) {
+fn refuses_payments(gateway: &ApiGateway) {
     for number in 0..3 {
         let said = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
         assert_eq!(said.code(), "store_unavailable", "{said:?}");
         // Both only read.
-        assert_eq!(gateway.asked("GET /v1/records", &json!(null)).status, 200);
+        assert_eq!(gateway.request_as_operator("GET /v1/records", &json!(null)).status, 200);
         gateway.call(&keyed("http/pay", &json!({ "id": "before" }), "before"));
     }
     assert!(!gateway.ledger("http").contains("refused"), "{}", gateway.ledger("http"));
@@ -50,7 +50,7 @@ fn refuses_payments(gateway: &Gateway) {
 }
 
 /// Runs the whole scenario. `breaks` makes the store refuse writes, and `heals` ends that.
-fn story<T>(gateway: &Gateway, why: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
+fn story<T>(gateway: &ApiGateway, why: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
     let before = keyed("http/pay", &json!({ "id": "before" }), "before");
     assert_eq!(gateway.call(&before).text(), "pay before, run 1");
     is_ready(gateway);
@@ -82,8 +82,8 @@ pub(super) fn in_a_namespace(command: &mut Command, mounts: &str, place: &Path) 
 }
 
 /// Returns a gateway with its state on a disk of 2 MiB.
-fn gateway_on_a_small_disk(test: &str) -> Gateway {
-    Gateway::with(test, PLAIN, "", |command| {
+fn gateway_on_a_small_disk(test: &str) -> ApiGateway {
+    ApiGateway::with(test, PLAIN, "", |command| {
         let disk = command.get_current_dir().unwrap().join(STATE);
         fs::create_dir_all(&disk).unwrap();
         in_a_namespace(command, "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"", &disk);
@@ -133,7 +133,7 @@ fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
 
 #[test]
 fn sf_12_a_state_file_that_another_program_locks_is_reported_until_it_is_released() {
-    let gateway = Gateway::new("held_file", PLAIN);
+    let gateway = ApiGateway::new("held_file", PLAIN);
     let file = gateway.folder.join(".local/state/steadfast/state.db");
     assert!(file.exists());
     let hold = || {
@@ -147,17 +147,17 @@ fn sf_12_a_state_file_that_another_program_locks_is_reported_until_it_is_release
 
 #[test]
 fn sf_12_a_redis_that_refuses_writes_is_reported_until_it_accepts_them() {
-    let redis = Server::start();
+    let redis = RedisServer::start();
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-    let gateway = Gateway::new("redis_oom", &config);
+    let gateway = ApiGateway::new("redis_oom", &config);
     let full = || redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
     story(&gateway, &["out of memory"], full, |_| {
         redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     });
 
-    let redis = Server::start();
+    let redis = RedisServer::start();
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-    let gateway = Gateway::new("redis_replica", &config);
+    let gateway = ApiGateway::new("redis_replica", &config);
     // Of a primary that does not exist.
     let replica = || redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let envelope = envelope("http/look", &json!({ "id": "read" }));
@@ -210,9 +210,9 @@ fn sf_12_a_read_only_state_folder_is_reported_until_it_is_writable() {
 /// Redis refuses writes after it could not save its data.
 #[test]
 fn sf_12_a_redis_that_cannot_save_is_reported_until_it_can() {
-    let redis = Server::start();
+    let redis = RedisServer::start();
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-    let gateway = Gateway::new("redis_misconf", &config);
+    let gateway = ApiGateway::new("redis_misconf", &config);
     let folder = redis.command(&["CONFIG", "GET", "dir"]);
     // A folder with this name prevents the rename.
     let in_the_way = Path::new(folder.strip_prefix("dir ").unwrap()).join("dump.rdb");

@@ -8,21 +8,21 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{SLACK, resident};
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 use crate::world::{By, LISTEN, PATIENCE, Process, World, start_gateway};
 
 /// A client that sends any bytes, and keeps the raw bytes that it receives.
-struct Teller {
+struct HostileClient {
     child: Process,
-    way: Way,
+    way: HostileTransport,
 }
 
-enum Way {
+enum HostileTransport {
     Line(ChildStdin, Receiver<Vec<u8>>),
-    Http(Request),
+    Http(RawRequest),
 }
 
-impl Teller {
+impl HostileClient {
     fn start(world: &World) -> Self {
         let mut teller = match world.front {
             By::Stdio => {
@@ -39,11 +39,11 @@ impl Teller {
                         }
                     }
                 });
-                Self { way: Way::Line(stdin, heard), child }
+                Self { way: HostileTransport::Line(stdin, heard), child }
             }
             By::Http => {
                 let (child, address) = start_gateway(&mut world.wrap(&LISTEN));
-                Self { child, way: Way::Http(Request::to(address)) }
+                Self { child, way: HostileTransport::Http(RawRequest::to(address)) }
             }
         };
         let params = json!({
@@ -51,8 +51,8 @@ impl Teller {
         });
         let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         match &mut teller.way {
-            Way::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
-            Way::Http(request) => {
+            HostileTransport::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
+            HostileTransport::Http(request) => {
                 let answer = send(&request.clone().body(message.to_string()))
                     .unwrap_or_else(|| panic!("no answer; the gateway ended: {:?}", teller.child.ended()));
                 *request = request.clone().header("mcp-session-id", answer.header("mcp-session-id").unwrap());
@@ -65,20 +65,20 @@ impl Teller {
     /// Sends bytes that have no answer.
     fn tell(&mut self, bytes: &[u8]) {
         match &mut self.way {
-            Way::Line(stdin, _) => stdin.write_all(&[bytes, b"\n"].concat()).unwrap(),
-            Way::Http(request) => drop(send(&request.clone().body(bytes))),
+            HostileTransport::Line(stdin, _) => stdin.write_all(&[bytes, b"\n"].concat()).unwrap(),
+            HostileTransport::Http(request) => drop(send(&request.clone().body(bytes))),
         }
     }
 
     /// Sends bytes, and returns the answer.
     fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
         match &mut self.way {
-            Way::Line(stdin, heard) => {
+            HostileTransport::Line(stdin, heard) => {
                 stdin.write_all(&[bytes, b"\n"].concat()).unwrap();
                 let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
                 heard.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no answer to {shown}"))
             }
-            Way::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
+            HostileTransport::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
         }
     }
 
@@ -251,7 +251,7 @@ fn no_messages() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
 #[test]
 fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works() {
     World::each("sf_5_no_message", "", |world| {
-        let mut client = Teller::start(&world);
+        let mut client = HostileClient::start(&world);
         client.works(0);
         let cases = no_messages();
         for (number, (name, bytes, code, id)) in cases.iter().enumerate() {
@@ -282,7 +282,7 @@ fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works(
 #[test]
 fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
     World::each("sf_5_odd", "", |world| {
-        let mut client = Teller::start(&world);
+        let mut client = HostileClient::start(&world);
         // Ids come back as they were written, however large they are.
         for id in [
             "123456789012345678901234567890",
@@ -374,7 +374,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
 #[test]
 fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_the_rule() {
     World::each("sf_5_two_ways", "", |world| {
-        let mut client = Teller::start(&world);
+        let mut client = HostileClient::start(&world);
         for (arguments, place, rule) in [
             (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"duplicate name "id" in one object"#),
             (r#"{"id":"x","a":"\ud800"}"#, "column 17", "half of a surrogate pair stands alone"),
@@ -405,7 +405,7 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
         )
     };
     World::each("sf_5_deep", "", |world| {
-        let mut client = Teller::start(&world);
+        let mut client = HostileClient::start(&world);
         for (done, levels) in (1..).zip([64, 65, 100, 125]) {
             let answer = client.answer(nested(levels).as_bytes());
             assert!(!answer["result"]["isError"].as_bool().unwrap_or_default(), "{levels}: {answer}");
@@ -424,7 +424,7 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
 #[test]
 fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
     World::each("sf_5_too_long", "", |world| {
-        let mut client = Teller::start(&world);
+        let mut client = HostileClient::start(&world);
         client.works(0);
         let size = match world.front {
             By::Stdio => 65 << 20,

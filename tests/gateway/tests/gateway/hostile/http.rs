@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::{SLACK, resident};
 use crate::client::Client;
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 use crate::world::{By, World};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
 /// Returns invalid requests, with the status of the answer and the error code in it.
-fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, Request, u16, Option<i64>)> {
-    let good = Request::to(address).header("mcp-session-id", session).body(PING);
+fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, RawRequest, u16, Option<i64>)> {
+    let good = RawRequest::to(address).header("mcp-session-id", session).body(PING);
     let long = "x".repeat(100_000);
     let mut many = good.clone();
     for number in 0..10_000 {
@@ -121,7 +121,7 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
     }
     // The maximum length of a header.
     let long =
-        Request::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
+        RawRequest::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
     let answer = send(&long.body(PING)).expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
     let before = resident(client.pid());
@@ -143,7 +143,7 @@ fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"x"}}{params}}}}}"#
         );
-        Request::to(client.address()).header("mcp-session-id", &client.session()).body(body)
+        RawRequest::to(client.address()).header("mcp-session-id", &client.session()).body(body)
     };
     for request in [
         call(r#","idempotencyKey":42"#),

@@ -1,7 +1,7 @@
 //! The acceptance matrix of tool reliability (TR-2 to TR-11, TR-13 to TR-15), as an MCP client sees it. Each test shows
 //! its row, and the state that must not have changed.
 
-mod around;
+mod telemetry;
 mod breaker;
 mod duplicates;
 mod retries;

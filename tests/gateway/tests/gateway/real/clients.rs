@@ -5,26 +5,26 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::line::Line;
-use super::{Place, Server, Way, installed, process_of, python, script};
+use super::line::ServerLine;
+use super::{RealServerFolder, RealServer, ServerRoute, installed, process_of, python, script};
 use crate::world::{kill, lives, wait};
 
 /// A Python client that follows commands.
-pub(super) struct Ordered(Line);
+pub(super) struct PythonClient(ServerLine);
 
-impl Ordered {
+impl PythonClient {
     /// Starts a client of this library in front of a server behind the gateway.
-    fn start(place: &Place, library: &str, mode: &str, server: &Server) -> Self {
-        Self::of(place, library, mode, &server.line(Way::Through))
+    fn start(place: &RealServerFolder, library: &str, mode: &str, server: &RealServer) -> Self {
+        Self::of(place, library, mode, &server.line(ServerRoute::Through))
     }
 
     /// Starts a client of this library in front of the server with this command line or address.
-    pub(super) fn of(place: &Place, library: &str, mode: &str, server: &[OsString]) -> Self {
+    pub(super) fn of(place: &RealServerFolder, library: &str, mode: &str, server: &[OsString]) -> Self {
         let mut command = place.program(python());
         command.arg(script(&format!("client_{library}.py"))).arg(mode).args(server);
         // No files are written beside the scripts.
         command.env("PYTHONDONTWRITEBYTECODE", "1");
-        Self(Line::start(command))
+        Self(ServerLine::start(command))
     }
 
     /// Sends a command. Returns its result with the notifications before it.
@@ -55,13 +55,13 @@ pub(super) const MODERN: &str = "2026-07-28";
 
 /// Uses the tools of both Python servers with this client.
 fn use_python_server(library: &str, server: &str, mode: &str, version: &str) {
-    let place = Place::new(&format!("real_{library}_{server}_{mode}"), "");
-    let server = Server::python(&format!("server_{server}.py"));
-    use_tools(Ordered::start(&place, library, mode, &server), version);
+    let place = RealServerFolder::new(&format!("real_{library}_{server}_{mode}"), "");
+    let server = RealServer::python(&format!("server_{server}.py"));
+    use_tools(PythonClient::start(&place, library, mode, &server), version);
 }
 
 /// Uses the tools of both Python servers in this version.
-pub(super) fn use_tools(mut client: Ordered, version: &str) {
+pub(super) fn use_tools(mut client: PythonClient, version: &str) {
     assert_eq!(client.result(json!(["version"])), version);
     let tools = client.result(json!(["tools"]));
     assert_eq!(
@@ -120,9 +120,9 @@ fn the_python_sdk_and_fastmcp_work_with_each_other_through_the_gateway() {
 #[test]
 fn a_client_of_the_newer_era_does_not_notice_that_a_server_is_older_behind_the_gateway() {
     for library in ["mcp", "fastmcp"] {
-        let place = Place::new(&format!("real_{library}_everything"), "");
-        let server = Server::node("mcp-server-everything").arg("stdio");
-        let mut client = Ordered::start(&place, library, "auto", &server);
+        let place = RealServerFolder::new(&format!("real_{library}_everything"), "");
+        let server = RealServer::node("mcp-server-everything").arg("stdio");
+        let mut client = PythonClient::start(&place, library, "auto", &server);
         assert_eq!(client.result(json!(["version"])), MODERN);
         let tools = client.result(json!(["tools"]));
         assert!(tools.as_array().is_some_and(|tools| tools.contains(&json!("get-sum"))), "{tools}");
@@ -134,10 +134,10 @@ fn a_client_of_the_newer_era_does_not_notice_that_a_server_is_older_behind_the_g
 
 #[test]
 fn the_inspector_lists_and_calls_through_the_gateway() {
-    let place = Place::new("real_inspector", "");
-    let server = Server::node("mcp-server-everything").arg("stdio");
+    let place = RealServerFolder::new("real_inspector", "");
+    let server = RealServer::node("mcp-server-everything").arg("stdio");
     let line: Vec<String> = server
-        .line(Way::Through)
+        .line(ServerRoute::Through)
         .into_iter()
         .map(|word| word.into_string().expect("paths are texts"))
         .collect();
@@ -158,11 +158,11 @@ fn the_inspector_lists_and_calls_through_the_gateway() {
 
 #[test]
 fn gr_8_a_real_server_killed_between_the_calls_of_a_real_client_is_there_for_the_next() {
-    let place = Place::new("real_killed", "");
+    let place = RealServerFolder::new("real_killed", "");
     let data = place.folder().join("kept");
     fs::create_dir(&data).unwrap();
-    let server = Server::node("mcp-server-filesystem").arg(&data);
-    let mut client = Ordered::start(&place, "mcp", "auto", &server);
+    let server = RealServer::node("mcp-server-filesystem").arg(&data);
+    let mut client = PythonClient::start(&place, "mcp", "auto", &server);
     let path = data.join("a.txt").display().to_string();
     client.result(json!(["tools"]));
     client.result(json!(["call", "write_file", { "path": path, "content": "words" }]));

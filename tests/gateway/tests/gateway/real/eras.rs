@@ -5,16 +5,16 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::clients::Ordered;
-use super::http::Listening;
-use super::talk::{Talk, everything};
-use super::{Place, Server, Way, installed, script};
+use super::clients::PythonClient;
+use super::http::ListeningServer;
+use super::conversation::{RecordingClient, everything};
+use super::{RealServerFolder, RealServer, ServerRoute, installed, script};
 use crate::world::{LISTEN, Port};
 
 /// Uses the reference server of the older era with a client of the modern one.
-fn use_everything(mut client: Ordered) {
+fn use_everything(mut client: PythonClient) {
     let mut asked = Vec::new();
-    let mut result = |client: &mut Ordered, order: Value| {
+    let mut result = |client: &mut PythonClient, order: Value| {
         let (result, told) = client.order(order);
         asked.extend(told);
         result
@@ -48,25 +48,25 @@ fn use_everything(mut client: Ordered) {
 
 #[test]
 fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one() {
-    let place = Place::new("eras_everything_stdio", "");
-    let server = Server::node("mcp-server-everything").arg("stdio");
-    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &server.line(Way::Through)));
+    let place = RealServerFolder::new("eras_everything_stdio", "");
+    let server = RealServer::node("mcp-server-everything").arg("stdio");
+    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &server.line(ServerRoute::Through)));
 }
 
 #[test]
 fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one_over_http() {
-    let place = Place::new("eras_everything_http", "");
+    let place = RealServerFolder::new("eras_everything_http", "");
     let port = Port::reserve();
-    let mut command = Server::node("mcp-server-everything").arg("streamableHttp").command(&place, Way::Bare);
+    let mut command = RealServer::node("mcp-server-everything").arg("streamableHttp").command(&place, ServerRoute::Bare);
     command.env("PORT", port.address().port().to_string());
-    let server = Listening::at(port, command);
-    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &Server::remote_line(&server.url())));
+    let server = ListeningServer::at(port, command);
+    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &RealServer::remote_line(&server.url())));
     // And the gateway itself over HTTP.
-    let line = Server::remote_line(&server.url());
+    let line = RealServer::remote_line(&server.url());
     let mut command = place.program(&line[0]);
     command.args(&line[1..]).args(LISTEN);
-    let gateway = Listening::announced(command);
-    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
+    let gateway = ListeningServer::announced(command);
+    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
 }
 
 /// Returns a server made with the JavaScript library that knows the modern era only.
@@ -79,7 +79,7 @@ fn modern_server(port: Option<u16>) -> Vec<OsString> {
         .collect()
 }
 
-fn started(place: &Place, line: &[OsString]) -> Command {
+fn started(place: &RealServerFolder, line: &[OsString]) -> Command {
     let mut command = place.program(&line[0]);
     command.args(&line[1..]).env("NODE_PATH", installed("node").join("node_modules"));
     command
@@ -87,7 +87,7 @@ fn started(place: &Place, line: &[OsString]) -> Command {
 
 /// Uses such a server with a client of the older era.
 fn use_modern_server(command: Command) {
-    let mut talk = Talk::start(command);
+    let mut talk = RecordingClient::start(command);
     talk.initialize(everything());
     let agreed = talk.answers[0].message["result"].clone();
     assert_eq!(
@@ -131,7 +131,7 @@ fn use_modern_server(command: Command) {
 
 #[test]
 fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one() {
-    let place = Place::new("eras_modern_stdio", "");
+    let place = RealServerFolder::new("eras_modern_stdio", "");
     let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--"];
     let line: Vec<OsString> = gateway.into_iter().map(OsString::from).chain(modern_server(None)).collect();
     use_modern_server(started(&place, &line));
@@ -139,9 +139,9 @@ fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one() {
 
 #[test]
 fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one_over_http() {
-    let place = Place::new("eras_modern_http", "");
+    let place = RealServerFolder::new("eras_modern_http", "");
     let port = Port::reserve();
     let command = started(&place, &modern_server(Some(port.address().port())));
-    let server = Listening::at(port, command);
-    use_modern_server(started(&place, &Server::remote_line(&server.url())));
+    let server = ListeningServer::at(port, command);
+    use_modern_server(started(&place, &RealServer::remote_line(&server.url())));
 }

@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::Server;
+use super::RealServer;
 use super::parity::{assert_same, is_line_of_the_log};
-use super::talk::{Talk, everything};
+use super::conversation::{RecordingClient, everything};
 
-fn server() -> Server {
-    Server::node("mcp-server-everything").arg("stdio")
+fn server() -> RealServer {
+    RealServer::node("mcp-server-everything").arg("stdio")
 }
 
 /// Initializes the client, and waits for the messages that the server sends after that.
-fn greeted(talk: &mut Talk) {
+fn greeted(talk: &mut RecordingClient) {
     talk.initialize(everything());
     talk.until("the roots being asked for", 1, is_about_roots);
 }

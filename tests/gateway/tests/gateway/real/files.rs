@@ -4,15 +4,15 @@ use std::fs;
 
 use serde_json::json;
 
-use super::Server;
+use super::RealServer;
 use super::parity::assert_same;
-use super::talk::everything;
+use super::conversation::everything;
 
 #[test]
 fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {
     assert_same(
         "sf_4_files",
-        |data| Server::node("mcp-server-filesystem").arg(data),
+        |data| RealServer::node("mcp-server-filesystem").arg(data),
         |talk, data| {
             let at = |name: &str| data.join(name).display().to_string();
             talk.initialize(json!({}));
@@ -47,7 +47,7 @@ fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {
 fn sf_4_the_filesystem_server_gets_its_folders_from_the_client_through_the_gateway() {
     assert_same(
         "sf_4_roots",
-        |data| Server::node("mcp-server-filesystem").arg(data),
+        |data| RealServer::node("mcp-server-filesystem").arg(data),
         |talk, data| {
             talk.initialize(everything());
             talk.until("the roots being asked for", 1, |told| told["method"] == "roots/list");
@@ -60,7 +60,7 @@ fn sf_4_the_filesystem_server_gets_its_folders_from_the_client_through_the_gatew
 #[test]
 fn sf_4_the_memory_server_is_the_same_through_the_gateway() {
     let server = |data: &std::path::Path| {
-        Server::node("mcp-server-memory").env("MEMORY_FILE_PATH", data.join("memory.jsonl"))
+        RealServer::node("mcp-server-memory").env("MEMORY_FILE_PATH", data.join("memory.jsonl"))
     };
     assert_same("sf_4_memory", server, |talk, data| {
         talk.initialize(json!({}));

@@ -6,18 +6,18 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::clients::{LEGACY, MODERN, Ordered, use_tools};
-use super::{Place, Server, Way, installed};
+use super::clients::{LEGACY, MODERN, PythonClient, use_tools};
+use super::{RealServerFolder, RealServer, ServerRoute, installed};
 use crate::world::{By, LISTEN, Port, Process, start_gateway};
 
 /// A program that listens.
-pub(super) struct Listening {
+pub(super) struct ListeningServer {
     _process: Process,
     _port: Option<Port>,
     address: SocketAddr,
 }
 
-impl Listening {
+impl ListeningServer {
     /// Starts a program that has to be given a port.
     pub(super) fn at(port: Port, mut command: Command) -> Self {
         Self { _process: port.start(&mut command), address: port.address(), _port: Some(port) }
@@ -30,16 +30,16 @@ impl Listening {
     }
 
     /// Starts a gateway that listens, in front of a child server or of one that listens too.
-    pub(super) fn gateway(place: &Place, server: Server, back: By) -> Vec<Self> {
+    pub(super) fn gateway(place: &RealServerFolder, server: RealServer, back: By) -> Vec<Self> {
         let mut command = place.program(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(["wrap", "--name", "real"]).args(LISTEN);
         let mut all = Vec::new();
         match back {
-            By::Stdio => command.arg("--").args(server.line(Way::Bare)),
+            By::Stdio => command.arg("--").args(server.line(ServerRoute::Bare)),
             By::Http => {
                 let port = Port::reserve();
                 let server = server.env("PORT", port.address().port().to_string());
-                let server = Self::at(port, server.command(place, Way::Bare));
+                let server = Self::at(port, server.command(place, ServerRoute::Bare));
                 command.args(["--url", &server.url()]);
                 all.push(server);
                 &mut command
@@ -57,11 +57,11 @@ impl Listening {
 /// Runs both Python clients, in both eras, over HTTP in front of a server with this transport.
 fn python_clients(back: By) {
     for library in ["mcp", "fastmcp"] {
-        let place = Place::new(&format!("real_http_{library}_{back:?}"), "");
-        let server = Server::python(&format!("server_{library}.py"));
-        let gateway = Listening::gateway(&place, server, back);
+        let place = RealServerFolder::new(&format!("real_http_{library}_{back:?}"), "");
+        let server = RealServer::python(&format!("server_{library}.py"));
+        let gateway = ListeningServer::gateway(&place, server, back);
         for (mode, version) in [("legacy", LEGACY), ("auto", MODERN), (MODERN, MODERN)] {
-            use_tools(Ordered::of(&place, library, mode, &[OsString::from(gateway[0].url())]), version);
+            use_tools(PythonClient::of(&place, library, mode, &[OsString::from(gateway[0].url())]), version);
         }
     }
 }
@@ -79,9 +79,9 @@ fn clients_in_python_work_over_http_before_a_server_at_a_url() {
 #[test]
 fn the_inspector_lists_and_calls_over_http() {
     for back in [By::Stdio, By::Http] {
-        let place = Place::new(&format!("real_http_inspector_{back:?}"), "");
+        let place = RealServerFolder::new(&format!("real_http_inspector_{back:?}"), "");
         let mode = if back == By::Stdio { "stdio" } else { "streamableHttp" };
-        let gateway = Listening::gateway(&place, Server::node("mcp-server-everything").arg(mode), back);
+        let gateway = ListeningServer::gateway(&place, RealServer::node("mcp-server-everything").arg(mode), back);
         let inspect = |method: &[&str]| -> Value {
             let mut command = place.program(installed("node").join("node_modules/.bin/mcp-inspector"));
             command.args(["--cli", &gateway[0].url(), "--transport", "http", "--method"]).args(method);

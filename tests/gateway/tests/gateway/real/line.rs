@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::world::{PATIENCE, Process};
 
-pub(crate) struct Line {
+pub(crate) struct ServerLine {
     child: Process,
     stdin: Option<ChildStdin>,
     incoming: Receiver<Value>,
 }
 
-impl Line {
+impl ServerLine {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = child.streams();

@@ -13,7 +13,7 @@ mod line;
 mod parity;
 mod python;
 mod rust;
-mod talk;
+mod conversation;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,15 +24,15 @@ use crate::world::Folder;
 
 /// The route to a server: direct or through the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ServerRoute {
     Bare,
     Through,
 }
 
 /// The folder of one test.
-pub(crate) struct Place(Folder);
+pub(crate) struct RealServerFolder(Folder);
 
-impl Place {
+impl RealServerFolder {
     /// Creates the folder of a test, with the configuration of the gateway.
     pub(crate) fn new(test: &str, config: &str) -> Self {
         let folder = Folder::new(test);
@@ -60,13 +60,13 @@ impl Place {
 
 /// An installed server and its command.
 #[derive(Clone, Debug)]
-pub(crate) struct Server {
+pub(crate) struct RealServer {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
-impl Server {
+impl RealServer {
     /// Returns a server from npm.
     pub(crate) fn node(name: &str) -> Self {
         Self::of(installed("node").join("node_modules/.bin").join(name))
@@ -92,11 +92,11 @@ impl Server {
     }
 
     /// Returns the program that a client has to start, with its arguments.
-    pub(crate) fn line(&self, way: Way) -> Vec<OsString> {
+    pub(crate) fn line(&self, way: ServerRoute) -> Vec<OsString> {
         let bare = std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned());
         match way {
-            Way::Bare => bare.collect(),
-            Way::Through => {
+            ServerRoute::Bare => bare.collect(),
+            ServerRoute::Through => {
                 let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--"];
                 gateway.into_iter().map(OsString::from).chain(bare).collect()
             }
@@ -110,7 +110,7 @@ impl Server {
     }
 
     /// Returns the same as a command for the test itself.
-    pub(crate) fn command(&self, place: &Place, way: Way) -> Command {
+    pub(crate) fn command(&self, place: &RealServerFolder, way: ServerRoute) -> Command {
         let line = self.line(way);
         let mut command = place.program(&line[0]);
         command.args(&line[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));

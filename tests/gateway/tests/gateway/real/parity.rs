@@ -6,27 +6,27 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::talk::{Answer, Talk};
-use super::{Place, Server, Way};
+use super::conversation::{RecordedAnswer, RecordingClient};
+use super::{RealServerFolder, RealServer, ServerRoute};
 
 /// Holds the conversation both ways and compares everything that the client receives. The server and the conversation
 /// get a folder for their data, one for each way.
 pub(crate) fn assert_same(
     test: &str,
-    server: impl Fn(&Path) -> Server + Sync,
-    conversation: impl Fn(&mut Talk, &Path) + Sync,
+    server: impl Fn(&Path) -> RealServer + Sync,
+    conversation: impl Fn(&mut RecordingClient, &Path) + Sync,
 ) {
-    let place = Place::new(test, CONFIG);
+    let place = RealServerFolder::new(test, CONFIG);
     let hold = |way| {
         let data = place.folder().join(format!("{way:?}"));
         fs::create_dir(&data).unwrap();
-        let mut talk = Talk::start(server(&data).command(&place, way));
+        let mut talk = RecordingClient::start(server(&data).command(&place, way));
         conversation(&mut talk, &data);
-        Heard::of(&talk, &data, way)
+        NormalizedTranscript::of(&talk, &data, way)
     };
     let (bare, through) = thread::scope(|scope| {
-        let bare = scope.spawn(|| hold(Way::Bare));
-        let through = hold(Way::Through);
+        let bare = scope.spawn(|| hold(ServerRoute::Bare));
+        let through = hold(ServerRoute::Through);
         (bare.join().expect("the conversation with the bare server"), through)
     });
     let differences = through.differences(&bare);
@@ -34,13 +34,13 @@ pub(crate) fn assert_same(
 }
 
 /// The messages that a client received, without the parts that differ from run to run.
-struct Heard {
-    answers: Vec<Answer>,
+struct NormalizedTranscript {
+    answers: Vec<RecordedAnswer>,
     told: Vec<Value>,
 }
 
-impl Heard {
-    fn of(talk: &Talk, data: &Path, way: Way) -> Self {
+impl NormalizedTranscript {
+    fn of(talk: &RecordingClient, data: &Path, way: ServerRoute) -> Self {
         let comparable = |message: &Value| {
             let mut message = message.clone();
             if let Some(members) = message.as_object_mut() {
@@ -53,7 +53,7 @@ impl Heard {
                     json!(talk.told.iter().position(|told| told.get("id") == Some(id)));
             }
             without_logging(&mut message);
-            if way == Way::Through {
+            if way == ServerRoute::Through {
                 without_what_is_ours(&mut message);
             }
             without_what_passes(&mut message, &data.display().to_string());
@@ -62,7 +62,7 @@ impl Heard {
         let answers = talk
             .answers
             .iter()
-            .map(|answer| Answer { message: comparable(&answer.message), ..answer.clone() });
+            .map(|answer| RecordedAnswer { message: comparable(&answer.message), ..answer.clone() });
         Self { answers: answers.collect(), told: talk.told.iter().map(comparable).collect() }
     }
 
@@ -194,9 +194,9 @@ fn lasting(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn heard(message: Value, told: &[Value]) -> Heard {
-        let answer = Answer { to: "x".to_owned(), message, told_before: told.len() };
-        Heard { answers: vec![answer], told: told.to_vec() }
+    fn heard(message: Value, told: &[Value]) -> NormalizedTranscript {
+        let answer = RecordedAnswer { to: "x".to_owned(), message, told_before: told.len() };
+        NormalizedTranscript { answers: vec![answer], told: told.to_vec() }
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(heard(json!({ "result": { "a": 1 } }), &bare.told).differences(&bare).len(), 1);
         let silent = heard(bare.answers[0].message.clone(), &[]);
         assert_eq!(silent.differences(&bare).len(), 2, "missing, and so not before the answer");
-        let late = Heard { told: bare.told.clone(), ..silent };
+        let late = NormalizedTranscript { told: bare.told.clone(), ..silent };
         assert_eq!(late.differences(&bare).len(), 1);
         assert!(bare.differences(&bare).is_empty());
     }

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::parity::assert_same;
-use super::talk::{Talk, everything};
-use super::{Place, Server, Way, process_of};
+use super::conversation::{RecordingClient, everything};
+use super::{RealServerFolder, RealServer, ServerRoute, process_of};
 use crate::world::{kill, lives, wait};
 
-fn server() -> Server {
-    Server::python("server_mcp.py")
+fn server() -> RealServer {
+    RealServer::python("server_mcp.py")
 }
 
 fn with_progress(tool: &str, arguments: Value, token: Value) -> Value {
@@ -56,9 +56,9 @@ fn sf_4_what_a_server_asks_and_withdraws_is_withdrawn_through_the_gateway() {
 /// Questions get new numbers, so that those of a restarted server differ from the earlier ones.
 #[test]
 fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
-    let place = Place::new("sf_4_withdrawn_again", "");
+    let place = RealServerFolder::new("sf_4_withdrawn_again", "");
     let mark = place.folder().join("mark");
-    let mut talk = Talk::start(server().arg(&mark).command(&place, Way::Through));
+    let mut talk = RecordingClient::start(server().arg(&mark).command(&place, ServerRoute::Through));
     let is_withdrawal = |told: &Value| told["method"] == "notifications/cancelled";
     talk.initialize(everything());
     for times in 1..=2 {

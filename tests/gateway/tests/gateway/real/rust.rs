@@ -6,8 +6,8 @@ use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use rmcp::{ClientLifecycleMode, ClientServiceExt as _, RoleClient};
 use serde_json::json;
 
-use super::http::Listening;
-use super::{Place, Server, Way};
+use super::http::ListeningServer;
+use super::{RealServerFolder, RealServer, ServerRoute};
 use crate::world::{By, PATIENCE};
 
 /// Returns the ways to begin, and the resulting version of each.
@@ -51,12 +51,12 @@ fn run(work: impl Future<Output = ()>) {
 
 #[test]
 fn the_rust_sdk_works_on_our_streams_in_both_eras() {
-    let place = Place::new("real_rmcp_streams", "");
+    let place = RealServerFolder::new("real_rmcp_streams", "");
     run(async {
         // Detecting the era is left to HTTP: here the start of the server counts, and a client that waits ten seconds
         // for it falls back.
         for (mode, version) in beginnings().into_iter().take(2) {
-            let command = Server::python("server_mcp.py").command(&place, Way::Through);
+            let command = RealServer::python("server_mcp.py").command(&place, ServerRoute::Through);
             let transport = TokioChildProcess::new(tokio::process::Command::from(command)).unwrap();
             use_tools(().serve_with_lifecycle(transport, mode).await.unwrap(), &version).await;
         }
@@ -66,8 +66,8 @@ fn the_rust_sdk_works_on_our_streams_in_both_eras() {
 #[test]
 fn the_rust_sdk_works_over_http_in_both_eras() {
     for back in [By::Stdio, By::Http] {
-        let place = Place::new(&format!("real_rmcp_http_{back:?}"), "");
-        let gateway = Listening::gateway(&place, Server::python("server_mcp.py"), back);
+        let place = RealServerFolder::new(&format!("real_rmcp_http_{back:?}"), "");
+        let gateway = ListeningServer::gateway(&place, RealServer::python("server_mcp.py"), back);
         run(async {
             for (mode, version) in beginnings() {
                 let transport = StreamableHttpClientTransport::from_uri(gateway[0].url());

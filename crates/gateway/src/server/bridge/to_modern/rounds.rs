@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::classify::{Fault, Source, Transport};
-use steadfast_mcp::message::Message;
-use steadfast_mcp::raw::RawJson;
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast_mcp::message::RpcMessage;
+use steadfast_mcp::json_text::JsonText;
 
-use super::super::words::{can_be_asked, with_none};
-use super::words::{Asked, Client, Wanted, unanswered};
-use super::{Question, ToModern};
-use crate::server::pending::{Ears, SentAs};
-use crate::server::{Hear, Life, Place, Server};
+use super::super::json_edits::{can_be_asked, with_none};
+use super::messages::{InputQuestion, LegacyClientInfo, InputRequest, unanswered};
+use super::{ClientRequest, ModernBridge};
+use crate::server::pending::{NotificationReceivers, SentRequestNumber};
+use crate::server::{NotificationHandler, Generation, PendingRequest, UpstreamServer};
 
 /// The maximum number of rounds, after which the call fails.
 const MOST_ROUNDS: u32 = 16;
@@ -21,16 +21,16 @@ const LATER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_m
 
 /// Sends a call. The pending request gets the answer of the last round.
 pub(super) async fn call(
-    server: &Arc<Server>,
-    bridge: &Arc<ToModern>,
-    request: Message,
-    hear: Option<Hear>,
-) -> Result<Place, Fault> {
+    server: &Arc<UpstreamServer>,
+    bridge: &Arc<ModernBridge>,
+    request: RpcMessage,
+    hear: Option<NotificationHandler>,
+) -> Result<PendingRequest, AttemptFault> {
     let sent = server.pass(&request, hear.clone().into()).await?;
-    let sent_as = SentAs::of(&sent);
-    let place = server.pending.enter(Life::NONE, Ears::default());
+    let sent_as = SentRequestNumber::of(&sent);
+    let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
     let rounds =
-        Rounds { server: server.clone(), bridge: bridge.clone(), request, hear, sent_as: sent_as.clone() };
+        CallRounds { server: server.clone(), bridge: bridge.clone(), request, hear, sent_as: sent_as.clone() };
     let (pending, number) = (server.pending.clone(), place.number);
     let bringing = tokio::spawn(async move {
         let answer = rounds.last(sent).await;
@@ -39,21 +39,21 @@ pub(super) async fn call(
     Ok(place.brought_by(bringing.abort_handle(), sent_as))
 }
 
-struct Rounds {
-    server: Arc<Server>,
-    bridge: Arc<ToModern>,
-    request: Message,
-    hear: Option<Hear>,
-    sent_as: Arc<SentAs>,
+struct CallRounds {
+    server: Arc<UpstreamServer>,
+    bridge: Arc<ModernBridge>,
+    request: RpcMessage,
+    hear: Option<NotificationHandler>,
+    sent_as: Arc<SentRequestNumber>,
 }
 
-impl Rounds {
-    async fn last(&self, first: Place) -> Result<Message, Fault> {
+impl CallRounds {
+    async fn last(&self, first: PendingRequest) -> Result<RpcMessage, AttemptFault> {
         let method = self.request.method().unwrap_or_default();
         let (mut sent, mut pause) = (first, LATER.0);
         for round in 0.. {
             let answer = sent.answer().await?;
-            let Some(wanted) = Wanted::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
+            let Some(wanted) = InputRequest::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
             if round == MOST_ROUNDS {
                 break;
             }
@@ -74,14 +74,14 @@ impl Rounds {
     }
 
     /// Requests all input from the client. An error ends the call, because the server cannot be informed of it.
-    async fn ask<'q>(&self, questions: &'q [Asked]) -> Result<Vec<(&'q str, RawJson)>, String> {
-        let client = Client::of(self.server.handshake.initialize().as_ref());
-        for Asked { method, params, .. } in questions {
-            let params = params.as_ref().map(RawJson::as_str);
+    async fn ask<'q>(&self, questions: &'q [InputQuestion]) -> Result<Vec<(&'q str, JsonText)>, String> {
+        let client = LegacyClientInfo::of(self.server.handshake.initialize().as_ref());
+        for InputQuestion { method, params, .. } in questions {
+            let params = params.as_ref().map(JsonText::as_str);
             can_be_asked(client.capabilities.as_str(), method, params)?;
         }
-        let mut open: Vec<(&str, Question)> = Vec::new();
-        for Asked { key, method, params } in questions {
+        let mut open: Vec<(&str, ClientRequest)> = Vec::new();
+        for InputQuestion { key, method, params } in questions {
             let asked = self.bridge.ask(&self.server, method, params.as_ref()).await;
             open.push((key, asked.ok_or("too many questions wait for the client")?));
         }
@@ -102,7 +102,7 @@ impl Rounds {
 }
 
 /// Returns the fault of a later round: an earlier round may have had an effect.
-fn begun(fault: &Fault) -> Fault {
-    let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
-    Fault::new(source, fault.message.clone())
+fn begun(fault: &AttemptFault) -> AttemptFault {
+    let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
+    AttemptFault::new(source, fault.message.clone())
 }
